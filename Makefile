@@ -1,0 +1,97 @@
+# Everything starts from Python 3.11 and make: each target that needs an environment creates it first.
+
+PYTHON ?= python3.11
+VENV ?= .venv
+BENCH_VENV ?= .venv-bench
+# One process per core of a small machine; tests of one file share a process, and with it its fixtures.
+# `make test PYTEST_ARGS=` runs them one after the other.
+PYTEST_ARGS ?= -n 2 --dist loadfile
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+SPEC_ARGS ?= --seconds 90
+ZOO_ARGS ?=
+MUTANTS_ARGS ?=
+# Where minray keeps its sessions when nobody says otherwise.
+SESSIONS ?= $(or $(MINRAY_TMPDIR),/tmp/minray-$(shell id -u))
+
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+BENCH_STAMP := $(BENCH_VENV)/.installed
+
+.PHONY: help venv lint types unit test test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec clean
+
+help:
+	@echo "make demo            the main job on a local cluster"
+	@echo "make test            lint, types and tests"
+	@echo "make test-grpc       the tests of real clusters, over gRPC"
+	@echo "make docs            build the documentation into docs/_build"
+	@echo "make bench           benchmarks beside Ray, in an environment of their own"
+	@echo "make trace-equality  the simulation's traces under two hash seeds"
+	@echo "make specification   write the names of the tests into docs/specification.md"
+	@echo "make zoo             plant known bugs, and measure how many seeds it takes to catch them"
+	@echo "make mutants         plant small mistakes in protocol files, and show those that nothing catches"
+	@echo "make spec            a campaign: programs and faults by seed, judged; a failure becomes a small witness"
+	@echo "make leak-check      fail if a minray process, file or shared memory is left on this machine"
+	@echo "make clean           remove what the targets above have made"
+
+venv: $(STAMP)
+
+$(STAMP): setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[test,docs]"
+	@touch $@
+
+$(BENCH_STAMP): setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
+	@touch $@
+
+lint: $(STAMP)
+	$(PY) -m ruff check .
+
+types: $(STAMP)
+	$(PY) -m mypy --strict minray
+
+unit: $(STAMP)
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+test: lint types unit
+
+# The real clusters once more, with every operation a gRPC call.
+test-grpc: $(STAMP)
+	MINRAY_TRANSPORT=grpc $(PY) -m pytest $(PYTEST_ARGS) tests/real tests/cluster
+
+demo: $(STAMP)
+	$(PY) examples/identifier_index.py $(DEMO_ARGS)
+
+docs: $(STAMP)
+	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+bench: $(BENCH_STAMP)
+	$(BENCH_VENV)/bin/python -m benchmarks $(BENCH_ARGS)
+
+trace-equality: $(STAMP)
+	@first=$$(PYTHONHASHSEED=0 $(PY) -m minray.simulation --digest) && \
+	second=$$(PYTHONHASHSEED=1 $(PY) -m minray.simulation --digest) && \
+	echo "hash seed 0: $$first" && echo "hash seed 1: $$second" && \
+	test -n "$$first" && test "$$first" = "$$second"
+
+specification: $(STAMP)
+	$(PY) -m tests.tidy.specification --write
+
+zoo: $(STAMP)
+	$(PY) -m tests.zoo.measure $(ZOO_ARGS)
+
+mutants: $(STAMP)
+	$(PY) -m tests.zoo.mutants $(MUTANTS_ARGS)
+
+spec: $(STAMP)
+	$(PY) -m tests.spec.campaign $(SPEC_ARGS)
+
+leak-check: $(STAMP)
+	$(PY) -m tests.leaks $(SESSIONS)
+
+clean:
+	rm -rf $(VENV) $(BENCH_VENV) build docs/_build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find minray tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
