@@ -1,0 +1,48 @@
+"""minray: Ray's core, readable, in pure Python. ``import minray as ray`` and run.
+
+Ray: python/ray/__init__.py
+
+What a user types is gathered here from the front porch: ``driver`` (init, shutdown), ``remote_function`` (remote),
+``worker`` (get, put, wait, cancel, why, nodes, resources), ``runtime_context``, ``object_ref``, ``exceptions``, ``util``.
+"""
+
+from minray import cluster_utils, exceptions, util
+from minray._version import __version__
+from minray.common.ids import FunctionID, JobID, NodeID, TaskID, UniqueID, WorkerID
+from minray.driver import RayContext, init, is_initialized, shutdown
+from minray.object_ref import ObjectID, ObjectRef
+from minray.remote_function import RemoteFunction, remote
+from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
+from minray.worker import available_resources, cancel, cluster_resources, get, nodes, put, wait, why
+
+__all__ = [
+    "FunctionID",
+    "JobID",
+    "NodeID",
+    "ObjectID",
+    "ObjectRef",
+    "RayContext",
+    "RemoteFunction",
+    "RuntimeContext",
+    "TaskID",
+    "UniqueID",
+    "WorkerID",
+    "__version__",
+    "available_resources",
+    "cancel",
+    "cluster_resources",
+    "cluster_utils",
+    "exceptions",
+    "get",
+    "get_gpu_ids",
+    "get_runtime_context",
+    "init",
+    "is_initialized",
+    "nodes",
+    "put",
+    "remote",
+    "shutdown",
+    "util",
+    "wait",
+    "why",
+]

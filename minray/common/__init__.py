@@ -1,0 +1,1 @@
+"""Nouns: values without behaviour, importable from everywhere."""

@@ -1,0 +1,131 @@
+"""Constants of the system in one place, with their units, and what processes are told when they start.
+
+Ray: src/ray/common/ray_config_def.h
+
+Names are Ray's where Ray has the constant. ``init(_system_config={...})`` overrides any of them for a whole cluster;
+an unknown name or a wrong type is an error. A process never reads environment variables below the front porch: what it
+must know is in the config record that it was started with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
+"""Arguments and return values of at most this many bytes travel inside the message (G76, C9)."""
+TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
+"""All inlined arguments of one task together (G76)."""
+
+FUNCTION_SIZE_ERROR_THRESHOLD = 48 * 1024 * 1024
+"""A pickled function must be smaller (Ray: 95 MiB; here it travels inside one record)."""
+
+
+class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything tunable. Times in seconds unless the name says otherwise."""
+
+    worker_lease_timeout_milliseconds: int = 500
+    """A lease older than this goes back between two tasks, so that submitters share workers fairly."""
+    worker_lease_linger_milliseconds: int = 10
+    """How long an idle lease is kept for the next task of its key (0: given back at once)."""
+    max_pending_lease_requests_per_scheduling_category: int = -1
+    """-1: the larger of 10 and the number of nodes."""
+    max_tasks_in_flight_per_worker: int = 1000
+    """Upper bound of pipelining to one worker; depth above 1 needs a measured function."""
+    pipeline_target_milliseconds: float = 10.0
+    """At most this much measured work waits on one worker, because taking tasks back needs its GIL."""
+    pipeline_max_task_milliseconds: float = 1.0
+    """Only functions measured below this are pipelined at all."""
+    worker_cap_initial_backoff_delay_ms: int = 1000
+    worker_cap_max_backoff_delay_ms: int = 10_000
+    """Beyond one worker per CPU and class, granting slows down: doubling from the first to the second of these."""
+    scheduler_spread_threshold: float = 0.5
+    scheduler_top_k_fraction: float = 0.2
+    num_prestart_workers: int = -1
+    """-1: one per CPU, at most 8."""
+    worker_register_timeout_seconds: float = 60.0
+    kill_idle_workers_interval_ms: int = 200
+    idle_worker_killing_time_threshold_ms: int = 1000
+    raylet_report_resources_period_milliseconds: int = 100
+    health_check_period_ms: int = 3000
+    health_check_timeout_ms: int = 10_000
+    health_check_failure_threshold: int = 5
+    gcs_rpc_server_reconnect_timeout_s: float = 60.0
+    """A raylet that cannot reach the gcs for this long exits (G111)."""
+    rpc_reconnect_timeout_s: float = 5.0
+    """How long a peer that cannot be reached (but was not seen dead) is retried before its calls fail."""
+    rpc_connect_timeout_s: float = 10.0
+    cancellation_retry_ms: int = 2000
+    get_warning_s: float = 10.0
+    """A ``get`` blocked for this long prints why, once."""
+    task_retry_delay_ms: int = 0
+    log_deduplication_window_s: float = 5.0
+    transport: str = "stream"
+    """``stream`` or ``grpc``, for a whole cluster."""
+
+    @classmethod
+    def from_overrides(cls, overrides: dict[str, Any] | None) -> SystemConfig:
+        """Raises ValueError for an unknown name, TypeError for a value of the wrong type."""
+        known = {entry.name for entry in msgspec.structs.fields(cls)}
+        for name in overrides or {}:
+            if name not in known:
+                raise ValueError(f"_system_config has no entry {name!r}; known are {', '.join(sorted(known))}")
+        try:
+            config = msgspec.convert(overrides or {}, cls)
+        except msgspec.ValidationError as error:
+            raise TypeError(f"_system_config: {error}") from None
+        if config.transport not in ("stream", "grpc"):
+            raise ValueError(f"_system_config: transport must be 'stream' or 'grpc', not {config.transport!r}")
+        return config
+
+
+def worker_endpoint(socket_dir: str, worker_id: bytes) -> str:
+    """Where the process of that incarnation, a worker or a driver, listens for others on its node."""
+    return f"{socket_dir}/w-{worker_id[:8].hex()}"
+
+
+class GcsConfig(msgspec.Struct, frozen=True):
+    """What a gcs is started with."""
+
+    endpoints: list[str]
+    """Where it listens: its unix socket first, then its TCP address if the cluster spans machines."""
+    storage_path: str
+    """sqlite file, or empty for tables in memory only."""
+    session_name: str
+    system_config: SystemConfig
+
+
+class RayletConfig(msgspec.Struct, frozen=True):
+    """What a raylet is started with."""
+
+    node_id: bytes
+    node_name: str
+    node_ip: str
+    gcs_endpoint: str
+    socket_dir: str
+    """Where this node's processes make their unix sockets; ``sim:`` names in the simulation start with it too."""
+    tcp_host: str
+    """Address for listeners that other machines reach; empty: unix sockets only."""
+    tcp_port: int
+    """Port of the raylet itself, 0 for any."""
+    session_dir: str
+    resources: dict[str, int]
+    labels: dict[str, str]
+    is_head: bool
+    system_config: SystemConfig
+
+
+class WorkerConfig(msgspec.Struct, frozen=True):
+    """What a worker (or a driver's core worker) is started with."""
+
+    worker_id: bytes
+    node_id: bytes
+    node_ip: str
+    raylet_endpoint: str
+    gcs_endpoint: str
+    socket_dir: str
+    tcp_host: str
+    session_dir: str
+    is_driver: bool
+    system_config: SystemConfig

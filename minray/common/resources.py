@@ -1,0 +1,94 @@
+"""Quantities of resources: fixed-point arithmetic, so that a thousand small leases add up to nothing left over.
+
+Ray: src/ray/common/scheduling/resource_set.h, fixed_point.h, resource_instance_set.h
+
+A resource set maps a name (``CPU``, ``GPU``, ``memory``, a custom one) to a whole number of ten-thousandths; names with
+zero are left out. It is a plain dict: records carry it as it is. GPUs have instances, so that a task learns which of
+them are its own. Nothing here knows about nodes or time.
+
+The node's own name ``node:<ip>`` is a custom resource of amount 1, as in Ray.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+UNIT = 10_000
+"""Ten-thousandths: the granularity of all resources (Ray: kResourceUnitScaling)."""
+
+ResourceSet = dict[str, int]
+"""Name to ten-thousandths; never a zero."""
+
+CPU, GPU, MEMORY, OBJECT_STORE_MEMORY = "CPU", "GPU", "memory", "object_store_memory"
+
+
+def resource_set(amounts: Mapping[str, float]) -> ResourceSet:
+    """From what users write. Raises ValueError for negative or infinite amounts and for fractions of more than one GPU."""
+    result: ResourceSet = {}
+    for name, amount in amounts.items():
+        if amount < 0:
+            raise ValueError(f"the amount of resource {name!r} must not be negative, but is {amount}")
+        if not math.isfinite(amount):
+            raise ValueError(f"the amount of resource {name!r} must be finite, but is {amount}")
+        fixed = round(amount * UNIT)
+        if amount > 0 and fixed == 0:
+            raise ValueError(f"the amount of resource {name!r} is {amount}, less than the granularity of {1 / UNIT}")
+        if name == GPU and fixed > UNIT and fixed % UNIT:
+            raise ValueError(f"num_gpus above 1 must be a whole number, but is {amount}")
+        if fixed:
+            result[name] = fixed
+    return result
+
+
+def to_floats(resources: Mapping[str, int]) -> dict[str, float]:
+    """For people: ``{"CPU": 2.0}``."""
+    return {name: amount / UNIT for name, amount in resources.items()}
+
+
+def describe(resources: Mapping[str, int]) -> str:
+    """For messages: ``{CPU: 1, GPU: 0.5}``."""
+    return "{" + ", ".join(f"{name}: {amount / UNIT:g}" for name, amount in sorted(resources.items())) + "}"
+
+
+def fits(demand: Mapping[str, int], available: Mapping[str, int]) -> bool:
+    return all(available.get(name, 0) >= amount for name, amount in demand.items())
+
+
+def add(target: ResourceSet, amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        target[name] = target.get(name, 0) + amount
+
+
+def subtract(target: ResourceSet, amounts: Mapping[str, int]) -> None:
+    """May go below zero: CPUs that unblocked tasks take back (G101) oversubscribe a node for a while."""
+    for name, amount in amounts.items():
+        target[name] = target.get(name, 0) - amount
+
+
+class GpuInstances:
+    """Which logical GPUs are free. Whole ones go to one task; a fraction shares the fullest that has room."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self, count: int) -> None:
+        self._free = [UNIT] * count
+
+    def allocate(self, amount: int) -> dict[int, int]:
+        """Instance to share taken; empty if fragmentation leaves no fitting instance (the caller waits)."""
+        if amount >= UNIT:
+            chosen = [index for index, free in enumerate(self._free) if free == UNIT][: amount // UNIT]
+            taken = dict.fromkeys(chosen, UNIT)
+        else:
+            fitting = [(free, index) for index, free in enumerate(self._free) if free >= amount]
+            taken = {min(fitting)[1]: amount} if fitting else {}
+        if sum(taken.values()) != amount:
+            return {}
+        for index, share in taken.items():
+            self._free[index] -= share
+        return taken
+
+    def free(self, taken: Mapping[int, int]) -> None:
+        for index, share in taken.items():
+            self._free[index] += share
+            assert self._free[index] <= UNIT, "a GPU share was freed twice"

@@ -1,0 +1,63 @@
+"""What a task is: a fixed part shared by all calls of one function with one set of options, and a part per call.
+
+Ray: src/ray/common/task/task_spec.h
+
+The fixed part, ``TaskTemplate``, is encoded once by the submitter and travels as opaque bytes inside every ``PushTask``;
+the worker decodes it once and finds it again by those bytes. That keeps a call small and cheap: the part per call is an
+id, an attempt number and the arguments.
+
+A scheduling key is (resource shape, strategy, runtime environment, job): any function with the same needs may use the
+worker, so that a cached scheduling decision serves many functions.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+DEFAULT_MAX_RETRIES = 3
+
+STRATEGY_DEFAULT, STRATEGY_SPREAD, STRATEGY_AFFINITY = 0, 1, 2
+
+
+class SchedulingStrategy(msgspec.Struct, frozen=True, array_like=True):
+    """Where a task may run."""
+
+    kind: int = STRATEGY_DEFAULT
+    node_id: bytes = b""
+    """For node affinity."""
+    soft: bool = False
+    """Affinity: whether another node will do when this one is dead or cannot ever hold the task (G102)."""
+
+
+class RuntimeEnv(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker's process must look like. Paths are local and absolute; equal records share workers."""
+
+    env_vars: tuple[tuple[str, str], ...] = ()
+    working_dir: str = ""
+    py_modules: tuple[str, ...] = ()
+
+
+class LeaseShape(msgspec.Struct, frozen=True, array_like=True):
+    """The scheduling key: everything that decides which worker can serve."""
+
+    resources: tuple[tuple[str, int], ...]
+    """Sorted, so that equal needs are equal keys."""
+    strategy: SchedulingStrategy
+    runtime_env: RuntimeEnv
+    job_id: bytes
+
+
+class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
+    """What all calls of one function with one set of options have in common."""
+
+    function_id: bytes
+    """Digest-free: 16 bytes naming the exported definition within its job."""
+    name: str
+    shape: LeaseShape
+    num_returns: int
+    max_retries: int
+    retry_exceptions: bool
+    """True: the executor says whether an exception is one of those to retry."""
+    retry_exception_types: bytes
+    """Pickled tuple of classes; empty: all exceptions."""
+    max_calls: int

@@ -1,0 +1,322 @@
+"""The seam: everything that minray asks of the outside world, as a handful of small protocols.
+
+Ray: there is no one counterpart; src/ray/rpc, src/ray/util/process and plasma's fling.cc play these parts.
+
+Protocol code (gcs, raylet, core_worker, ...) receives one ``Platform`` as its first constructor argument and touches
+the world through it alone. Each part exists twice: real (``sockets``, ``grpc``, ``processes``, ``user_code``,
+``main_thread``, ``storage`` beside this file) and simulated (``minray.simulation``). One contract suite runs over all.
+
+Rules
+  * The clock is the event loop: ``asyncio.sleep``, ``asyncio.timeout`` and ``loop.time()``; there is no clock object.
+  * Foreign exceptions are mapped here: above this line only the exceptions of this file appear.
+  * Every callback is called on the loop of the process it belongs to, never re-entrantly from the call that takes it.
+
+The network contract, stated once
+  * Messages on one channel arrive in order, or the channel breaks. A message with buffers is the exception: it arrives
+    when its buffers are complete, so that later messages may overtake it.
+  * After a break any suffix of what was sent may be lost; what was sent before it may still arrive late.
+  * A request may have run although no reply came. Dead and unreachable look the same.
+  * A channel leads to exactly the incarnation it was opened for, or it does not open.
+
+Left out for now: memory segments, disk and bulk transfer; they come with the object plane, which is their only user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+PROTOCOL_VERSION = 1
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+"""The largest record a transport carries, and the largest frame it accepts; more than this is a broken or hostile peer."""
+CHUNK_BYTES = 5 * 1024 * 1024
+"""Out-of-band buffers travel in pieces of at most this size, so that a gigabyte never delays a cancel or a heartbeat."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class PlatformError(Exception):
+    """What can go wrong at the seam; the base of everything below."""
+
+
+class ChannelBroken(PlatformError):
+    """The channel closed before the reply came; the request may or may not have run."""
+
+
+class ConnectFailed(PlatformError):
+    """No channel could be opened: a timeout or an address that cannot be reached. Trying again may help."""
+
+
+class ConnectRefused(ConnectFailed):
+    """Nobody listens at this endpoint: the process has ended or has not started to listen yet."""
+
+
+class WrongIncarnation(ConnectRefused):
+    """Somebody else listens at this endpoint now; the incarnation that was meant is gone for good."""
+
+
+class AuthenticationFailed(ConnectFailed):
+    """One side did not prove that it knows the cluster token, or spoke another protocol version."""
+
+
+class RecordTooLarge(PlatformError):
+    """The caller tried to send more than ``MAX_RECORD_BYTES`` in one record; nothing was sent, the channel goes on."""
+
+
+class RemoteFailure(PlatformError):
+    """The peer received the request and refused it: unknown method, malformed record, or an exception in its handler.
+
+    ``kind`` is a short stable word (``bad-request``, ``unknown-method``, ``internal``), ``message`` is for people.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+class SpawnFailed(PlatformError):
+    """No process could be started: out of processes or memory."""
+
+
+class StorageFailed(PlatformError):
+    """A durable write did not happen (full disk, damaged file). Nothing of the batch may be acknowledged."""
+
+
+# --- Network -----------------------------------------------------------------------------------------------------------
+
+OnReply = Callable[[PlatformError | None, bytes, Sequence[Buffer]], None]
+"""Receives the end of one call: ``(None, payload, buffers)`` or ``(ChannelBroken | RemoteFailure, b"", ())``."""
+
+
+class Incoming(Protocol):
+    """One request or notification that has arrived."""
+
+    method: str
+    payload: bytes
+    buffers: Sequence[Buffer]
+    peer: bytes
+    """The incarnation at the other end, as it named itself in the handshake; proven only to know the token."""
+
+    def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
+        """Answer. Ignored for notifications and once the channel is gone."""
+
+    def fail(self, failure: RemoteFailure) -> None:
+        """Refuse; the caller's ``on_reply`` receives this failure."""
+
+
+OnIncoming = Callable[[Incoming], None]
+
+
+class Channel(Protocol):
+    """One open, ordered, authenticated connection. Calls may be many and concurrent."""
+
+    peer: bytes
+    closed: bool
+
+    def call(self, method: str, payload: bytes, buffers: Sequence[Buffer], on_reply: OnReply) -> None:
+        """Send a request; ``on_reply`` is called exactly once, with ``ChannelBroken`` if the channel ends first.
+
+        ``buffers`` are not copied before they are written: the caller leaves them unchanged until the reply.
+        """
+
+    def notify(self, method: str, payload: bytes) -> None:
+        """Send something that has no reply; it may be lost if the channel breaks."""
+
+    def close(self) -> None:
+        """End the channel. Messages sent before are still written if the peer lives; open calls end broken."""
+
+
+class Listener(Protocol):
+    """An open endpoint."""
+
+    endpoint: str
+    """The endpoint as peers reach it (a TCP port 0 has become a number)."""
+
+    async def close(self) -> None:
+        """Stop listening and close every channel that came in."""
+
+
+class Network(Protocol):
+    """Endpoints are strings: ``unix:/path``, ``tcp:host:port``, ``sim:name``."""
+
+    counters: Counters
+
+    async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> Listener:
+        """Listen as ``identity``; raises ``PlatformError`` naming the endpoint (port in use, path too long, ...)."""
+
+    async def connect(self, endpoint: str, target: bytes, identity: bytes, on_close: Callable[[], None]) -> Channel:
+        """Open a channel to the incarnation ``target`` (empty: whoever is there); raises ``ConnectFailed``.
+
+        ``on_close`` is called once when the channel ends for any reason but our own ``close``.
+        """
+
+
+@dataclass(slots=True)
+class Counters:
+    """What this process has sent, counted where it happens; the figures behind "requests and frames per task"."""
+
+    requests: int = 0
+    """Calls and notifications sent."""
+    replies: int = 0
+    frames: int = 0
+    """Writes of coalesced messages; one frame may carry many records."""
+    bytes: int = 0
+
+
+# --- Processes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a process ended: one of ``code`` and ``signal`` is set."""
+
+    code: int | None
+    signal: int | None
+
+
+OnOutput = Callable[[str, str], None]
+"""Receives ``("stdout" | "stderr", line)`` of a child, without the newline, in order."""
+
+
+class Process(Protocol):
+    """A child, as its parent sees it."""
+
+    pid: int
+    marks: memoryview
+    """64 bytes shared with the child and readable after its death; see ``Processes.marks``."""
+
+    async def wait(self) -> ExitStatus:
+        """Return once it has ended *and* all that it had written was given to ``on_output``."""
+
+    def kill(self) -> None:
+        """SIGKILL; harmless when it has ended."""
+
+    def stderr_tail(self) -> list[str]:
+        """The last lines (at most 20) of its standard error."""
+
+
+class Processes(Protocol):
+    """Children, and this process itself."""
+
+    pid: int
+    marks: memoryview
+    """64 bytes that the parent can read even after ``kill -9`` of this process."""
+
+    async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> Process:
+        """Start a process that runs ``role`` (``"worker"``) with ``config``; raises ``SpawnFailed``."""
+
+    def exit(self, code: int) -> None:
+        """End this process now, without unwinding (after flushing standard output)."""
+
+
+# --- User code ---------------------------------------------------------------------------------------------------------
+
+
+class Parker(Protocol):
+    """Blocks one user thread until the loop (or another thread) releases it."""
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Block; False if the time passed first. KeyboardInterrupt passes through."""
+
+    def release(self) -> None:
+        """Let it go, now or when it comes to wait. May be called more than once, from any thread."""
+
+
+class UserCode(Protocol):
+    """The border between the loop and threads that run code which may block."""
+
+    def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+        """From the loop: queue ``work`` for the main user thread; first in, first out. ``work`` must not raise.
+
+        ``then`` is called on the loop when ``work`` has returned, which costs less than a ``post`` at its end.
+        """
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        """From any thread: call back on the loop soon, in order. Never blocks; many posts cost one wake-up."""
+
+    def post_later(self, callback: Callable[..., None], *args: Any) -> None:
+        """Like ``post``, and in order among its kind, but after what was posted, and sent, before: nobody waits for it."""
+
+    def parker(self) -> Parker:
+        """Make a parker for the calling user thread."""
+
+    def interrupt(self, applies: Callable[[], bool]) -> None:
+        """Raise KeyboardInterrupt in the main user thread if ``applies()``, asked in that thread, says so there."""
+
+    def time(self) -> float:
+        """The loop's clock, readable from user threads."""
+
+    def is_loop_thread(self) -> bool:
+        """Whether the caller runs on the loop, where blocking would be a deadlock."""
+
+    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
+        """Make this process fit for a job and runtime environment; raises OSError if the directory is not there."""
+
+
+# --- Storage, host, entropy --------------------------------------------------------------------------------------------
+
+
+class Storage(Protocol):
+    """A transactional table store of bytes, for what must outlive the gcs process."""
+
+    durable: bool
+    """Whether committed rows outlive this process."""
+
+    def load(self, table: str) -> dict[str, bytes]:
+        """All rows of a table, as last committed."""
+
+    def put(self, table: str, key: str, value: bytes) -> None:
+        """Stage a row for the next commit."""
+
+    def delete(self, table: str, key: str) -> None:
+        """Stage the removal of a row."""
+
+    async def commit(self) -> None:
+        """Return when everything staged so far is durable; concurrent commits share one sync. ``StorageFailed``."""
+
+    def close(self) -> None:
+        """Release files."""
+
+
+class Host(Protocol):
+    """The machine, and the two things that are not reproducible: entropy and the wall clock."""
+
+    hostname: str
+    cpu_count: int
+    memory_bytes: int
+
+    def random_bytes(self, count: int) -> bytes: ...
+
+    def random(self) -> float:
+        """In [0, 1): for jitter and tie-breaking."""
+
+    def time(self) -> float:
+        """Wall-clock seconds since the epoch, for people to read; never compared, never waited for."""
+
+
+Record = Callable[[str, str, str, str], None]
+"""The recorder: ``(table, key, old, new)`` for every transition of a state table of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """All of the above for one process."""
+
+    name: str
+    """What people call it: ``gcs``, ``raylet/head``, ``worker/1f3c``; a fault key and a trace lane."""
+    identity: bytes
+    """The incarnation: 16 random bytes (a worker's id); never used again after this process."""
+    network: Network
+    processes: Processes
+    user_code: UserCode
+    host: Host
+    open_storage: Callable[[str], Storage]
+    """``""`` opens a store in memory, a path a durable one; raises ``StorageFailed`` for what is not a minray store."""
+    record: Record | None = field(default=None)
+
+

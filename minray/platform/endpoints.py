@@ -1,0 +1,147 @@
+"""What the words ``unix:/path`` and ``tcp:host:port`` mean, for every real transport.
+
+Ray: src/ray/common/network_util.h and src/ray/util/network_util.h (ParseUrlEndpoint, BuildAddress)
+
+Rules
+  * The directory of a unix socket is the caller's, and private to one user; the file in it is the listener's.
+  * A socket file that nobody listens on is left from a process that was killed, and is replaced; one with a listener,
+    or a file of any other kind, is not touched.
+
+Left out: abstract unix sockets, which any user of the machine could take.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import socket
+import ssl
+import stat
+import sys
+from dataclasses import dataclass
+
+from minray.platform.base import AuthenticationFailed, ConnectFailed, ConnectRefused, PlatformError
+
+MAX_UNIX_PATH_BYTES = 107 if sys.platform == "linux" else 103
+"""The kernel's limit for the path of a unix socket, without the final zero byte."""
+PORTS = (10_000, 32_768)
+"""Where ``free_port`` looks; Linux begins with 32768 for outgoing connections, macOS with 49152."""
+PORT_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class UnixEndpoint:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class TcpEndpoint:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"tcp:[{self.host}]:{self.port}" if ":" in self.host else f"tcp:{self.host}:{self.port}"
+
+
+def parse(endpoint: str) -> UnixEndpoint | TcpEndpoint:
+    """Raises ``PlatformError`` for what is no endpoint, or a path that no unix socket can have."""
+    scheme, _, rest = endpoint.partition(":")
+    if scheme == "unix" and rest:
+        if len(os.fsencode(rest)) > MAX_UNIX_PATH_BYTES:
+            raise PlatformError(f"{endpoint}: longer than the {MAX_UNIX_PATH_BYTES} bytes a unix socket's path may have")
+        return UnixEndpoint(rest)
+    host, colon, port = rest.rpartition(":")
+    if scheme == "tcp" and colon and host and port.isdecimal() and int(port) < 65536:
+        return TcpEndpoint(host.removeprefix("[").removesuffix("]"), int(port))
+    raise PlatformError(f"{endpoint}: not an endpoint; it looks like unix:/path or tcp:host:port")
+
+
+def free_port(host: str) -> int:
+    """A TCP port that nobody listens on now, for a listener that must come back to it after a crash.
+
+    It is below the ports that the kernel gives to outgoing connections, so that none of those takes it meanwhile (one to the
+    port itself would even meet itself). Raises ``PlatformError`` if this machine has no such address, or no such port.
+    """
+    for port in random.SystemRandom().sample(range(*PORTS), PORT_ATTEMPTS):
+        try:
+            check_free(host, port)
+            return port
+        except PortInUse:
+            continue
+    raise PlatformError(f"tcp:{host}: none of {PORT_ATTEMPTS} ports is free")
+
+
+class PortInUse(PlatformError):
+    """Somebody listens there."""
+
+
+def check_free(host: str, port: int) -> None:
+    """Raises ``PortInUse``, or ``PlatformError`` if nobody can listen there."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            kind = PortInUse if error.errno == errno.EADDRINUSE else PlatformError
+            raise kind(f"tcp:{host}:{port}: {error.strerror or error}") from None
+
+
+def own_address(host: str) -> str:
+    """The address by which ``host`` knows this machine; loopback if it is this machine. Raises ``PlatformError``."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # Nothing is sent; the kernel only chooses the way.
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise PlatformError(f"{host}: {error.strerror or error}") from None
+
+
+def make_room(endpoint: UnixEndpoint) -> None:
+    """Remove the socket file of a listener that is gone; raises ``PlatformError`` if the path is taken."""
+    try:
+        if not stat.S_ISSOCK(os.stat(endpoint.path, follow_symlinks=False).st_mode):
+            raise PlatformError(f"unix:{endpoint.path}: the file is there and is not a socket")
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            probe.connect(endpoint.path)
+    except FileNotFoundError:
+        return
+    except ConnectionRefusedError:
+        os.unlink(endpoint.path)
+        return
+    except BlockingIOError:  # a listener with a full backlog
+        pass
+    except OSError as error:
+        raise PlatformError(f"unix:{endpoint.path}: {error.strerror or error}") from error
+    raise PlatformError(f"unix:{endpoint.path}: another process listens there")
+
+
+def inode(endpoint: UnixEndpoint) -> int:
+    """Identifies the socket file that was just made."""
+    return os.stat(endpoint.path).st_ino
+
+
+def remove(endpoint: UnixEndpoint, made: int) -> None:
+    """Remove the socket file, unless it is gone or somebody else's by now."""
+    try:
+        if os.stat(endpoint.path).st_ino == made:
+            os.unlink(endpoint.path)
+    except FileNotFoundError:
+        return
+
+
+def connect_error(endpoint: str, error: BaseException) -> BaseException:
+    """What a failed connect means above the seam; what is no failure of the network (a cancellation) stays as it is."""
+    if isinstance(error, ConnectFailed):
+        return type(error)(f"{endpoint}: {error}")
+    if isinstance(error, TimeoutError):
+        return ConnectFailed(f"{endpoint}: no answer in time")
+    if isinstance(error, ssl.SSLError):
+        return AuthenticationFailed(f"{endpoint}: {error}")
+    if isinstance(error, ConnectionRefusedError | FileNotFoundError):
+        return ConnectRefused(f"{endpoint}: {error.strerror or error}")
+    if isinstance(error, OSError):
+        return ConnectFailed(f"{endpoint}: {error.strerror or error}")
+    return error

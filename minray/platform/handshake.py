@@ -1,0 +1,223 @@
+"""How two processes prove to each other that they know the cluster token, before anything else is said.
+
+Ray: src/ray/rpc/authentication/ sends the token itself with each call; here it never leaves a process
+
+    client                                          server
+    Hello(nonce, target, identity)   ------------>
+                                     <------------  Challenge(nonce)
+    Proof(HMAC of both, as client)   ------------>
+                                     <------------  Welcome(identity, HMAC as server)   or   Refusal(reason, HMAC)
+
+Rules
+  * No IO: bytes in, bytes out. Every transport carries these messages in its own way, and nothing else before the end.
+  * Every message is magic, protocol version, length and a small MessagePack record; that much all versions share, so
+    that two versions can tell each other apart. All else is refused at the first byte that does not fit.
+  * The server answers a ``Hello`` with nothing but a nonce: who does not know the token learns nothing of the process,
+    not even whether it is the incarnation that was meant.
+  * What a client acts upon (who is there, or that the incarnation is gone for good) is covered by the server's proof;
+    that the token or the version does not fit cannot be proven, and is only an error.
+
+Left out: encryption. Whoever can change bytes between the two takes over the connection afterwards; TLS is for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from typing import Annotated
+
+import msgspec
+
+from minray.platform.base import PROTOCOL_VERSION, AuthenticationFailed, PlatformError, WrongIncarnation
+
+HANDSHAKE_TIMEOUT_S = 10.0
+MAX_MESSAGE_BYTES = 300
+NONCE_BYTES = 32
+MAX_IDENTITY_BYTES = 64
+
+_MAGIC = b"minray"
+_HEADER = struct.Struct("<6sHH")
+"""Magic, protocol version, length of the record."""
+
+_Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+_Identity = Annotated[bytes, msgspec.Meta(max_length=MAX_IDENTITY_BYTES)]
+_Digest = Annotated[bytes, msgspec.Meta(max_length=32)]
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
+    nonce: _Nonce
+    target: _Identity
+    """The incarnation that the client means; empty: whoever is there."""
+    identity: _Identity
+
+
+class Challenge(msgspec.Struct, frozen=True, array_like=True, tag="challenge"):
+    nonce: _Nonce
+
+
+class Proof(msgspec.Struct, frozen=True, array_like=True, tag="proof"):
+    digest: _Digest
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
+    identity: _Identity
+    digest: _Digest
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal"):
+    reason: Annotated[str, msgspec.Meta(max_length=32)]
+    """``version``, ``token``, ``incarnation`` or ``garbage``."""
+    digest: _Digest = b""
+    """Proves an ``incarnation`` refusal; empty otherwise."""
+
+
+Message = Hello | Challenge | Proof | Welcome | Refusal
+_decoder = msgspec.msgpack.Decoder(Message)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class HandshakeRefused(Exception):
+    """The server's verdict: what to log, and what to answer before closing."""
+
+    def __init__(self, reason: str, code: str) -> None:
+        super().__init__(reason)
+        self.answer = encode(Refusal(code))
+
+
+class _Malformed(Exception):
+    """Bytes that are not a message of this handshake; ``code`` is the matching refusal."""
+
+    def __init__(self, reason: str, code: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def encode(message: Message) -> bytes:
+    record = _encoder.encode(message)
+    return _HEADER.pack(_MAGIC, PROTOCOL_VERSION, len(record)) + record
+
+
+def _take(received: bytearray) -> tuple[Message, bytes] | None:
+    """Remove one message from the front of ``received``, and return it with its bytes; None if more must come first."""
+    start = bytes(received[: len(_MAGIC)])
+    if start != _MAGIC[: len(start)]:
+        raise _Malformed(f"not a minray peer: it begins with {start!r}", "garbage")
+    if len(received) < _HEADER.size:
+        return None
+    _, version, length = _HEADER.unpack_from(received)
+    if version != PROTOCOL_VERSION:
+        raise _Malformed(f"it speaks protocol version {version}, this process {PROTOCOL_VERSION}", "version")
+    if _HEADER.size + length > MAX_MESSAGE_BYTES:
+        raise _Malformed(f"a handshake message of {length} bytes", "garbage")
+    if len(received) < _HEADER.size + length:
+        return None
+    message = bytes(received[: _HEADER.size + length])
+    del received[: _HEADER.size + length]
+    try:
+        return _decoder.decode(message[_HEADER.size :]), message
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _Malformed(f"a malformed handshake message ({error})", "garbage") from None
+
+
+def _digest(token: bytes, role: bytes, transcript: bytes, outcome: bytes = b"") -> bytes:
+    """The transcript has a known shape and the outcome comes last, so that no two meanings share their bytes."""
+    return hmac.digest(token, b"minray " + role + b"\0" + hashlib.sha256(transcript).digest() + outcome, "sha256")
+
+
+class ServerHandshake:
+    """The listening side of one handshake."""
+
+    def __init__(self, token: bytes, identity: bytes, nonce: bytes) -> None:
+        assert len(identity) <= MAX_IDENTITY_BYTES and len(nonce) == NONCE_BYTES
+        self._token = token
+        self._identity = identity
+        self._nonce = nonce
+        self._hello: Hello | None = None
+        """What the client said first; None until then."""
+        self._transcript = b""
+        """The bytes of ``Hello`` and ``Challenge``, which every digest covers."""
+        self.peer: bytes | None = None
+        """The client's identity once it has proven that it knows the token: the handshake is over."""
+
+    def receive(self, received: bytearray) -> bytes:
+        """Take one message, if complete, from ``received`` and return what to answer; raises ``HandshakeRefused``."""
+        assert self.peer is None, "the handshake is over"
+        try:
+            taken = _take(received)
+        except _Malformed as error:
+            raise HandshakeRefused(str(error), error.code) from None
+        if taken is None:
+            return b""
+        message, text = taken
+        if isinstance(message, Hello) and self._hello is None:
+            self._hello = message
+            answer = encode(Challenge(self._nonce))
+            self._transcript = text + answer
+            return answer
+        if isinstance(message, Proof) and self._hello is not None:
+            return self._judge(self._hello, message)
+        raise HandshakeRefused(f"an unexpected handshake message ({type(message).__name__})", "garbage")
+
+    def _judge(self, hello: Hello, proof: Proof) -> bytes:
+        if not hmac.compare_digest(proof.digest, _digest(self._token, b"client", self._transcript)):
+            raise HandshakeRefused("it does not know the cluster token", "token")
+        if hello.target not in (b"", self._identity):
+            refused = HandshakeRefused(f"it means incarnation {hello.target.hex()}, which is not here", "incarnation")
+            refused.answer = encode(Refusal("incarnation", _digest(self._token, b"refusal", self._transcript)))
+            raise refused
+        self.peer = hello.identity
+        return encode(Welcome(self._identity, _digest(self._token, b"server", self._transcript, self._identity)))
+
+
+class ClientHandshake:
+    """The connecting side of one handshake."""
+
+    def __init__(self, token: bytes, target: bytes, identity: bytes, nonce: bytes) -> None:
+        assert max(len(identity), len(target)) <= MAX_IDENTITY_BYTES and len(nonce) == NONCE_BYTES
+        self._token = token
+        self._target = target
+        self.hello = encode(Hello(nonce, target, identity))
+        """What to send first."""
+        self._transcript = b""
+        """As in ``ServerHandshake``; empty until the challenge has come."""
+        self.peer: bytes | None = None
+        """The server's identity once it has proven that it knows the token: the handshake is over."""
+
+    def receive(self, received: bytearray) -> bytes:
+        """Take one message, if complete, from ``received`` and return what to answer.
+
+        Raises ``AuthenticationFailed`` or ``WrongIncarnation``.
+        """
+        assert self.peer is None, "the handshake is over"
+        try:
+            taken = _take(received)
+        except _Malformed as error:
+            raise AuthenticationFailed(str(error)) from None
+        if taken is None:
+            return b""
+        message, text = taken
+        if isinstance(message, Challenge) and not self._transcript:
+            self._transcript = self.hello + text
+            return encode(Proof(_digest(self._token, b"client", self._transcript)))
+        if isinstance(message, Welcome) and self._transcript:
+            self._check(message.digest, b"server", message.identity)
+            self.peer = message.identity
+            return b""
+        if isinstance(message, Refusal):
+            raise self._refused(message)
+        raise AuthenticationFailed(f"an unexpected handshake message ({type(message).__name__})")
+
+    def _check(self, digest: bytes, role: bytes, outcome: bytes = b"") -> None:
+        if not hmac.compare_digest(digest, _digest(self._token, role, self._transcript, outcome)):
+            raise AuthenticationFailed("it does not know the cluster token")
+
+    def _refused(self, refusal: Refusal) -> PlatformError:
+        if refusal.reason == "incarnation" and self._transcript:
+            self._check(refusal.digest, b"refusal")
+            return WrongIncarnation(f"incarnation {self._target.hex()} is gone: another process listens there now")
+        reasons = {
+            "token": "it refused: this process does not know its cluster token",
+            "version": "it refused: it speaks another protocol version",
+        }
+        return AuthenticationFailed(reasons.get(refusal.reason, f"it refused the handshake ({refusal.reason})"))

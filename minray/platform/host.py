@@ -1,0 +1,80 @@
+"""The real machine: its name, its size as far as we may use it, entropy and the wall clock.
+
+Ray: python/ray/_private/utils.py (get_num_cpus, get_system_memory), src/ray/common/cgroup2
+
+In a container the machine is what its control groups allow, so both versions of them are read, from our own group up to
+the root: the tightest limit of any level holds.
+
+Rules
+  * A share of a CPU counts as whole ones rounded down, but never less than one.
+  * What cannot be read sets no limit.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+class RealHost:
+    """This machine, as this process may use it. ``root`` is where /proc and /sys are, for tests."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.hostname = socket.gethostname()
+        self.cpu_count = _cpu_count(Path(root))
+        self.memory_bytes = _memory_bytes(Path(root))
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+    def random(self) -> float:
+        return random.random()
+
+    def time(self) -> float:
+        return time.time()
+
+
+def _cpu_count(root: Path) -> int:
+    try:
+        available = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        available = os.cpu_count() or 1
+    quotas: list[float] = []
+    for group in _groups(root, ""):
+        with suppress(OSError, ValueError):
+            quota, period = (group / "cpu.max").read_text().split()
+            quotas.append(int(quota) / int(period))
+    for group in _groups(root, "cpu"):
+        with suppress(OSError, ValueError):
+            quota_us = int((group / "cpu.cfs_quota_us").read_text())
+            if quota_us > 0:
+                quotas.append(quota_us / int((group / "cpu.cfs_period_us").read_text()))
+    return max(1, min([available, *map(int, quotas)]))
+
+
+def _memory_bytes(root: Path) -> int:
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+        for group in _groups(root, controller):
+            with suppress(OSError, ValueError):  # Version 2 says "max" where there is no limit.
+                limits.append(int((group / name).read_text()))
+    return min(limits)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Our control group and all above it: of version 2, or, with a controller, of version 1."""
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            if controller in controllers.split(",") and (controller or number == "0"):
+                mount = root / "sys/fs/cgroup" / controller
+                group = mount / path.lstrip("/")
+                yield group
+                while group != mount and mount in group.parents:
+                    group = group.parent
+                    yield group

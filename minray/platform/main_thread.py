@@ -1,0 +1,230 @@
+"""A worker's main thread: it runs users' code, and the loop while there is none to run.
+
+Ray: CoreWorker::RunTaskExecutionLoop and its io_service thread, which hand every task to and fro; python/ray/_raylet.pyx
+
+A task that comes to an idle worker is read, run and answered by one thread, because waking another one costs as much as
+the rest of a small task. While the main thread is away in a user's code for longer, a second one, the *relief*, runs the
+loop. So one of the two *leads* at any time, whoever holds ``_lead``:
+
+  * The main thread, when it comes out of user code: it asks the relief to stop if that leads.
+  * The relief, if the main thread has been away for two ticks, or at once when something is posted while nobody leads.
+
+Rules
+  * Nothing waits for good while nobody leads: after a while without user code the relief goes to sleep, but only if the
+    main thread is not away, and that wakes it when it goes away. What is posted in between waits two ticks at most.
+  * KeyboardInterrupt is raised by the SIGINT handler, in the main thread, and only if the interrupt still applies there; a
+    stray SIGINT does nothing. The signal is repeated until the handler has run, at a moment when that ends the task and
+    nothing else: not in a destructor (which would swallow it), not while a reference is being made.
+  * The loop is asyncio's own: uvloop takes 24 us to begin and end a run in a main thread, asyncio's 4 us.
+
+What we do not like yet: the handler of a signal that user code has installed, and that raises after its task, raises in
+the middle of a turn of the loop.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from minray.platform.user_code import LoopBorder
+
+TICK_S = 0.002
+"""How often the relief looks whether the main thread is away."""
+QUIET_TICKS = 20
+"""So many ticks without user code, and the relief goes to sleep."""
+TURN_S = 0.0005
+"""Between pieces of user code the loop gets a turn this often, so that their answers do not wait for each other."""
+INSIST_S, INSIST_LIMIT_S = 0.01, 1.0
+"""The first and the longest pause between two signals for one interrupt."""
+DEFERRED_S = 0.003
+"""And the pause after one that came at a bad moment."""
+_COUNTING = ("minray/object_ref.py", "minray/core_worker/user_api.py")
+"""Files whose own frames count references, and never block."""
+_POSTING = (LoopBorder.post.__code__, LoopBorder.post_later.__code__)
+
+Work = Callable[[], None]
+
+
+class MainThreadUserCode(LoopBorder):
+    """A worker's user code: the main thread, where this object is made and ``serve`` is called."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        assert threading.current_thread() is threading.main_thread()
+        self._main_thread_id = threading.get_ident()
+        self._works: deque[tuple[Work, Work | None]] = deque()
+        """What the main thread will run, and what is then called on the loop."""
+        self._stopping = False
+        self._over = True
+        """``serve`` needs no relief."""
+        self._lead = _thread.allocate_lock()
+        """Held by the thread that runs the loop."""
+        self._away = False
+        """The main thread is in user code."""
+        self._rounds = 0
+        """How often it has gone there."""
+        self._alarm = _thread.allocate_lock()
+        """Released to wake the relief."""
+        self._alarm.acquire()
+        self._relief_sleeps = False
+        """It does not even look from time to time."""
+        self._interrupts: deque[Callable[[], bool]] = deque()
+        """Interrupts that the main thread has not looked at, or has put off."""
+        self._deferred = False
+        """Whether the last signal came at a bad moment."""
+        signal.signal(signal.SIGINT, self._on_interrupt)
+
+    # --- the main thread
+
+    def serve(self) -> None:
+        """Run work and the loop in the main thread, until ``stop``."""
+        self._over = False
+        relief = threading.Thread(target=self._relieve, name="minray-relief", daemon=True)
+        relief.start()
+        while self._works or not self._stopping:
+            self._run_works()
+            self._lead_main()
+        self._over = True
+        self._ring()
+        relief.join()
+
+    def stop(self) -> None:
+        """From any thread: let ``serve`` return after what is queued."""
+        self._stopping = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run_works(self) -> None:
+        """Run what is queued, but not for longer than a turn and a piece."""
+        if not self._works:
+            return
+        self._rounds += 1
+        self._away = True
+        if self._relief_sleeps:
+            self._ring()
+        until = time.monotonic() + TURN_S
+        while self._works:
+            work, then = self._works.popleft()
+            work()
+            if then is not None:
+                self._posted.append((then, ()))
+                if self._lead.locked() and not self._waking:
+                    self._waking = True
+                    self._loop.call_soon_threadsafe(self._drain)
+            if time.monotonic() > until:
+                break
+        self._away = False
+
+    def _lead_main(self) -> None:
+        """Run the loop until there is work, but for one turn in any case."""
+        if not self._lead.acquire(False):
+            if self._works:
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._lead.acquire()
+        try:
+            if self._posted or self._posted_later:
+                # It would come first in the loop's turn too, but that takes longer to begin.
+                asyncio._set_running_loop(self._loop)
+                try:
+                    self._drain()
+                finally:
+                    asyncio._set_running_loop(None)
+            if self._works or self._stopping:
+                self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        finally:
+            self._lead.release()
+
+    # --- the relief
+
+    def _relieve(self) -> None:
+        quiet_ticks = 0
+        while not self._over:
+            rounds = self._rounds
+            self._alarm.acquire(True, TICK_S)
+            if self._away:
+                if (self._waking or self._rounds == rounds) and self._lead.acquire(False):
+                    try:
+                        if self._posted or self._posted_later:
+                            self._loop.call_soon(self._drain)
+                        self._loop.run_forever()
+                    finally:
+                        self._lead.release()
+            quiet_ticks = quiet_ticks + 1 if self._rounds == rounds else 0
+            if quiet_ticks > QUIET_TICKS:
+                self._relief_sleeps = True
+                if not self._away and not self._over:
+                    self._alarm.acquire()
+                self._relief_sleeps = False
+                quiet_ticks = 0
+
+    def _ring(self) -> None:
+        try:
+            self._alarm.release()
+        except RuntimeError:
+            pass  # It rings already.
+
+    # --- from the loop, or anywhere
+
+    def run(self, work: Work, then: Work | None = None) -> None:
+        self._works.append((work, then))
+        if threading.get_ident() == self._main_thread_id:
+            self._loop.stop()
+
+    def _wake(self) -> None:
+        super()._wake()
+        if not self._lead.locked():
+            self._ring()
+
+    def interrupt(self, applies: Callable[[], bool]) -> None:
+        self._interrupts.append(applies)
+        self._insist(INSIST_S)
+
+    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
+        if working_dir is not None:
+            os.chdir(working_dir)
+        os.environ.update(env_vars)
+        present = set(sys.path)
+        sys.path[:0] = [entry for entry in dict.fromkeys(sys_path) if entry not in present]
+        importlib.invalidate_caches()
+
+    def _insist(self, again_s: float) -> None:
+        """Signal until the handler has run: a signal that comes just before a system call blocks does not end that call."""
+        if self._interrupts:
+            pause_s = DEFERRED_S if self._deferred else again_s
+            self._deferred = False
+            signal.pthread_kill(self._main_thread_id, signal.SIGINT)
+            self.post(self._insist_later, pause_s, min(again_s * 2, INSIST_LIMIT_S))
+
+    def _insist_later(self, pause_s: float, again_s: float) -> None:
+        self._loop.call_later(pause_s, self._insist, again_s)
+
+    def _on_interrupt(self, signal_number: int, frame: FrameType | None) -> None:
+        applying = []
+        while self._interrupts:
+            applies = self._interrupts.popleft()
+            if applies():
+                applying.append(applies)
+        if applying and _is_bad_moment(frame):
+            self._interrupts.extend(applying)
+            self._deferred = True
+        elif applying:
+            raise KeyboardInterrupt
+
+
+def _is_bad_moment(frame: FrameType | None) -> bool:
+    """Whether an exception here would be swallowed, or leave something counted that nobody has."""
+    if frame is not None and frame.f_code.co_filename.endswith(_COUNTING):
+        return True
+    while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code not in _POSTING:
+        frame = frame.f_back
+    return frame is not None

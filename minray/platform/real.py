@@ -1,0 +1,38 @@
+"""The real side of the seam, put together: the one place where a ``Platform`` of real parts is made.
+
+Ray: has no counterpart
+
+What differs between processes (who they are, their children, the threads of their users) is passed in; the rest is the
+same for all of one cluster: the transport with its token, storage, and the host.
+"""
+
+from __future__ import annotations
+
+from minray.common.config import SystemConfig
+from minray.platform.base import Network, Platform, Processes
+from minray.platform.host import RealHost
+from minray.platform.main_thread import MainThreadUserCode
+from minray.platform.sockets import StreamNetwork
+from minray.platform.storage import open_storage
+from minray.platform.user_code import DriverUserCode
+
+
+def make_platform(
+    name: str,
+    identity: bytes,
+    system_config: SystemConfig,
+    token: bytes,
+    processes: Processes,
+    user_code: DriverUserCode | MainThreadUserCode,
+) -> Platform:
+    """gRPC is imported only where it is used: it does not survive a fork."""
+    host = RealHost()
+    network: Network
+    if system_config.transport == "grpc":
+        from minray.platform.grpc_transport import GrpcNetwork
+
+        network = GrpcNetwork(token, host)
+    else:
+        network = StreamNetwork(token, host)
+        user_code.outbox = network.outbox
+    return Platform(name, identity, network, processes, user_code, host, open_storage)

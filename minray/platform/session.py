@@ -1,0 +1,138 @@
+"""Session directories: whose they are, who is alive in them, and how nothing is left behind.
+
+Ray: python/ray/_private/node.py, python/ray/_private/services.py (its session_latest link and find_gcs_addresses)
+
+A session directory holds the sockets, the token, the lock and the logs of one node. The file ``lock`` contains the pid of
+the node's zygote and is locked (flock) as long as that lives: a free lock means that the session is over, however it ended.
+
+Rules
+  * The lock appears under its name only when it is held, so that nobody sweeps a session that is just beginning.
+  * Every process of a session, also what users start from tasks, has ``MINRAY_SESSION_DIR`` in its environment; by that
+    word those are found which outlived a killed zygote. A process that clears its environment is not found.
+  * Logs that say something are kept; everything else goes.
+
+Left out: macOS has no /proc, there nothing outlives a killed zygote but what cannot be found.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+LOCK = "lock"
+LOGS = "logs"
+SESSION_PATTERN = "session_*"
+SESSION_VARIABLE = "MINRAY_SESSION_DIR"
+"""The environment variable that names the session directory in all processes of a session."""
+BEGINNING_S = 60.0
+"""A directory without a lock is swept only when it is older than this; before, its zygote may be on its way."""
+
+
+def hold_lock(session_dir: str) -> int:
+    """Lock the session for the life of the calling process; returns the descriptor that must stay open."""
+    beginning = os.path.join(session_dir, f"{LOCK}.{os.getpid()}")
+    descriptor = os.open(beginning, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(descriptor, b"%d\n" % os.getpid())
+    os.rename(beginning, os.path.join(session_dir, LOCK))
+    return descriptor
+
+
+def remove_session(session_dir: str) -> None:
+    """Remove all but logs that say something. Removes what it can; never raises."""
+    logs = Path(session_dir, LOGS)
+    with suppress(OSError):
+        for entry in list(os.scandir(session_dir)):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != LOGS:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                os.unlink(entry.path)
+    with suppress(OSError):
+        for log in logs.iterdir():
+            if log.is_file() and log.stat().st_size == 0:
+                log.unlink()
+    for folder in (logs, Path(session_dir)):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def kill_strays(session_dir: str) -> list[int]:
+    """SIGKILL every process of this session but the caller; for when the zygote, which would do so, is dead."""
+    killed: list[int] = []
+    word = f"{SESSION_VARIABLE}={session_dir}".encode()
+    with suppress(OSError):
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or int(name) == os.getpid():
+                continue
+            with suppress(OSError):
+                if word in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                    os.kill(int(name), signal.SIGKILL)
+                    killed.append(int(name))
+    return killed
+
+
+def live_sessions(root: str) -> dict[str, int]:
+    """The sessions below ``root`` that are alive, oldest first, and the pids of their zygotes (SIGTERM ends one)."""
+    live: dict[str, int] = {}
+    for session_dir in _sessions(root):
+        with suppress(OSError, ValueError):
+            descriptor = os.open(os.path.join(session_dir, LOCK), os.O_RDONLY)
+            try:
+                if not _acquire(descriptor):
+                    live[session_dir] = int(os.read(descriptor, 32))
+            finally:
+                os.close(descriptor)
+    return live
+
+
+def sweep_sessions(root: str) -> list[str]:
+    """Clean up after sessions whose processes were all killed at once; returns their directories."""
+    swept: list[str] = []
+    for session_dir in _sessions(root):
+        try:
+            descriptor = os.open(os.path.join(session_dir, LOCK), os.O_RDONLY)
+        except FileNotFoundError:
+            if _is_abandoned(session_dir):
+                remove_session(session_dir)
+                swept.append(session_dir)
+            continue
+        except OSError:
+            continue
+        try:
+            if _acquire(descriptor):
+                kill_strays(session_dir)
+                remove_session(session_dir)
+                swept.append(session_dir)
+        finally:
+            os.close(descriptor)
+    return swept
+
+
+def _sessions(root: str) -> Iterator[str]:
+    for path in sorted(Path(root).glob(SESSION_PATTERN)):
+        if path.is_dir():
+            yield str(path)
+
+
+def _acquire(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_abandoned(session_dir: str) -> bool:
+    """Whether it never had, and will not have, a zygote; what has only logs left is not abandoned but finished."""
+    try:
+        names = set(os.listdir(session_dir)) - {LOGS}
+        return bool(names) and time.time() - os.stat(session_dir).st_mtime > BEGINNING_S
+    except OSError:
+        return False

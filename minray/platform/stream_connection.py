@@ -1,0 +1,511 @@
+"""Frames: the life of one connection after its handshake, on either side.
+
+Ray: src/ray/raylet_ipc_client/client_connection.cc (framed messages on unix sockets; between machines Ray has gRPC only)
+
+    frame    u32 length, then a batch or a chunk
+    batch    MessagePack: an array of messages ``[call_id, word, payload, buffer sizes]``; an empty one is a goodbye
+    chunk    0xC1 (the byte that MessagePack never uses), u64 call_id, u32 buffer index, then raw bytes of that buffer
+
+``word`` is the method of a request, and in a reply the kind of its failure, empty for success. ``call_id`` is 0 in a
+notification. Only the side that connected calls, so the direction says which of the two a message is.
+
+Rules
+  * What is sent during one turn of the loop leaves as one frame; what callbacks send while a frame is being read leaves
+    when it has been read, and what posted callbacks send when they have been called, without another turn.
+  * Buffers follow the message that announces them, in chunks, one write at a time, only while the transport's own
+    buffer is low, and turn by turn: a small message overtakes what is left of a gigabyte. A message is delivered when
+    its buffers are complete, so **the order of messages holds among those without buffers**.
+  * A buffer's memory grows with the bytes that have arrived, whatever its announced size.
+  * A peer that breaks a rule is logged in one line and cut off. Nothing of it is unpickled here, ever.
+  * Exceptions of callbacks are our bugs: they are logged, and the connection goes on.
+
+Left out: a limit on what may wait to be written to a slow peer; whoever sends must have a reason to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+
+from minray.platform.base import (
+    CHUNK_BYTES,
+    MAX_RECORD_BYTES,
+    Buffer,
+    ChannelBroken,
+    Counters,
+    OnIncoming,
+    OnReply,
+    RecordTooLarge,
+    RemoteFailure,
+)
+
+logger = logging.getLogger("minray.platform.sockets")
+
+BATCH_BYTES = 1024 * 1024
+"""A batch is closed when it reaches this size, so that the peer can begin with it."""
+WRITE_BYTES = 1024 * 1024
+"""How much of the waiting buffers is written at once: what a small message may have to wait for."""
+MAX_FRAME_BYTES = MAX_RECORD_BYTES + 64 * 1024
+"""One record of the largest size, its method and its ids."""
+MAX_TRANSFER_BYTES = 64 * 1024**3
+"""The largest sum of buffers that one message may announce."""
+CLOSE_TIMEOUT_S = 2.0
+"""A closed channel is cut off when the peer takes nothing for this long."""
+
+_CHUNK_MARK = 0xC1
+_LENGTH = struct.Struct("<I")
+_CHUNK = struct.Struct("<IBQI")
+"""Length of the frame, mark, call id, buffer index."""
+_CHUNK_START = _CHUNK.size - _LENGTH.size
+_GOODBYE = b"\x01\0\0\0\x90"
+"""A frame with an empty batch: the last of a side that has closed; the other one ends the connection."""
+_MESSAGE_OVERHEAD_BYTES = 64
+"""About what a message costs beside its payload; only for closing batches in time."""
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Message = tuple[int, str, bytes, tuple[int, ...]]
+_encode_into = msgspec.msgpack.Encoder().encode_into
+_decode_batch: Callable[[memoryview], list[_Message]] = msgspec.msgpack.Decoder(
+    list[tuple[_Natural, str, bytes, tuple[_Natural, ...]]]
+).decode
+
+
+RECEIVE_BYTES = 256 * 1024
+"""How much is read at once."""
+
+
+class Outbox:
+    """What the connections of one process share: who has something to send at the end of this turn, where bytes arrive."""
+
+    def __init__(self) -> None:
+        self.receive_buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
+        """One for all, since what has arrived is looked at before anything else arrives; costs what was ever used of it."""
+        self._due: list[_Connection] = []
+        self._held = False
+
+    def hold(self) -> None:
+        """Somebody who sends much promises to call ``flush`` when he is through."""
+        self._held = True
+
+    def add(self, connection: _Connection) -> None:
+        self._due.append(connection)
+        if not self._held and len(self._due) == 1:
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._held = False
+        due, self._due = self._due, []
+        for connection in due:
+            connection.flush()
+
+
+class _Violation(Exception):
+    """The peer broke a rule of the wire; its connection ends."""
+
+
+class _Arrival:
+    """A message whose buffers are still on their way."""
+
+    __slots__ = ("buffers", "call_id", "left", "payload", "sizes", "word")
+
+    def __init__(self, message: _Message) -> None:
+        self.call_id, self.word, self.payload, self.sizes = message
+        self.buffers: dict[int, bytearray] = {}
+        """What has arrived of each buffer, by index."""
+        self.left = sum(self.sizes)
+        """Bytes that have not arrived; delivered at zero."""
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """What both sides of an open connection share: frames, batches, chunks and the end."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        peer: bytes,
+        name: str,
+        outbox: Outbox,
+        counters: Counters,
+        max_transfer_bytes: int,
+    ) -> None:
+        self.peer = peer
+        self.closed = False
+        """Nothing is delivered or accepted for sending any more, only a goodbye is listened for; set by ``_end``."""
+        self._name = name
+        """What log lines and errors call this connection."""
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._outbox = outbox
+        self._counters = counters
+        self._max_transfer_bytes = max_transfer_bytes
+        self._outgoing: list[_Message] = []
+        """The batch of this turn of the loop."""
+        self._outgoing_bytes = 0
+        """About the size of ``_outgoing``."""
+        self._flush_is_due = False
+        """Somebody will call ``flush`` soon."""
+        self._sending: deque[tuple[int, int, memoryview]] = deque()
+        """``(call id, buffer index, what is left)`` of buffers; their messages are written, or in ``_outgoing``."""
+        self._paused = False
+        """The transport's buffer is full: no chunks now."""
+        self._closing = False
+        """Our side closed the connection; it ends when all is written."""
+        self._cut_off: asyncio.TimerHandle | None = None
+        """Ends a closed connection whose peer does not take what is left."""
+        self._heard = False
+        """The peer has sent something since ``_maybe_cut_off`` looked last."""
+        self._partial = bytearray()
+        """The beginning of a frame."""
+        self._needed = 0
+        """How long ``_partial`` must be before it is worth another look."""
+        self._arriving: dict[int, _Arrival] = {}
+        self._chunk_of: _Arrival | None = None
+        """The message whose chunk is being read; None between chunks."""
+        self._chunk_buffer = bytearray()
+        """The buffer that this chunk belongs to."""
+        self._chunk_left = 0
+        """Bytes of this chunk that have not arrived."""
+        transport.set_write_buffer_limits(high=WRITE_BYTES // 4)
+
+    # Sending
+
+    def _send(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        size = len(payload) + 9 * len(buffers)
+        if size > MAX_RECORD_BYTES:
+            raise RecordTooLarge(
+                f"{word or 'a reply'} of {size} bytes is larger than {MAX_RECORD_BYTES}; send buffers beside it"
+            )
+        if self._outgoing_bytes + size > BATCH_BYTES and self._outgoing:
+            self._write_batch()
+        sizes: tuple[int, ...] = ()
+        if buffers:
+            views = [memoryview(buffer) for buffer in buffers]
+            sizes = tuple([view.nbytes for view in views])
+            self._sending.extend((call_id, i, view.cast("B")) for i, view in enumerate(views) if view.nbytes)
+        self._outgoing.append((call_id, word, payload, sizes))
+        self._outgoing_bytes += size + _MESSAGE_OVERHEAD_BYTES
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._outbox.add(self)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._flush_is_due = False
+        if self._transport.is_closing():
+            self._outgoing.clear()
+            self._sending.clear()
+            return
+        if self._outgoing:
+            self._write_batch()
+        if self._sending and not self._paused:
+            self._write_chunks()
+        if self._closing and not self._sending:
+            self._write_goodbye()
+
+    def _write_batch(self) -> None:
+        frame = bytearray(_LENGTH.size)
+        _encode_into(self._outgoing, frame, _LENGTH.size)
+        _LENGTH.pack_into(frame, 0, len(frame) - _LENGTH.size)
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        self._counters.frames += 1
+        self._counters.bytes += len(frame)
+        self._transport.write(frame)
+
+    def _write_chunks(self) -> None:
+        """One write, of a piece of every waiting buffer or as many as fit; then it is the others' turn."""
+        room = WRITE_BYTES
+        pieces: list[bytes | memoryview] = []
+        while room > 0 and self._sending:
+            call_id, index, left = self._sending.popleft()
+            piece = left[: min(room, CHUNK_BYTES)]
+            if len(piece) < len(left):
+                self._sending.append((call_id, index, left[len(piece) :]))
+            pieces.append(_CHUNK.pack(_CHUNK_START + len(piece), _CHUNK_MARK, call_id, index))
+            pieces.append(piece)
+            room -= len(piece)
+            self._counters.frames += 1
+            self._counters.bytes += _CHUNK.size + len(piece)
+        self._transport.writelines(pieces)
+        if self._sending and not self._paused:
+            self._flush_soon()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._sending:
+            self._flush_soon()
+
+    # Receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._outbox.receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard = self._flush_is_due = True
+        try:
+            self._receive(self._outbox.receive_buffer[:nbytes])
+        except (_Violation, msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._refuse(str(error))
+        self.flush()
+
+    def _receive(self, data: memoryview | bytearray) -> None:
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed:
+                return
+            data, self._partial = self._partial, bytearray()
+        view = memoryview(data)
+        offset, end = 0, len(data)
+        while offset < end:
+            if self._chunk_left:
+                offset += self._receive_chunk(view[offset:])
+                continue
+            start = offset + _LENGTH.size
+            if start >= end:
+                return self._keep(view[offset:], _LENGTH.size + 1)
+            (length,) = _LENGTH.unpack_from(data, offset)
+            if not 0 < length <= MAX_FRAME_BYTES:
+                raise _Violation(f"a frame of {length} bytes; at most {MAX_FRAME_BYTES} are accepted")
+            if data[start] == _CHUNK_MARK:
+                if end - offset < _CHUNK.size:
+                    return self._keep(view[offset:], _CHUNK.size)
+                self._begin_chunk(*_CHUNK.unpack_from(data, offset))
+                offset += _CHUNK.size
+                continue
+            if start + length > end:
+                return self._keep(view[offset:], _LENGTH.size + length)
+            batch = _decode_batch(view[start : start + length])
+            if not batch:
+                if not self.closed:
+                    self._end("the peer closed it")
+                self._transport.close()
+                return None
+            for message in batch:
+                if message[3]:
+                    self._announce(message)
+                else:
+                    self._deliver(message[0], message[1], message[2], ())
+            offset = start + length
+
+    def _keep(self, rest: memoryview, needed: int) -> None:
+        self._partial = bytearray(rest)
+        self._needed = needed
+
+    def _announce(self, message: _Message) -> None:
+        arrival = _Arrival(message)
+        if arrival.left > self._max_transfer_bytes:
+            raise _Violation(f"buffers of {arrival.left} bytes; at most {self._max_transfer_bytes} are accepted")
+        if arrival.call_id in self._arriving:
+            raise _Violation(f"message {arrival.call_id} was announced twice")
+        self._arriving[arrival.call_id] = arrival
+        self._maybe_deliver(arrival)
+
+    def _begin_chunk(self, length: int, mark: int, call_id: int, index: int) -> None:
+        arrival = self._arriving.get(call_id)
+        size = length - _CHUNK_START
+        if arrival is None or index >= len(arrival.sizes):
+            raise _Violation(f"a chunk of buffer {index} of message {call_id}, which was not announced")
+        buffer = arrival.buffers.setdefault(index, bytearray())
+        if not 0 < size <= min(CHUNK_BYTES, arrival.sizes[index] - len(buffer)):
+            raise _Violation(f"a chunk of {size} bytes, which is more than the chunk or its buffer may have")
+        self._chunk_of, self._chunk_buffer, self._chunk_left = arrival, buffer, size
+
+    def _receive_chunk(self, data: memoryview) -> int:
+        """Take what belongs to the current chunk; returns how many bytes that was."""
+        assert self._chunk_of is not None
+        piece = data[: self._chunk_left]
+        self._chunk_buffer += piece
+        self._chunk_left -= len(piece)
+        self._chunk_of.left -= len(piece)
+        if not self._chunk_left:
+            arrival, self._chunk_of = self._chunk_of, None
+            self._maybe_deliver(arrival)
+        return len(piece)
+
+    def _maybe_deliver(self, arrival: _Arrival) -> None:
+        if not arrival.left:
+            del self._arriving[arrival.call_id]
+            buffers = [memoryview(arrival.buffers.get(i, b"")).toreadonly() for i in range(len(arrival.sizes))]
+            self._deliver(arrival.call_id, arrival.word, arrival.payload, buffers)
+
+    def _deliver(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        raise NotImplementedError
+
+    # Ending
+
+    def _refuse(self, reason: str) -> None:
+        if not self.closed:
+            logger.warning("closing %s: %s", self._name, reason)
+            self._end(f"it broke the protocol: {reason}")
+        self._transport.abort()
+
+    def _end(self, reason: str) -> None:
+        """Everything that happens once when the connection can no longer be used."""
+        self.closed = True
+
+    def _close(self) -> None:
+        """Write what is left, then end; both take as long as the peer keeps reading."""
+        if not self.closed:
+            self._end("this process closed it")
+            self._closing = True
+            self.flush()
+            self._maybe_cut_off()
+
+    def _write_goodbye(self) -> None:
+        # The peer ends the connection. What it still sends is read and dropped until then: to close a TCP socket with
+        # unread data would reset the connection, and lose what is on its way to the peer.
+        self._closing = False
+        self._transport.write(_GOODBYE)
+
+    def _maybe_cut_off(self, left_before: int | None = None) -> None:
+        """Called from time to time after our close: a peer that neither takes nor sends anything is cut off."""
+        left = self._transport.get_write_buffer_size() + sum(len(rest) for _, _, rest in self._sending)
+        if left == left_before and not self._heard:
+            self._transport.abort()
+        else:
+            self._heard = False
+            self._cut_off = self._loop.call_later(CLOSE_TIMEOUT_S, self._maybe_cut_off, left)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._cut_off is not None:
+            self._cut_off.cancel()
+        if not self.closed:
+            if self._partial or self._chunk_left:
+                logger.warning("%s ended in the middle of a frame", self._name)
+            self._end(str(error) if error else "the peer closed it")
+
+
+class StreamChannel(_Connection):
+    """The side that connected: a ``Channel``."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        peer: bytes,
+        name: str,
+        outbox: Outbox,
+        counters: Counters,
+        max_transfer_bytes: int,
+    ) -> None:
+        super().__init__(transport, peer, name, outbox, counters, max_transfer_bytes)
+        self.on_close: Callable[[], None] | None = None
+        """Set once ``connect`` returns this channel; dropped by our own ``close``."""
+        self._calls: dict[int, OnReply] = {}
+        """Open calls by id; each ends with exactly one reply or with the channel."""
+        self._last_call_id = 0
+
+    def call(self, method: str, payload: bytes, buffers: Sequence[Buffer], on_reply: OnReply) -> None:
+        if self.closed:
+            self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} is closed"), b"", ())
+            return
+        call_id = self._last_call_id + 1
+        self._send(call_id, method, payload, buffers)
+        self._last_call_id = call_id
+        self._calls[call_id] = on_reply
+        self._counters.requests += 1
+
+    def notify(self, method: str, payload: bytes) -> None:
+        if not self.closed:
+            self._send(0, method, payload, ())
+            self._counters.requests += 1
+
+    def close(self) -> None:
+        self.on_close = None
+        self._close()
+
+    def _deliver(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        if self.closed:
+            return
+        on_reply = self._calls.pop(call_id, None)
+        if on_reply is None:
+            raise _Violation(f"a reply to call {call_id}, which is not open")
+        try:
+            if word:
+                on_reply(RemoteFailure(word, payload.decode(errors="replace")), b"", ())
+            else:
+                on_reply(None, payload, buffers)
+        except Exception:
+            logger.exception("on_reply raised; %s goes on", self._name)
+
+    def _end(self, reason: str) -> None:
+        super()._end(reason)
+        calls, self._calls = self._calls, {}
+        for on_reply in calls.values():
+            self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} ended: {reason}"), b"", ())
+        if self.on_close is not None:
+            self._loop.call_soon(self.on_close)
+
+
+class StreamIncoming(msgspec.Struct, eq=False):
+    """One arrived message; a Struct because it is made a hundred thousand times a second."""
+
+    method: str
+    payload: bytes
+    buffers: Sequence[Buffer]
+    peer: bytes
+    connection: ServerConnection
+    call_id: int
+    """0 when there is nothing (more) to answer."""
+
+    def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
+        if self.call_id:
+            self.connection.reply(self.call_id, "", payload, buffers)
+            self.call_id = 0
+
+    def fail(self, failure: RemoteFailure) -> None:
+        if self.call_id:
+            self.connection.reply(self.call_id, failure.kind, failure.message.encode(), ())
+            self.call_id = 0
+
+
+class ServerConnection(_Connection):
+    """The side that was connected to."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        peer: bytes,
+        name: str,
+        outbox: Outbox,
+        counters: Counters,
+        max_transfer_bytes: int,
+        on_incoming: OnIncoming,
+        on_gone: Callable[[ServerConnection], None],
+    ) -> None:
+        super().__init__(transport, peer, name, outbox, counters, max_transfer_bytes)
+        self._on_incoming = on_incoming
+        self._on_gone = on_gone
+        """Called once, when nothing of the connection is left."""
+
+    def reply(self, call_id: int, failure: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        if not self.closed:
+            self._send(call_id, failure, payload, buffers)
+            self._counters.replies += 1
+
+    def close(self) -> None:
+        self._close()
+
+    def _deliver(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        if self.closed:
+            return
+        try:
+            self._on_incoming(StreamIncoming(word, payload, buffers, self.peer, self, call_id))
+        except Exception:
+            logger.exception("on_incoming raised for %s; %s goes on", word, self._name)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._on_gone(self)

@@ -1,0 +1,216 @@
+"""The border between the loop's thread and the threads that run users' code, in real processes.
+
+Ray: src/ray/core_worker/core_worker.h (its io_service thread)
+
+A driver has one IO thread with a uvloop loop, on which its CoreWorker lives (``IoThread``); its other threads are the
+user's own (``DriverUserCode``), and nothing of them, signal handlers least of all, is touched. A worker is another matter:
+see ``main_thread``.
+
+Rules
+  * ``post`` takes no lock, so that it may be called anywhere, also by a destructor in the middle of another ``post``.
+    It relies on single operations of deque and attributes being indivisible.
+  * What is posted for later never overtakes what was posted earlier, so that a reference is counted before it is dropped.
+  * No wake-up is lost: the flag goes down before the queue is looked at, and up after something was put into it.
+  * Times of threads and of the loop compare: both are the monotonic clock. (uvloop's own ``time`` stands still between
+    turns of the loop, so user threads do not ask it.)
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from minray.platform.stream_connection import Outbox
+
+Result = TypeVar("Result")
+POSTS_PER_TURN = 100
+"""Posted callbacks that are called before IO has its turn: what the first ones send shall not wait for the last."""
+STOP_S = 5.0
+"""How long the loop's tasks may take to end when they are cancelled."""
+
+
+class LockParker:
+    """Blocks one user thread: waiting is one acquire of a raw lock. Once released, it stays so."""
+
+    __slots__ = ("_lock", "_released")
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        """Held until ``release``."""
+        self._lock.acquire()
+        self._released = False
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if self._released:
+            return True
+        seconds = -1 if timeout_s is None else min(max(timeout_s, 0.0), threading.TIMEOUT_MAX)
+        return self._lock.acquire(True, seconds)
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            try:
+                self._lock.release()
+            except RuntimeError:
+                pass  # Two threads released it at once.
+
+
+class LoopBorder:
+    """What any thread may ask of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """Callbacks that have not been called."""
+        self._posted_later: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """Those that nobody waits for."""
+        self._later_due = 0
+        """So many of the latter are called as soon as ..."""
+        self._before_later = 0
+        """... so many of the former have been, which were posted earlier."""
+        self._waking = False
+        """Whether ``_drain`` is on its way."""
+        self.outbox: Outbox | None = None
+        """Written out when posted callbacks have been called."""
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call back on the loop; a loop that is closed for good calls nobody."""
+        self._posted.append((callback, args))
+        if not self._waking:
+            self._begin_waking()
+
+    def post_later(self, callback: Callable[..., None], *args: Any) -> None:
+        self._posted_later.append((callback, args))
+        if not self._waking:
+            self._begin_waking()
+
+    def _begin_waking(self) -> None:
+        try:
+            self._waking = True
+            self._wake()
+        except RuntimeError:
+            self._posted.clear()
+            self._posted_later.clear()
+            self._waking = False
+        except BaseException:  # a KeyboardInterrupt, at any place in here: the next one must wake the loop again
+            self._waking = False
+            raise
+
+    def _wake(self) -> None:
+        """Have ``_drain`` called on the loop."""
+        self._loop.call_soon_threadsafe(self._drain)
+
+    def parker(self) -> LockParker:
+        return LockParker()
+
+    def time(self) -> float:
+        return time.monotonic()
+
+    def is_loop_thread(self) -> bool:
+        return asyncio._get_running_loop() is self._loop
+
+    def _drain(self) -> None:
+        """Call what was posted until now; what comes meanwhile waits for the next turn, so that IO has its share."""
+        self._waking = False
+        if self.outbox is not None:
+            self.outbox.hold()
+        if not self._later_due:
+            self._later_due = len(self._posted_later)
+            self._before_later = len(self._posted)
+        try:
+            self._before_later -= self._call(self._posted, len(self._posted))
+        finally:
+            if self.outbox is not None:
+                self.outbox.flush()
+        if self._before_later <= 0:
+            self._later_due -= self._call(self._posted_later, self._later_due)
+        if (self._posted or self._posted_later) and not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._drain)
+
+    def _call(self, posted: deque[tuple[Callable[..., None], tuple[Any, ...]]], most: int) -> int:
+        """Call some of those that were posted first; returns how many."""
+        count = min(most, POSTS_PER_TURN)
+        for _ in range(count):
+            callback, args = posted.popleft()
+            try:
+                callback(*args)
+            except Exception as error:
+                self._loop.call_exception_handler({"message": f"posted {callback!r} failed", "exception": error})
+        return count
+
+
+class DriverUserCode(LoopBorder):
+    """A driver's user code: threads of the user's own, which only call in."""
+
+    def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+        raise RuntimeError("a driver has no thread that runs work")
+
+    def interrupt(self, applies: Callable[[], bool]) -> None:
+        raise RuntimeError("a driver's threads are not ours to interrupt")
+
+    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
+        raise RuntimeError("a driver's environment is not ours to change")
+
+
+class IoThread:
+    """A daemon thread with a loop of its own."""
+
+    def __init__(self, name: str = "minray-io") -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+        """From another thread: run to the end and return the result. TimeoutError, as any exception here, cancels it."""
+        assert threading.current_thread() is not self._thread, "this would wait for itself"
+        future: Future[Result] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Cancel every task, end the thread, close the loop; may be called again."""
+        if self.loop.is_closed():
+            return
+        try:
+            self.run(_cancel_all(), STOP_S)
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(STOP_S)
+        if not self._thread.is_alive():
+            with warnings.catch_warnings():  # Connections that are still waiting for their peer's goodbye end here.
+                warnings.simplefilter("ignore", ResourceWarning)
+                self.loop.close()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        warnings.warn("uvloop is not installed; minray will be slower with asyncio's own loop", RuntimeWarning, stacklevel=3)
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _cancel_all() -> None:
+    """Cancel all tasks but this, and wait for them: a task may need a turn or two to clean up."""
+    tasks = asyncio.all_tasks() - {task for task in [asyncio.current_task()] if task is not None}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    await asyncio.get_running_loop().shutdown_asyncgens()

@@ -1,0 +1,218 @@
+"""What a core worker understands: every driver and every worker has one.
+
+Ray: src/ray/protobuf/core_worker.proto
+
+``PushTask`` carries exactly one task (the transport coalesces many into a frame). References that travel inside values
+are ``RefInfo`` records: whoever lets a reference leave his process first has the owner write down a ticket for the
+receiver, and the receiver gives the ticket back when it drops the reference; so an object in flight is never freed.
+"""
+
+from __future__ import annotations
+
+from minray.common.task_spec import TaskTemplate
+from minray.protocol.base import Address, Done, Record, Request
+
+OK, FAILED, CANCELLED, NOT_STARTED, ENVIRONMENT_FAILED = range(5)
+"""How a pushed task ended: FAILED means that user code raised."""
+
+
+class RefInfo(Record, frozen=True):
+    """A reference inside a value on its way."""
+
+    object_id: bytes
+    owner: Address
+    ticket: bytes
+    """Written down by the owner for the receiver; empty when the sender keeps the reference alive meanwhile."""
+
+
+class Value(Record, frozen=True):
+    """A serialised value; large buffers travel out of band, beside the record."""
+
+    data: bytes
+    """The pickle stream; empty when it is so long that it travels as the first out-of-band buffer."""
+    is_error: bool = False
+    """``data`` is a packed exception instead."""
+    inline_buffers: list[bytes] = []
+    """Pickle-5 buffers of a small value."""
+    buffer_count: int = 0
+    """How many of the message's out-of-band buffers belong to this value, in order."""
+    nested: list[RefInfo] = []
+    """The references inside, in the order in which the pickle stream names them by number."""
+
+
+class Argument(Record, frozen=True):
+    """A top-level argument that was a reference: its value if small, else where to get it (G11)."""
+
+    value: Value | None
+    object_id: bytes
+    owner: Address
+
+
+class PushTaskReply(Record, frozen=True):
+    status: int
+    values: list[Value]
+    """One per return value; for FAILED and CANCELLED a single error."""
+    duration_us: int
+    retryable: bool = False
+    """FAILED with an exception that ``retry_exceptions`` covers."""
+    worker_exiting: bool = False
+    """This was its last task (``max_calls``)."""
+
+
+class TaskHeader(Record, frozen=True):
+    """What many pushed tasks share; encoded once by the submitter, decoded once by the worker."""
+
+    template: TaskTemplate
+    owner: Address
+    """The submitter: it owns the results."""
+
+
+class PushTask(Request[PushTaskReply], frozen=True):
+    """Run one task. Repeating it (same task, same attempt) runs it once and answers twice."""
+
+    task_id: bytes
+    attempt: int
+    lease_id: bytes
+    sequence: int
+    """Position within the lease, from 1; tasks run in this order."""
+    acknowledged: int
+    """All replies of the lease up to this position have arrived: the worker may forget them."""
+    header: bytes
+    """An encoded TaskHeader."""
+    depth: int
+    """How deeply nested the task is: 0 when a driver submits it."""
+    args: bytes
+    """Pickled ``(args, kwargs)`` with numbers in place of references; empty: no arguments."""
+    arguments: list[Argument] = []
+    nested: list[RefInfo] = []
+    inline_buffers: list[bytes] = []
+    gpu_ids: list[int] = []
+
+
+class CancelTaskReply(Record, frozen=True):
+    found: bool
+    """False: the task is not here (any more, or not yet)."""
+    was_running: bool
+
+
+class CancelTask(Request[CancelTaskReply], frozen=True):
+    """From the owner to the worker that it pushed to: remove the task, or interrupt it if it runs."""
+
+    task_id: bytes
+    attempt: int
+    force: bool
+    """True: a worker that runs it ends itself (its children are cancelled before)."""
+    recursive: bool
+
+
+class ReclaimTasks(Request[Done], frozen=True):
+    """From the owner: answer all tasks of this lease that have not begun with NOT_STARTED (another worker is idle)."""
+
+    lease_id: bytes
+
+
+class CancelObject(Request[Done], frozen=True):
+    """From a borrower to the owner: cancel the task that makes this object (G47)."""
+
+    object_id: bytes
+    force: bool
+    recursive: bool
+
+
+PENDING, READY, LARGE, FREED = range(4)
+
+
+class ObjectReply(Record, frozen=True):
+    status: int
+    value: Value | None = None
+    """READY: the value. LARGE: it exists, but is larger than ``inline_limit``."""
+
+
+class GetObject(Request[ObjectReply], frozen=True):
+    """To the owner: answers when the object is there, or after ``timeout_s`` with PENDING (ask again)."""
+
+    object_id: bytes
+    requester: Address
+    inline_limit: int
+    """Send the value only up to this size; -1: any size."""
+    timeout_s: float
+    question: bytes
+    """Names this question: its repetitions are answered with the same tickets, so that a lost answer leaves none behind."""
+
+
+class AddBorrower(Request[Done], frozen=True):
+    """To the owner: ``ticket`` keeps the object alive for ``borrower``, to whom ``lender`` is about to pass it on."""
+
+    object_id: bytes
+    borrower: Address
+    ticket: bytes
+    lender: Address
+
+
+class RemoveBorrower(Request[Done], frozen=True):
+    """To the owner: these tickets are spent. May come before a late repetition of their AddBorrower."""
+
+    object_id: bytes
+    borrower_id: bytes
+    tickets: list[bytes]
+
+
+class Loan(Record, frozen=True):
+    """One ticket of one object."""
+
+    object_id: bytes
+    ticket: bytes
+
+
+class CheckTicketsReply(Record, frozen=True):
+    missing: list[Loan]
+    """Those that the borrower does not hold, and never will."""
+
+
+class CheckTickets(Request[CheckTicketsReply], frozen=True):
+    """From the owner to a borrower: the lender of these tickets is dead; which of them have not arrived?"""
+
+    lender_id: bytes
+    loans: list[Loan]
+
+
+class Explanation(Record, frozen=True):
+    lines: list[str]
+
+
+class Explain(Request[Explanation], frozen=True):
+    """To the owner: why is this object not ready?"""
+
+    object_id: bytes
+    depth: int
+    """How many hops of the chain were already taken."""
+
+
+class RevokeLeases(Request[Done], frozen=True):
+    """From a raylet where others wait: give back leases that linger idle."""
+
+    node_id: bytes
+
+
+class ExitWorkerReply(Record, frozen=True):
+    agreed: bool
+    """False: it owns objects or has work, and stays (G64)."""
+
+
+class ExitWorker(Request[ExitWorkerReply], frozen=True):
+    """From its raylet: you are idle, please end."""
+
+    force: bool
+
+
+class PrintLines(Request[Done], frozen=True):
+    """From a raylet to a driver: output of one of its workers, in order."""
+
+    node_id: bytes
+    node_ip: str
+    pid: int
+    is_stderr: bool
+    lines: list[tuple[str, str]]
+    """Task name (may be empty) and text."""
+    sequence: int
+    """Per worker and stream; repetitions are dropped."""

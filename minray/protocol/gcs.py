@@ -1,0 +1,214 @@
+"""What the gcs understands.
+
+Ray: src/ray/protobuf/gcs_service.proto, pubsub.proto
+
+Registering, reporting and key-value writes are idempotent: the sender's incarnation or a version number decides.
+``Poll`` is publish/subscribe: a long poll on a versioned snapshot, so that a subscriber that missed anything (a reset, a
+restart of the gcs) is brought up to date by the same message that it waits with.
+"""
+
+from __future__ import annotations
+
+from minray.protocol.base import Address, Done, Record, Request
+
+NODES, RESOURCES, WORKER_DEATHS, JOBS = "nodes", "resources", "worker_deaths", "jobs"
+"""The channels one can poll; keys and values per channel are named at the records below."""
+
+
+class NodeInfo(Record, frozen=True):
+    """A node, on channel NODES by its node id."""
+
+    node_id: bytes
+    name: str
+    ip: str
+    hostname: str
+    address: Address
+    resources_total: dict[str, int]
+    labels: dict[str, str]
+    is_head: bool
+    alive: bool = True
+    death_cause: str = ""
+    pid: int = 0
+    session_dir: str = ""
+
+
+class NodeResources(Record, frozen=True):
+    """What a node has free, on channel RESOURCES by its node id."""
+
+    node_id: bytes
+    version: int
+    """Grows with every report; an older one is ignored."""
+    total: dict[str, int]
+    available: dict[str, int]
+    pending: list[tuple[dict[str, int], int]]
+    """Shapes of the lease requests that wait there, with how many of each; also those no node can hold."""
+
+
+class WorkerDeath(Record, frozen=True):
+    """The certificate of a dead worker, on channel WORKER_DEATHS by its worker id."""
+
+    worker_id: bytes
+    node_id: bytes
+    pid: int
+    cause: str
+    """For people: ``exit code 3``, ``signal SIGKILL``, ``node died``."""
+
+
+class JobConfig(Record, frozen=True):
+    """What a worker needs to know of its job."""
+
+    sys_path: list[str]
+    working_dir: str
+    namespace: str
+    entrypoint: str
+
+
+class JobInfo(Record, frozen=True):
+    """A job, on channel JOBS by its job id."""
+
+    job_id: bytes
+    driver: Address
+    driver_pid: int
+    config: JobConfig
+    start_time: float
+    end_time: float = 0.0
+    """0 while it runs."""
+
+
+class RegisterNodeReply(Record, frozen=True):
+    cluster_id: bytes
+    refused: str = ""
+    """Why this node may not join (its id was declared dead; another session); it must exit."""
+    may_restart: bool = True
+    """The gcs has durable tables: wait for it when it is gone. Without them its end is the cluster's (G110)."""
+
+
+class RegisterNode(Request[RegisterNodeReply], frozen=True):
+    node: NodeInfo
+    cluster_id: bytes = b""
+    """The cluster that the node has joined before; empty the first time. Another one's gcs refuses it."""
+
+
+class UnregisterNode(Request[Done], frozen=True):
+    """A node ends in an orderly way."""
+
+    node_id: bytes
+    cause: str
+
+
+class ReportResources(Request[RegisterNodeReply], frozen=True):
+    """Also the proof that a node lives; the reply repeats the refusal for a node that was declared dead."""
+
+    resources: NodeResources
+
+
+class RegisterJobReply(Record, frozen=True):
+    job_id: bytes
+
+
+class RegisterJob(Request[RegisterJobReply], frozen=True):
+    """Idempotent by the driver's incarnation."""
+
+    driver: Address
+    driver_pid: int
+    config: JobConfig
+
+
+class FinishJob(Request[Done], frozen=True):
+    job_id: bytes
+
+
+class GetJobReply(Record, frozen=True):
+    job: JobInfo | None
+
+
+class GetJob(Request[GetJobReply], frozen=True):
+    job_id: bytes
+
+
+def job_namespace(job_id: bytes) -> str:
+    """The namespace of what lives as long as a job (its functions): the gcs drops it when the job finishes."""
+    return f"job:{job_id.hex()}"
+
+
+class KvPutReply(Record, frozen=True):
+    added: bool
+    """False: another value was there and was kept."""
+
+
+class KvPut(Request[KvPutReply], frozen=True):
+    namespace: str
+    key: bytes
+    value: bytes
+    overwrite: bool
+
+
+class KvGetReply(Record, frozen=True):
+    value: bytes | None
+
+
+class KvGet(Request[KvGetReply], frozen=True):
+    namespace: str
+    key: bytes
+
+
+class KvDel(Request[Done], frozen=True):
+    namespace: str
+    key: bytes
+
+
+class KvKeysReply(Record, frozen=True):
+    keys: list[bytes]
+
+
+class KvKeys(Request[KvKeysReply], frozen=True):
+    namespace: str
+    prefix: bytes
+
+
+class ReportWorkerDeath(Request[Done], frozen=True):
+    death: WorkerDeath
+
+
+class GetWorkerDeathReply(Record, frozen=True):
+    death: WorkerDeath | None
+    """None: not known to be dead."""
+
+
+class GetWorkerDeath(Request[GetWorkerDeathReply], frozen=True):
+    """Is this process dead? True for a known certificate, and for any process of a dead node."""
+
+    worker_id: bytes
+    node_id: bytes
+
+
+class PollReply(Record, frozen=True):
+    epoch: bytes
+    """The gcs's incarnation; a new one means: what follows is a full snapshot."""
+    version: int
+    full: bool
+    """True: ``entries`` is everything; False: it is what changed after the version asked about."""
+    entries: list[tuple[bytes, bytes | None]]
+    """Key and encoded record; None: removed."""
+
+
+class Poll(Request[PollReply], frozen=True):
+    """Answers as soon as the channel is newer than what the caller has; at the latest after ``timeout_s``, empty."""
+
+    channel: str
+    epoch: bytes
+    version: int
+    timeout_s: float
+
+
+class InternalConfig(Record, frozen=True):
+    system_config: dict[str, int | float | str]
+    """The cluster's, by name; a node or driver that joins takes it over."""
+
+
+class GetInternalConfig(Request[InternalConfig], frozen=True):
+    pass
+
+
+class CheckAlive(Request[Done], frozen=True):
+    """Answers as soon as it is heard; understood by every process."""

@@ -1,0 +1,7 @@
+"""Request/reply, retries and publish/subscribe, over whatever transport the platform has.
+
+Ray: src/ray/rpc/, src/ray/pubsub/
+
+``service`` is the receiving side, ``connection`` the asking side, ``pubsub`` both sides of a polled channel. They turn
+records into bytes and back; how the bytes travel is the platform's business.
+"""

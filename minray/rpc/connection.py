@@ -1,0 +1,304 @@
+"""The asking side: peers, and calls to them that survive a broken channel.
+
+Ray: src/ray/rpc/retryable_grpc_client.h, core_worker_client_pool.h
+
+A ``Peer`` is one incarnation of one process. Its channel is opened when it is first needed and again when it breaks; the
+calls that were open are sent again, in their order, which is why every request must be idempotent (G112). A peer at whose
+endpoint nobody listens any more (or somebody else does) is dead: all its calls fail with ``PeerUnreachable``, at once
+and for ever, since an incarnation never comes back; one that does not know our token is as good as dead. One that merely
+does not answer is tried for ``rpc_reconnect_timeout_s`` first. The gcs is the exception: with durable tables it is started
+again, so "refused" only means "not yet" there.
+
+``send`` is the primitive (a callback per call, no task, no future); ``call`` is the same for coroutines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from minray.platform.base import (
+    AuthenticationFailed,
+    Buffer,
+    Channel,
+    ChannelBroken,
+    ConnectFailed,
+    ConnectRefused,
+    Platform,
+    PlatformError,
+    RecordTooLarge,
+    RemoteFailure,
+    WrongIncarnation,
+)
+from minray.protocol.base import Address, Record, Request, decoder, encode, reply_class
+
+R = TypeVar("R", bound=Record)
+OnAnswer = Callable[[R | None, PlatformError | None, Sequence[Buffer]], None]
+
+RECONNECT_FIRST_DELAY_S = 0.01
+RECONNECT_MAX_DELAY_S = 1.0
+IDLE_END_S = 1.0
+
+
+class PeerUnreachable(PlatformError):
+    """The peer is dead, or has not answered for so long that it counts as dead."""
+
+    is_certain = False
+    """True: nobody, or somebody else, listens where it was. False: it merely does not answer."""
+
+
+@cache
+def _method_of(request_class: type[Request[Any]]) -> tuple[str, Callable[[bytes], Any]]:
+    """A request's name on the wire, and how its reply is decoded."""
+    return request_class.__name__, decoder(reply_class(request_class)).decode
+
+
+class _Call(msgspec.Struct, eq=False, gc=False):
+    """One request on its way; it is its own ``on_reply``."""
+
+    peer: Peer
+    number: int
+    """Its place in the order in which they were asked."""
+    method: str
+    payload: bytes
+    buffers: Sequence[Buffer]
+    decode: Any
+    on_answer: OnAnswer[Any]
+
+    def __call__(self, error: PlatformError | None, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        if error is None:
+            try:
+                reply = self.decode(payload)
+            except msgspec.DecodeError as problem:
+                error = RemoteFailure("bad-reply", f"{self.method}: {problem}")
+            else:
+                self.on_answer(reply, None, buffers)
+                return
+        if isinstance(error, ChannelBroken):
+            self.peer.send_again(self)
+        else:
+            self.on_answer(None, error, ())
+
+
+_number_of = operator.attrgetter("number")
+
+
+async def answer_of(send: Callable[[OnAnswer[R]], None]) -> tuple[R, Sequence[Buffer]]:
+    """Send, and await what is answered: the reply and its buffers, or the error, raised."""
+    future: asyncio.Future[tuple[R, Sequence[Buffer]]] = asyncio.get_running_loop().create_future()
+
+    def on_answer(reply: R | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
+        if future.done():
+            return
+        if reply is None:
+            assert error is not None
+            future.set_exception(error)
+        else:
+            future.set_result((reply, buffers))
+
+    send(on_answer)
+    return await future
+
+
+class Peer:
+    """One process that this one talks to."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        endpoint: str,
+        target: bytes,
+        reconnect_timeout_s: float,
+        may_restart: bool,
+        on_end: Callable[[Peer], None] | None = None,
+    ) -> None:
+        self._platform = platform
+        self._endpoint = endpoint
+        self.target = target
+        """The incarnation meant; empty: whoever is there (only for finding the gcs and the local raylet)."""
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self.may_restart = may_restart
+        """Whether a refused connection only means "not yet"."""
+        self._on_end = on_end
+        """Told when this object is of no more use; a later call to the same address may begin anew."""
+        self._channel: Channel | None = None
+        self._call_count = 0
+        self._waiting: list[_Call] = []
+        """Calls without a channel. Those of a channel that has broken come after newer ones, and are sent before them."""
+        self._connecting: asyncio.Task[None] | None = None
+        self.death: PeerUnreachable | None = None
+        """Set once, when the peer is given up."""
+        self.on_death: Callable[[PeerUnreachable], None] | None = None
+        self.on_break: Callable[[], None] | None = None
+        """Called when the open channel has ended, for those who watch a peer that they hardly ever ask."""
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    def send(self, request: Request[R], on_answer: OnAnswer[R], buffers: Sequence[Buffer] = ()) -> None:
+        """Ask; ``on_answer(reply, error, buffers)`` is called once, later.
+
+        Errors: PeerUnreachable, RemoteFailure, RecordTooLarge.
+        """
+        method, decode = _method_of(type(request))
+        self._call_count += 1
+        call = _Call(self, self._call_count, method, encode(request), buffers, decode, on_answer)
+        channel = self._channel
+        if channel is not None and not channel.closed:
+            self._send_on(channel, call)
+        else:
+            self.send_again(call)
+
+    async def call(self, request: Request[R]) -> R:
+        """Ask and await the reply; raises the errors of ``send``. For a limit use ``asyncio.timeout``."""
+        reply, _ = await self.call_with_buffers(request)
+        return reply
+
+    async def call_with_buffers(self, request: Request[R]) -> tuple[R, Sequence[Buffer]]:
+        return await answer_of(lambda on_answer: self.send(request, on_answer))
+
+    def _send_on(self, channel: Channel, call: _Call) -> None:
+        try:
+            channel.call(call.method, call.payload, call.buffers, call)
+        except RecordTooLarge as error:
+            asyncio.get_running_loop().call_soon(call.on_answer, None, error, ())
+
+    def send_again(self, call: _Call) -> None:
+        """Queue a call until there is a channel."""
+        if self.death is not None:
+            asyncio.get_running_loop().call_soon(call.on_answer, None, self.death, ())
+            return
+        self._waiting.append(call)
+        self.open()
+
+    def keep_open(self) -> None:
+        """Notice this peer's death even when nothing is asked: a channel that ends is opened again, or it is dead."""
+        self.on_break = self.open
+        self.open()
+
+    def open(self) -> None:
+        """Begin to open a channel, unless there is one."""
+        if self._connecting is None and self._channel is None and self.death is None:
+            name = f"connect({self._endpoint.rpartition('/')[2]})"
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(), name=name)
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._reconnect_timeout_s
+        delay_s = RECONNECT_FIRST_DELAY_S
+        try:
+            while True:
+                try:
+                    channel = await self._platform.network.connect(
+                        self._endpoint, self.target, self._platform.identity, self._on_close
+                    )
+                    if channel.closed:  # before we were told that it was open
+                        raise ConnectFailed(f"{self._endpoint}: the channel broke at once")
+                    break
+                except ConnectFailed as error:
+                    gone = isinstance(error, WrongIncarnation | AuthenticationFailed)
+                    gone = gone or (isinstance(error, ConnectRefused) and not self.may_restart)
+                    if gone or loop.time() + delay_s > deadline:
+                        self.give_up(str(error), is_certain=gone)
+                        return
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RECONNECT_MAX_DELAY_S)
+        finally:
+            self._connecting = None
+        self._channel = channel
+        waiting, self._waiting = self._waiting, []
+        waiting.sort(key=_number_of)
+        for call in waiting:
+            self._send_on(channel, call)
+
+    def _on_close(self) -> None:
+        self._channel = None
+        if self._waiting:
+            self.open()
+        if self.on_break is not None:
+            self.on_break()
+        asyncio.get_running_loop().call_later(IDLE_END_S, self._maybe_end)
+
+    def _maybe_end(self) -> None:
+        """Its channel ended a while ago and nobody has asked anything since: most likely it is gone."""
+        if self._channel is None and self._connecting is None and self._on_end is not None:
+            self._on_end(self)
+
+    def give_up(self, reason: str, *, is_certain: bool = True) -> None:
+        """The peer is known to be dead: fail what waits, and whatever will be asked."""
+        if self.death is not None:
+            return
+        self.death = PeerUnreachable(f"{self._endpoint} (incarnation {self.target.hex()[:8] or 'any'}): {reason}")
+        self.death.is_certain = is_certain
+        if self._connecting is not None and self._connecting is not asyncio.current_task():
+            self._connecting.cancel()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            asyncio.get_running_loop().call_soon(call.on_answer, None, self.death, ())
+        if self._on_end is not None:
+            self._on_end(self)
+        if self.on_death is not None:
+            self.on_death(self.death)
+
+    def close(self) -> None:
+        """We are ending: close without failing anything."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._channel is not None:
+            self._channel.close()
+
+
+class Peers:
+    """All peers of one process, by incarnation."""
+
+    def __init__(self, platform: Platform, node_id: bytes, reconnect_timeout_s: float) -> None:
+        self._platform = platform
+        self._node_id = node_id
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._peers: dict[bytes, Peer] = {}
+
+    def to(self, address: Address) -> Peer:
+        """The peer at an address; the same object for the same incarnation."""
+        peer = self._peers.get(address.worker_id)
+        if peer is None:
+            endpoint = address.endpoint_from(self._node_id)
+            peer = Peer(self._platform, endpoint, address.worker_id, self._reconnect_timeout_s, False, self._on_end)
+            self._peers[address.worker_id] = peer
+        return peer
+
+    def _on_end(self, peer: Peer) -> None:
+        if self._peers.get(peer.target) is peer:
+            del self._peers[peer.target]
+
+    def at(self, endpoint: str, *, reconnect_timeout_s: float, may_restart: bool) -> Peer:
+        """Whoever listens at an endpoint: the gcs, or the local raylet before its name is known."""
+        peer = self._peers.get(endpoint.encode())
+        if peer is None:
+            peer = Peer(self._platform, endpoint, b"", reconnect_timeout_s, may_restart)
+            self._peers[endpoint.encode()] = peer
+        return peer
+
+    def on_death_of(self, worker_id: bytes, reason: str) -> None:
+        """Someone reliable says that this incarnation is dead."""
+        peer = self._peers.get(worker_id)
+        if peer is not None:
+            peer.give_up(reason)
+
+    def forget(self, worker_id: bytes) -> None:
+        """Close and drop a peer that will not be asked again."""
+        peer = self._peers.pop(worker_id, None)
+        if peer is not None:
+            peer.close()
+
+    def close(self) -> None:
+        for peer in list(self._peers.values()):
+            peer.close()

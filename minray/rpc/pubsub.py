@@ -1,0 +1,142 @@
+"""Publish/subscribe: a versioned table per channel, read by long polls.
+
+Ray: src/ray/pubsub/publisher.h, subscriber.h
+
+The publisher keeps, per channel, the current value of every key and the version at which it last changed. A subscriber
+says which version it has and receives what changed since, or everything when it has the version of another incarnation
+of the publisher or one too old to tell what was removed meanwhile. A lost reply, a reset or a restart of the gcs thus
+needs no handling of its own: the next poll repairs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from minray.platform.base import RemoteFailure
+from minray.protocol.gcs import Poll, PollReply
+from minray.rpc.connection import Peer, PeerUnreachable
+
+MAX_REMOVALS = 10_000
+"""How many removed keys a channel remembers before it answers old subscribers with a full snapshot."""
+POLL_TIMEOUT_S = 30.0
+
+
+class _Topic:
+    """One channel of the publisher."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.values: dict[bytes, bytes] = {}
+        self.changed_at: dict[bytes, int] = {}
+        """Key to version, in the order of the changes; removed keys too."""
+        self.complete_since = 0
+        """Subscribers with an older version than this cannot be told what was removed."""
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def publish(self, key: bytes, value: bytes | None) -> None:
+        self.version += 1
+        self.changed_at.pop(key, None)
+        self.changed_at[key] = self.version
+        if value is None:
+            self.values.pop(key, None)
+            if len(self.changed_at) - len(self.values) > MAX_REMOVALS:
+                self._forget_oldest_removal()
+        else:
+            self.values[key] = value
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _forget_oldest_removal(self) -> None:
+        for key, version in self.changed_at.items():
+            if key not in self.values:
+                self.complete_since = version
+                del self.changed_at[key]
+                return
+
+    def changes_since(self, version: int) -> list[tuple[bytes, bytes | None]]:
+        changes: list[tuple[bytes, bytes | None]] = []
+        for key, changed in reversed(self.changed_at.items()):
+            if changed <= version:
+                break
+            changes.append((key, self.values.get(key)))
+        changes.reverse()
+        return changes
+
+
+class Publisher:
+    """All channels of the gcs."""
+
+    def __init__(self, epoch: bytes) -> None:
+        self._epoch = epoch
+        self._topics: dict[str, _Topic] = {}
+
+    def publish(self, channel: str, key: bytes, value: bytes | None) -> None:
+        """Set (or with None remove) a key; wakes those who poll."""
+        self._topics.setdefault(channel, _Topic()).publish(key, value)
+
+    async def poll(self, request: Poll) -> PollReply:
+        """Answer one poll: at once if there is news, else when there is, at the latest after the asked time."""
+        topic = self._topics.setdefault(request.channel, _Topic())
+        if request.epoch == self._epoch and request.version >= topic.version:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            topic.waiters.append(waiter)
+            try:
+                async with asyncio.timeout(request.timeout_s):
+                    await waiter
+            except TimeoutError:
+                if waiter in topic.waiters:
+                    topic.waiters.remove(waiter)
+        if request.epoch != self._epoch or request.version < topic.complete_since:
+            return PollReply(self._epoch, topic.version, True, list(topic.values.items()))
+        return PollReply(self._epoch, topic.version, False, topic.changes_since(request.version))
+
+
+class Subscription:
+    """One channel as a subscriber sees it; ``on_change(key, value)`` is told of every difference, once."""
+
+    def __init__(self, peer: Peer, channel: str, on_change: Callable[[bytes, bytes | None], None]) -> None:
+        self._peer = peer
+        self._channel = channel
+        self._on_change = on_change
+        self._values: dict[bytes, bytes] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.synchronised = asyncio.Event()
+        """Set when the first snapshot has arrived."""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"follow({self._channel})")
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _follow(self) -> None:
+        epoch, version = b"", 0
+        while True:
+            try:
+                reply = await self._peer.call(Poll(self._channel, epoch, version, POLL_TIMEOUT_S))
+            except PeerUnreachable:
+                return
+            except RemoteFailure:
+                await asyncio.sleep(1.0)
+                continue
+            epoch, version = reply.epoch, reply.version
+            self._apply(reply)
+            self.synchronised.set()
+
+    def _apply(self, reply: PollReply) -> None:
+        entries = dict(reply.entries)
+        if reply.full:
+            for key in [key for key in self._values if key not in entries]:
+                entries[key] = None
+        for key, value in entries.items():
+            if self._values.get(key) == value:
+                continue
+            if value is None:
+                del self._values[key]
+            else:
+                self._values[key] = value
+            self._on_change(key, value)

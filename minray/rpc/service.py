@@ -1,0 +1,135 @@
+"""The receiving side: an object with ``handle_<Record>`` methods answers requests.
+
+Ray: src/ray/rpc/grpc_server.h, server_call.h
+
+A handler takes ``(request, call)``. A plain ``def`` returns the reply and so answers at once, or returns None and answers
+later through ``call.reply``; an ``async def`` may wait, and runs as a task named after the message and the id that it is
+about. What goes wrong: a record that does not decode, or an unknown method, is the peer's mistake and is refused in
+words; an exception in a handler is our bug, is logged with its traceback, and the caller hears ``internal``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from functools import cache
+from typing import Any, cast, get_type_hints
+
+import msgspec
+
+from minray.common.ids import short
+from minray.platform.base import Buffer, Incoming, RecordTooLarge, RemoteFailure
+from minray.protocol.base import Record, decoder, encode
+
+logger = logging.getLogger(__name__)
+
+
+class Call:
+    """One request being served: who asks, what came beside it, and the way to answer."""
+
+    __slots__ = ("_incoming",)
+
+    def __init__(self, incoming: Incoming) -> None:
+        self._incoming = incoming
+
+    @property
+    def peer(self) -> bytes:
+        """The asking incarnation."""
+        return self._incoming.peer
+
+    @property
+    def buffers(self) -> Sequence[Buffer]:
+        return self._incoming.buffers
+
+    def reply(self, record: Record, buffers: Sequence[Buffer] = ()) -> None:
+        _reply(self._incoming, record, buffers)
+
+    def fail(self, kind: str, message: str) -> None:
+        self._incoming.fail(RemoteFailure(kind, message))
+
+
+class Dispatcher:
+    """Calls the handler of each incoming message; give it to ``network.listen``."""
+
+    def __init__(self, service: Any) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handlers: dict[str, tuple[Callable[[bytes], Any], Callable[[Any, Call], Any], bool]] = {}
+        """By name of the message: how to decode it, who handles it, whether that is a coroutine."""
+        for request_class in _understood_by(cast(Hashable, type(service))):
+            method = getattr(service, f"handle_{request_class.__name__}")
+            is_async = inspect.iscoroutinefunction(method)
+            self._handlers[request_class.__name__] = decoder(request_class).decode, method, is_async
+
+    def __call__(self, incoming: Incoming) -> None:
+        entry = self._handlers.get(incoming.method)
+        if entry is None:
+            incoming.fail(RemoteFailure("unknown-method", f"{incoming.method!r} is not understood here"))
+            return
+        decode, handler, is_async = entry
+        try:
+            request = decode(incoming.payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            logger.warning("refused a malformed %s from %s: %s", incoming.method, incoming.peer.hex()[:8], error)
+            incoming.fail(RemoteFailure("bad-request", f"{incoming.method}: {error}"))
+            return
+        if is_async:
+            name = f"{incoming.method}({_subject(request)})"
+            answering = self._answer(handler(request, Call(incoming)), incoming)
+            task = asyncio.get_running_loop().create_task(answering, name=name)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        try:
+            reply = handler(request, Call(incoming))
+        except Exception as error:
+            self._refuse(incoming, error)
+        else:
+            if reply is not None:
+                _reply(incoming, reply)
+
+    async def _answer(self, handling: Coroutine[Any, Any, Record | None], incoming: Incoming) -> None:
+        try:
+            reply = await handling
+        except Exception as error:
+            self._refuse(incoming, error)
+        else:
+            if reply is not None:
+                _reply(incoming, reply)
+
+    def _refuse(self, incoming: Incoming, error: Exception) -> None:
+        logger.error("handling %s failed", incoming.method, exc_info=error)
+        incoming.fail(RemoteFailure("internal", f"{incoming.method}: {type(error).__name__}: {error}"))
+
+    def close(self) -> None:
+        """Stop what is being handled."""
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _reply(incoming: Incoming, record: Record, buffers: Sequence[Buffer] = ()) -> None:
+    """A reply that cannot be carried is our bug too, and the caller must hear of it."""
+    try:
+        incoming.reply(encode(record), buffers)
+    except RecordTooLarge as error:
+        logger.error("cannot answer %s: %s", incoming.method, error)
+        incoming.fail(RemoteFailure("too-large", str(error)))
+
+
+@cache
+def _understood_by(service_class: Any) -> list[type[Record]]:
+    """The request classes of a service's handlers; looked up once, because resolving annotations is slow."""
+    classes: list[type[Record]] = []
+    for name, function in inspect.getmembers(service_class, inspect.isfunction):
+        if name.startswith("handle_"):
+            request_class = get_type_hints(function)["request"]
+            assert request_class.__name__ == name.removeprefix("handle_"), name
+            classes.append(request_class)
+    return classes
+
+
+def _subject(request: Record) -> str:
+    """The id that a request is about, for its task's name: its first field, if that is an id."""
+    first = getattr(request, request.__struct_fields__[0]) if request.__struct_fields__ else None
+    return short(first) if isinstance(first, bytes) else str(first) if isinstance(first, str) else ""

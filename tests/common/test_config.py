@@ -1,0 +1,41 @@
+"""The one place of constants: overrides are checked, and travel to every process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from minray.common.config import SystemConfig, WorkerConfig
+
+
+def test_nothing_overridden_is_the_default() -> None:
+    assert SystemConfig.from_overrides(None) == SystemConfig.from_overrides({}) == SystemConfig()
+
+
+def test_overrides_of_any_number_like_type_are_taken() -> None:
+    config = SystemConfig.from_overrides({"health_check_period_ms": 50, "get_warning_s": 1, "transport": "grpc"})
+    assert (config.health_check_period_ms, config.get_warning_s, config.transport) == (50, 1.0, "grpc")
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"no entry 'helth_check'; known are .*health_check_period_ms"):
+        SystemConfig.from_overrides({"helth_check": 1})
+
+
+@pytest.mark.parametrize("wrong", ["fast", None, 1.5, [1]])
+def test_a_wrong_type_is_an_error_that_names_the_entry(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="health_check_period_ms"):
+        SystemConfig.from_overrides({"health_check_period_ms": wrong})
+
+
+def test_there_are_two_transports() -> None:
+    with pytest.raises(ValueError, match="'stream' or 'grpc', not 'pigeon'"):
+        SystemConfig.from_overrides({"transport": "pigeon"})
+
+
+def test_a_process_is_started_with_the_same_constants() -> None:
+    config = SystemConfig(task_retry_delay_ms=7)
+    worker = WorkerConfig(b"w", b"n", "127.0.0.1", "unix:/r", "unix:/g", "/s", "", "/d", False, config)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(worker), type=WorkerConfig) == worker

@@ -1,0 +1,81 @@
+"""What tests share: waiting for a condition, and saying what everybody was doing when it did not come.
+
+``wait_for_condition`` is the one place of the test suite that lets time pass; a test that wants to wait states for what.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests import leaks
+
+POLL_S = 0.01
+STACK_LINES = 80
+"""At most so many lines of each log are shown after its process was asked for its stacks."""
+
+
+def wait_for_condition(predicate: Callable[[], object], timeout_s: float = 10, message: str = "") -> None:
+    """Return as soon as ``predicate()`` is true; after ``timeout_s`` fail with ``message`` and everybody's stacks."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not predicate():
+        if time.monotonic() > deadline:
+            what = message or getattr(predicate, "__name__", repr(predicate))
+            raise AssertionError(f"not within {timeout_s} s: {what}\n{whereabouts()}")
+        pause.wait(POLL_S)
+
+
+def whereabouts() -> str:
+    """The stacks of this process and of every minray process of this test run."""
+    parts = ["--- stacks of the test process", _own_stacks()]
+    sessions = os.environ.get("MINRAY_TMPDIR")
+    if sessions:
+        parts += _stacks_of_others(Path(sessions))
+    return "\n".join(parts)
+
+
+def _own_stacks() -> str:
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines if "/_pytest/" not in line and "/pluggy/" not in line)
+
+
+def _stacks_of_others(sessions: Path) -> list[str]:
+    """Ask every process that listens to SIGUSR1 for its stacks, which go to its log, and read what the logs gained."""
+
+    def sizes() -> dict[Path, int]:
+        return {path: path.stat().st_size for path in sessions.glob(f"*/{leaks.LOGS}/**/*") if path.is_file()}
+
+    before = sizes()
+    asked = [process.pid for process in leaks.processes(sessions) if _listens_to_sigusr1(process.pid)]
+    for pid in asked:
+        os.kill(pid, signal.SIGUSR1)
+    parts = [f"--- asked processes {asked} for their stacks"]
+    deadline = time.monotonic() + 1
+    while sizes() == before and asked and time.monotonic() < deadline:
+        threading.Event().wait(POLL_S)
+    threading.Event().wait(10 * POLL_S)  # the others, and the rest of the first, are on their way
+    for path, size in sizes().items():
+        gained = path.read_bytes()[before.get(path, 0) : size].decode(errors="replace").splitlines()
+        if gained:
+            parts += [f"--- {path}", *gained[-STACK_LINES:]]
+    return parts
+
+
+def _listens_to_sigusr1(pid: int) -> bool:
+    """Whether the process has a handler; the default action would end it. Elsewhere than on Linux: no."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (signal.SIGUSR1 - 1) & 1)

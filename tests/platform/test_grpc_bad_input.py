@@ -1,0 +1,203 @@
+"""What a gRPC listener does with calls that no peer of ours would make; bytes that are not HTTP/2 end in gRPC itself.
+
+In every case: the call fails or its session ends, one log line says why, nothing reaches ``on_incoming``, and a channel
+that was open all along works as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import msgspec
+import pytest
+
+from minray.platform import grpc_server, grpc_wire, handshake
+from minray.platform.base import ChannelBroken, Incoming, Listener
+from minray.platform.grpc_transport import GrpcChannel, GrpcNetwork
+from tests.platform.transports import CLIENT, SERVER, TIMEOUT_S, RealHost, ask, listening, run_grpc, until
+
+TOKEN = b"token"
+Attack = Callable[[Listener, grpc.aio.Channel, GrpcChannel], Awaitable[None]]
+"""Receives the listener, a raw gRPC channel to it, and an authenticated channel to misuse."""
+
+
+def attack(story: Attack) -> None:
+    """Run the attack, and check that another channel worked before and works after."""
+
+    async def run(directory: Path) -> None:
+        heard: list[Incoming] = []
+        closed: list[bool] = []
+
+        def on_incoming(incoming: Incoming) -> None:
+            heard.append(incoming)
+            incoming.reply(incoming.payload)
+
+        network = GrpcNetwork(TOKEN, RealHost())
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            listening(network, f"unix:{directory}/listener", on_incoming) as listener,
+            grpc.aio.insecure_channel(listener.endpoint) as raw,
+        ):
+            channel = await network.connect(listener.endpoint, SERVER, CLIENT, lambda: closed.append(True))
+            misused = await network.connect(listener.endpoint, SERVER, CLIENT, lambda: None)
+            await ask(channel, "StillThere")
+            await story(listener, raw, misused)
+            await ask(channel, "StillThere")
+            assert closed == []
+            assert [incoming.method for incoming in heard] == ["StillThere"] * 2
+            channel.close()
+            misused.close()
+
+    with tempfile.TemporaryDirectory(prefix="minray-") as directory:
+        run_grpc(run(Path(directory)))
+
+
+def request(call_id: Any = 1, sequence: Any = 1, payload: Any = b"", sizes: Any = ()) -> bytes:
+    return msgspec.msgpack.encode((call_id, sequence, payload, sizes))
+
+
+async def fails(call: Awaitable[Any], code: grpc.StatusCode) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() == code
+
+
+@pytest.mark.parametrize("ticket", [None, b"", bytes(32)])
+@pytest.mark.parametrize("method", ["/minray.Rpc/Ping", "/minray.Session/Upload", "/minray.Session/Close", "/a.B/C"])
+def test_a_call_without_a_ticket(method: str, ticket: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        metadata = () if ticket is None else ((grpc_wire.TICKET, ticket),)
+        await fails(raw.unary_unary(method)(request(), metadata=metadata), grpc.StatusCode.UNAUTHENTICATED)
+
+    attack(story)
+    (line,) = caplog.messages
+    assert method in line and "no ticket" in line
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"garbage", "not a minray peer"),
+        (b"", "malformed"),
+        (handshake.encode(handshake.Hello(bytes(32), b"", CLIENT))[:-1], "malformed"),
+        (handshake.encode(handshake.Hello(bytes(32), b"", CLIENT)) * 2, "malformed"),
+        (handshake.encode(handshake.Proof(bytes(32))), "unexpected"),
+        (b"minray\0\0\0\0", "protocol version 0"),
+    ],
+)
+def test_a_bad_handshake(message: bytes, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        stream = raw.stream_stream(grpc_wire.OPEN)()
+        await stream.write(message)
+        answers = [answer async for answer in stream]
+        assert len(answers) == 1 and b"refusal" in answers[0]
+
+    attack(story)
+    (line,) = caplog.messages
+    assert reason in line
+
+
+def test_a_handshake_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        monkeypatch.setattr(grpc_server, "HANDSHAKE_TIMEOUT_S", 0.05)
+        stream = raw.stream_stream(grpc_wire.OPEN)()
+        await stream.wait_for_connection()
+        assert [answer async for answer in stream] == []
+
+    attack(story)
+    (line,) = caplog.messages
+    assert "no handshake within 0.05 s" in line
+
+
+@pytest.mark.parametrize(
+    ("method", "message", "reason"),
+    [
+        ("Rpc/Ping", b"\xc1", "malformed|truncated|invalid"),
+        ("Rpc/Ping", request(call_id="1"), "Expected `int`"),
+        ("Rpc/Ping", request(call_id=-1), ">= 0"),
+        ("Rpc/Ping", request(sequence=0), "came twice"),
+        ("Rpc/Ping", request(sizes=(5,)), "were not uploaded"),
+        ("Rpc/Ping", request() + b"\0", "trailing"),
+        ("Session/Close", b"\xc0", "Expected `int`"),
+        ("Session/Download", b"\xc0", "Expected `int`"),
+    ],
+)
+def test_a_malformed_message_ends_its_session(
+    method: str, message: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        call = raw.unary_unary(f"/minray.{method}")(message, metadata=misused._metadata)
+        await fails(call, grpc.StatusCode.INVALID_ARGUMENT)
+        await until(lambda: misused.closed)
+        with pytest.raises(ChannelBroken):
+            await ask(misused, "Ping")
+
+    attack(story)
+    (line,) = caplog.messages
+    assert any(word in line for word in reason.split("|")), line
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "closing"),
+        ([b"\xc0"], "Expected `array`"),
+        ([msgspec.msgpack.encode((1, (4,))), b"12345"], "more bytes"),
+        ([msgspec.msgpack.encode((1, (4,))), b"123"], "fewer bytes"),
+        ([msgspec.msgpack.encode((1, (2**40, 2**41)))], "buffers of 3298534883328 bytes"),
+    ],
+)
+def test_a_malformed_upload_ends_its_session(messages: list[bytes], reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        call = raw.stream_unary(grpc_wire.UPLOAD)(iter(messages), metadata=misused._metadata)
+        await fails(call, grpc.StatusCode.INVALID_ARGUMENT)
+        await until(lambda: misused.closed)
+
+    attack(story)
+    (line,) = caplog.messages
+    assert reason in line
+
+
+def test_bytes_that_are_not_http() -> None:
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        reader, writer = await asyncio.open_unix_connection(listener.endpoint.removeprefix("unix:"))
+        writer.write(os.urandom(1000))
+        try:
+            while await reader.read(1000):
+                pass
+        except ConnectionError:
+            pass
+        writer.close()
+
+    attack(story)
+
+
+@pytest.mark.slow
+def test_a_burst_larger_than_what_may_be_in_flight() -> None:
+    count = 3 * grpc_wire.MAX_CALLS_IN_FLIGHT
+
+    async def story() -> None:
+        with tempfile.TemporaryDirectory(prefix="minray-") as directory:
+            heard: list[int] = []
+
+            def on_incoming(incoming: Incoming) -> None:
+                heard.append(int(incoming.payload))
+                incoming.reply(incoming.payload)
+
+            network = GrpcNetwork(TOKEN, RealHost())
+            async with listening(network, f"unix:{directory}/listener", on_incoming) as listener:
+                channel = await network.connect(listener.endpoint, SERVER, CLIENT, lambda: None)
+                futures = [ask(channel, "Ping", b"%d" % i) for i in range(count)]
+                assert len(channel._in_flight) == grpc_wire.MAX_CALLS_IN_FLIGHT
+                replies = await asyncio.gather(*futures)
+                assert [int(payload) for payload, _ in replies] == heard == list(range(count))
+                channel.close()
+
+    run_grpc(story())

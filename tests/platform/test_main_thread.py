@@ -1,0 +1,284 @@
+"""A worker's main thread: user code and the loop in turn, and interrupts that hit only whom they mean.
+
+They need a main thread of their own, so most tests run a small program in a subprocess.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from minray.platform.main_thread import MainThreadUserCode
+
+
+def run_program(source: str) -> list[str]:
+    """What a program prints that has a MainThreadUserCode ``code`` with its ``loop``, and serves in the end."""
+    before = """
+        import asyncio, os, signal, threading, time
+        from minray.platform.main_thread import MainThreadUserCode
+        loop = asyncio.new_event_loop()
+        code = MainThreadUserCode(loop)
+        from_loop = loop.call_soon_threadsafe
+        started = threading.Event()
+    """
+    text = textwrap.dedent(before) + textwrap.dedent(source) + "\ncode.serve()\nloop.close()\nprint('over')"
+    result = subprocess.run([sys.executable, "-W", "error", "-c", text], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+    return result.stdout.splitlines()
+
+
+# --- Turns ---
+
+
+def test_work_runs_in_the_main_thread_in_order() -> None:
+    assert run_program("""
+        for number in range(3):
+            code.run(lambda number=number: print(number, threading.current_thread() is threading.main_thread()),
+                     lambda number=number: print("then", number, asyncio.get_running_loop() is loop))
+        code.stop()
+    """) == ["0 True", "1 True", "2 True", "then 0 True", "then 1 True", "then 2 True", "over"]
+
+
+def test_the_loop_runs_while_user_code_does() -> None:
+    """Code that blocks, and code that spins."""
+    assert run_program("""
+        def work(number):
+            called = threading.Event()
+            from_loop(loop.call_later, 0.01, called.set)
+            while number % 2 and not called.is_set():
+                pass
+            called.wait()
+            print(number, code._rounds)
+
+        for number in range(4):
+            code.run(lambda number=number: work(number))
+        code.stop()
+    """) == ["0 1", "1 2", "2 3", "3 4", "over"]
+
+
+def test_user_code_that_waits_for_the_loop_does_not_wait_long() -> None:
+    """Far less than the ticks of the relief, which would add up to seconds."""
+    assert run_program("""
+        def work():
+            begun = time.monotonic()
+            for _ in range(1000):
+                parker = code.parker()
+                code.post(parker.release)
+                assert parker.wait(10)
+            print("quick" if time.monotonic() - begun < 1.9 else "slow")
+
+        code.run(work, code.stop)
+    """) == ["quick", "over"]
+
+
+def test_nothing_is_lost_between_the_two_threads_that_lead() -> None:
+    """Work of all lengths, from the loop and from its own results, while other threads post."""
+    assert run_program("""
+        COUNT = 3000
+        ended, posted = [], []
+
+        def work(number):
+            if number % 100 == 0:
+                time.sleep(0.003)
+            elif number % 7 == 0:
+                parker = code.parker()
+                code.post(parker.release)
+                assert parker.wait(10)
+
+        def then(number):
+            ended.append(number)
+            if number + 10 < COUNT:
+                begin(number + 10)
+            elif len(ended) == COUNT:
+                started.set()
+
+        def begin(number):
+            code.run(lambda: work(number), lambda: then(number))
+
+        def others():
+            for number in range(COUNT):
+                parker = code.parker()
+                code.post(posted.append, number)
+                code.post_later(parker.release)
+                assert parker.wait(10)
+
+        threads = [threading.Thread(target=others) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        from_loop(lambda: [begin(number) for number in range(10)])
+        threading.Thread(target=lambda: [*map(threading.Thread.join, threads), started.wait(), code.stop()]).start()
+        code.serve()
+        print(sorted(ended) == list(range(COUNT)), len(posted))
+    """) == ["True 6000", "over"]
+
+
+def test_a_relief_that_sleeps_is_woken_by_user_code() -> None:
+    assert run_program("""
+        def work():
+            called = threading.Event()
+            from_loop(loop.call_later, 0.01, called.set)
+            print(called.wait(10))
+
+        def wait_for_sleep():
+            while not code._relief_sleeps:
+                time.sleep(0.001)
+            from_loop(code.run, work, code.stop)
+
+        threading.Thread(target=wait_for_sleep).start()
+    """) == ["True", "over"]
+
+
+# --- Interrupts ---
+
+
+@pytest.mark.parametrize("blocked_in", ["time.sleep(60)", "threading.Event().wait()", "code.parker().wait(None)",
+                                        "os.read(os.pipe()[0], 1)", "[None for _ in iter(int, 1)]"])  # fmt: skip
+def test_an_interrupt_reaches_code_that_blocks_or_spins(blocked_in: str) -> None:
+    assert run_program(f"""
+        def work():
+            started.set()
+            try:
+                {blocked_in}
+            except KeyboardInterrupt:
+                print("interrupted")
+
+        def interrupt():
+            started.wait()
+            from_loop(code.interrupt, lambda: threading.current_thread() is threading.main_thread())
+            code.stop()
+
+        code.run(work)
+        threading.Thread(target=interrupt).start()
+    """) == ["interrupted", "over"]
+
+
+@pytest.mark.parametrize("post", ["post", "post_later"])
+def test_an_interrupt_does_not_cut_a_post_short(post: str) -> None:
+    """Work that does little but post is interrupted: what it began to post is heard, once and in order."""
+    assert run_program(f"""
+        def work(heard):
+            number = 0
+            from_loop(loop.call_later, 0.005, code.interrupt, lambda: True)
+            try:
+                while True:
+                    number += 1
+                    code.{post}(heard.append, number)
+                    for _ in range(50):
+                        pass
+            except KeyboardInterrupt:
+                code.{post}(lambda: print(heard in (list(range(1, number)), list(range(1, number + 1)))))
+
+        for _ in range(5):
+            code.run(lambda: work([]))
+        code.run(lambda: None, lambda: code.post_later(code.stop))
+    """) == ["True"] * 5 + ["over"]
+
+
+def test_an_interrupt_that_does_not_apply_and_a_stray_one_do_nothing() -> None:
+    assert run_program("""
+        release = code.parker()
+
+        def work():
+            started.set()
+            print("waited", release.wait(None))
+
+        def interrupt():
+            started.wait()
+            asked = threading.Event()
+            from_loop(code.interrupt, lambda: asked.set())
+            asked.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+            release.release()
+            code.stop()
+
+        code.run(work)
+        threading.Thread(target=interrupt).start()
+    """) == ["waited True", "over"]
+
+
+def test_a_signal_that_ends_no_system_call_is_repeated() -> None:
+    """As when it comes just before the call begins."""
+    assert run_program("""
+        real_kill, sent = signal.pthread_kill, []
+
+        def kill(thread_id, number):
+            sent.append(number)
+            if len(sent) > 2:
+                real_kill(thread_id, number)
+
+        signal.pthread_kill = kill
+
+        def work():
+            started.set()
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                print("interrupted")
+
+        def interrupt():
+            started.wait()
+            from_loop(code.interrupt, lambda: True)
+            code.stop()
+
+        code.run(work)
+        threading.Thread(target=interrupt).start()
+    """) == ["interrupted", "over"]
+
+
+def test_an_interrupt_while_the_main_thread_is_idle_does_nothing() -> None:
+    assert run_program("""
+        def interrupt():
+            asked = threading.Event()
+            from_loop(code.interrupt, lambda: asked.set())
+            asked.wait()
+            from_loop(code.run, lambda: print("still there"))
+            code.stop()
+
+        threading.Thread(target=interrupt).start()
+    """) == ["still there", "over"]
+
+
+# --- The environment ---
+
+
+@pytest.fixture
+def main_thread_code(monkeypatch: pytest.MonkeyPatch) -> Generator[MainThreadUserCode, None, None]:
+    """With this process's environment put back afterwards."""
+    handler, directory = signal.getsignal(signal.SIGINT), os.getcwd()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("GREETING", "before")
+    loop = asyncio.new_event_loop()
+    yield MainThreadUserCode(loop)
+    loop.close()
+    signal.signal(signal.SIGINT, handler)
+    os.chdir(directory)
+
+
+def test_entering_an_environment(main_thread_code: MainThreadUserCode, tmp_path: Path) -> None:
+    (tmp_path / "module_of_the_job.py").write_text("answer = 42\n")
+    known = sys.path[-1]
+    old_path = list(sys.path)
+    main_thread_code.enter_environment([str(tmp_path), known, "/second", "/second"], str(tmp_path), {"GREETING": "hello"})
+    assert sys.path == [str(tmp_path), "/second", *old_path]
+    assert os.getcwd() == str(tmp_path.resolve())
+    assert os.environ["GREETING"] == "hello"
+    assert importlib.import_module("module_of_the_job").answer == 42
+    del sys.modules["module_of_the_job"]
+
+
+def test_a_missing_directory_changes_nothing(main_thread_code: MainThreadUserCode, tmp_path: Path) -> None:
+    old_path = list(sys.path)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        main_thread_code.enter_environment(["/new"], str(tmp_path / "missing"), {"GREETING": "hello"})
+    assert sys.path == old_path and os.environ["GREETING"] == "before"
+
+

@@ -1,0 +1,270 @@
+"""User code in real processes: what crosses between threads and the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import signal
+import threading
+import time
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from minray.platform.user_code import DriverUserCode, IoThread, LockParker
+
+
+@pytest.fixture
+def io() -> Generator[IoThread, None, None]:
+    thread = IoThread()
+    yield thread
+    thread.stop()
+
+
+def drained(io: IoThread, user_code: DriverUserCode) -> None:
+    """Return when everything that was posted before has been called."""
+    done = threading.Event()
+    user_code.post(done.set)
+    assert done.wait(10)
+
+
+async def turn() -> None:
+    """Let the loop go round once."""
+    gone_round = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(gone_round.set_result, None)
+    await gone_round
+
+
+# --- Posting ---
+
+
+def test_posts_arrive_in_order_on_the_loop(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    seen: list[tuple[int, bool]] = []
+    for number in range(1000):
+        user_code.post(lambda number=number: seen.append((number, user_code.is_loop_thread())))
+    drained(io, user_code)
+    assert seen == [(number, True) for number in range(1000)]
+    assert not user_code.is_loop_thread()
+
+
+def test_many_posts_cost_one_wake_up(io: IoThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    user_code = DriverUserCode(io.loop)
+    busy, go = threading.Event(), threading.Event()
+    io.loop.call_soon_threadsafe(lambda: (busy.set(), go.wait(10)))
+    assert busy.wait(10)
+    wake_ups: list[Any] = []
+    wake = io.loop.call_soon_threadsafe
+
+    class Counting:
+        def call_soon_threadsafe(self, callback: Any) -> None:
+            wake_ups.append(callback)
+            wake(callback)
+
+    user_code._loop = Counting()  # type: ignore[assignment]
+    seen: list[int] = []
+    for number in range(1000):
+        user_code.post(seen.append, number)
+    user_code._loop = io.loop
+    go.set()
+    drained(io, user_code)
+    assert seen == list(range(1000)) and len(wake_ups) == 1
+
+
+def test_no_post_is_lost_between_many_threads(io: IoThread) -> None:
+    """Each thread posts and waits for its own callback, so one lost wake-up would end in a time-out."""
+    user_code = DriverUserCode(io.loop)
+    counted: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(2000):
+            parker = user_code.parker()
+            user_code.post(counted.append, number)
+            user_code.post(parker.release)
+            assert parker.wait(10)
+        counted.append(-1)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [counted.count(number) for number in (-1, 0, 1, 2, 3)] == [4, 2000, 2000, 2000, 2000]
+
+
+def test_callbacks_that_post_leave_the_loop_its_turns(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    running = True
+
+    def again() -> None:
+        if running:
+            user_code.post(again)
+
+    user_code.post(again)
+    io.run(turn(), 10)
+    running = False
+
+
+def test_a_failing_callback_does_not_take_others_along(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    reported: list[dict[str, Any]] = []
+    io.loop.set_exception_handler(lambda loop, context: reported.append(context))
+    seen: list[int] = []
+    user_code.post(seen.append)  # Misses its argument.
+    user_code.post(seen.append, 1)
+    drained(io, user_code)
+    assert seen == [1] and isinstance(reported[0]["exception"], TypeError)
+
+
+def test_what_is_posted_for_later_overtakes_nothing(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    seen: list[int] = []
+    for number in range(1000):
+        (user_code.post_later if number % 3 == 0 else user_code.post)(seen.append, number)
+    done = threading.Event()
+    user_code.post_later(done.set)
+    assert done.wait(10)
+    assert sorted(seen) == list(range(1000))
+    assert [number for number in seen if number % 3] == [number for number in range(1000) if number % 3]
+    assert [number for number in seen if not number % 3] == list(range(0, 1000, 3))
+    place = {number: index for index, number in enumerate(seen)}
+    assert all(place[number] > place[number - 1] for number in range(3, 1000, 3))
+
+
+def test_what_is_posted_for_later_is_called_although_more_and_more_is_posted(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    over = threading.Event()
+
+    def again() -> None:
+        if not over.is_set():
+            for _ in range(1 + (len(user_code._posted) < 1000)):
+                user_code.post(again)
+
+    user_code.post(again)
+    user_code.post_later(over.set)
+    assert over.wait(10)
+    drained(io, user_code)
+
+
+def test_posting_to_a_closed_loop_does_nothing() -> None:
+    thread = IoThread()
+    user_code = DriverUserCode(thread.loop)
+    thread.stop()
+    user_code.post(print, "never")
+    user_code.post(print, "never")
+    assert not user_code._posted
+
+
+# --- Parking ---
+
+
+def test_a_parker_waits_until_released(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    parker = user_code.parker()
+    assert not parker.wait(0) and not parker.wait(0.01) and not parker.wait(-1)
+    user_code.post(parker.release)
+    assert parker.wait(None)
+
+
+def test_a_parker_may_be_released_before_and_more_than_once() -> None:
+    parker = LockParker()
+    parker.release()
+    parker.release()
+    assert parker.wait(None) and parker.wait(1e12)
+
+
+def test_time_is_the_loops_clock(io: IoThread) -> None:
+    async def loop_time() -> float:
+        return asyncio.get_running_loop().time()
+
+    user_code = DriverUserCode(io.loop)
+    before = user_code.time()
+    assert before - 0.002 <= io.run(loop_time()) <= user_code.time() + 0.002  # uvloop counts whole milliseconds.
+
+
+# --- Drivers ---
+
+
+def test_a_driver_keeps_its_signal_handlers_and_its_environment(io: IoThread) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    user_code = DriverUserCode(io.loop)
+    assert signal.getsignal(signal.SIGINT) is before
+    for forbidden in (lambda: user_code.run(print), lambda: user_code.interrupt(bool),
+                      lambda: user_code.enter_environment([], None, {})):  # fmt: skip
+        with pytest.raises(RuntimeError, match="a driver"):
+            forbidden()
+
+
+# --- The IO thread ---
+
+
+def test_running_a_coroutine_from_another_thread(io: IoThread) -> None:
+    async def which_thread() -> str:
+        return threading.current_thread().name
+
+    async def fails() -> None:
+        raise LookupError("no")
+
+    assert io.run(which_thread()) == "minray-io"
+    with pytest.raises(LookupError, match="no"):
+        io.run(fails())
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled(io: IoThread) -> None:
+    cancelled = threading.Event()
+
+    async def hangs() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(TimeoutError):
+        io.run(hangs(), 0.01)
+    assert cancelled.wait(10)
+
+
+def test_stopping_cancels_tasks_and_ends_the_thread() -> None:
+    thread = IoThread("test-io")
+    cleaned: list[str] = []
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await turn()
+            cleaned.append("yes")
+
+    task = asyncio.run_coroutine_threadsafe(cleans_up(), thread.loop)
+
+    thread.run(turn())
+    thread.stop()
+    thread.stop()
+    assert cleaned == ["yes"] and task.cancelled() and thread.loop.is_closed()
+    assert "test-io" not in [other.name for other in threading.enumerate()]
+
+
+def test_without_uvloop_there_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_import = builtins.__import__
+
+    def no_uvloop(name: str, *args: Any) -> Any:
+        if name == "uvloop":
+            raise ImportError(name)
+        return real_import(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", no_uvloop)
+    with pytest.warns(RuntimeWarning, match="uvloop is not installed"):
+        thread = IoThread()
+    thread.stop()
+
+
+def test_a_round_trip_through_the_loop_is_quick(io: IoThread) -> None:
+    """Generous, but a poll or a sleep in between would exceed it."""
+    user_code = DriverUserCode(io.loop)
+    started = time.monotonic()
+    for _ in range(200):
+        parker = user_code.parker()
+        user_code.post(parker.release)
+        assert parker.wait(10)
+    assert time.monotonic() - started < 2

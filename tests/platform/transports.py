@@ -1,0 +1,229 @@
+"""The transports under test, and how tests talk through them.
+
+A transport joins with one entry in ``TRANSPORTS``: a context manager that takes an empty directory with a short path
+and gives a ``Transport``. Everything here uses the event loop that ``Transport.run`` provides and no clock of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from grpc import ssl_channel_credentials, ssl_server_credentials
+
+from minray.platform.base import Buffer, Channel, Incoming, Listener, Network, PlatformError
+from minray.platform.grpc_transport import GrpcNetwork
+from minray.platform.sockets import StreamNetwork
+from minray.simulation.faults import Oracle
+from minray.simulation.loop import SimLoop
+from minray.simulation.network import SimNetwork, SimWire
+from minray.simulation.trace import Trace
+
+SERVER, CLIENT, OTHER = b"s" * 16, b"c" * 16, b"o" * 16
+TOKENS = b"token", b"token", b"another"
+"""Of the side that connects, the side that listens, and the stranger."""
+TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Transport:
+    """One way to connect two processes, here both in one."""
+
+    network_a: Network
+    """Connects."""
+    network_b: Network
+    """Listens."""
+    endpoint: str
+    """Where ``network_b`` may listen."""
+    run: Callable[[Coroutine[Any, Any, None]], None]
+    """Runs a coroutine to its end on the transport's kind of event loop."""
+    stranger: Network | None
+    """Connects with another token; None if the transport has no tokens."""
+
+
+class RealHost:
+    """The one member of a host that a network needs."""
+
+    random_bytes = staticmethod(os.urandom)
+
+
+def run_asyncio(story: Coroutine[Any, Any, None]) -> None:
+    """Run on the plain loop, until its last socket is closed; only the loop's own one stays."""
+
+    async def run() -> None:
+        await story
+        loop: Any = asyncio.get_running_loop()
+        async with asyncio.timeout(TIMEOUT_S):
+            await until(lambda: len(loop._selector.get_map()) == 1)
+
+    asyncio.run(run())
+
+
+@cache
+def _grpc_loop() -> asyncio.AbstractEventLoop:
+    loop = uvloop.new_event_loop()
+    atexit.register(loop.close)
+    return loop
+
+
+def run_grpc(story: Coroutine[Any, Any, None]) -> None:
+    """Run on a loop that stays: gRPC delivers what is left of its calls later, and complains of a closed loop."""
+    _grpc_loop().run_until_complete(story)
+
+
+CERTIFICATE = Path(__file__).with_name("certificate.pem")
+
+
+def tls() -> dict[str, ssl.SSLContext]:
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=CERTIFICATE)
+    server.load_cert_chain(CERTIFICATE)
+    return {"server_ssl": server, "client_ssl": client}
+
+
+@contextmanager
+def stream(directory: Path, scheme: str, run: Callable[[Any], None]) -> Iterator[Transport]:
+    endpoint = f"unix:{directory}/listener" if scheme == "unix" else "tcp:127.0.0.1:0"
+    options = tls() if scheme == "tls" else {}
+    network_a, network_b, stranger = (StreamNetwork(token, RealHost(), **options) for token in TOKENS)
+    yield Transport(network_a, network_b, endpoint, run, stranger)
+
+
+@contextmanager
+def grpc(directory: Path, scheme: str) -> Iterator[Transport]:
+    endpoint = f"unix:{directory}/listener" if scheme == "unix" else "tcp:127.0.0.1:0"
+    text = CERTIFICATE.read_bytes()
+    options: dict[str, Any] = {}
+    if scheme == "tls":
+        options["server_credentials"] = ssl_server_credentials([(text, text)])
+        options["channel_credentials"] = ssl_channel_credentials(text)
+    network_a, network_b, stranger = (GrpcNetwork(token, RealHost(), **options) for token in TOKENS)
+    yield Transport(network_a, network_b, endpoint, run_grpc, stranger)
+
+
+@contextmanager
+def simulated(directory: Path) -> Iterator[Transport]:
+    loop = SimLoop()
+    wire = SimWire(loop, Oracle(0), Trace(loop))
+    networks = [
+        SimNetwork(wire, loop.add_process(name, f"node-{name}", i), token)
+        for i, (name, token) in enumerate(zip("abc", TOKENS, strict=True))
+    ]
+    yield Transport(networks[0], networks[1], "sim:listener", loop.run_until_complete, networks[2])
+    loop.close()
+    assert loop.failures == []
+
+
+TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[Transport]]] = {
+    "stream-unix": partial(stream, scheme="unix", run=uvloop.run),
+    "stream-tcp": partial(stream, scheme="tcp", run=uvloop.run),
+    "stream-tls": partial(stream, scheme="tls", run=uvloop.run),
+    "stream-unix-asyncio": partial(stream, scheme="unix", run=run_asyncio),
+    "stream-tcp-asyncio": partial(stream, scheme="tcp", run=run_asyncio),
+    "stream-tls-asyncio": partial(stream, scheme="tls", run=run_asyncio),
+    "grpc-unix": partial(grpc, scheme="unix"),
+    "grpc-tcp": partial(grpc, scheme="tcp"),
+    "grpc-tls": partial(grpc, scheme="tls"),
+    "simulated": simulated,
+}
+
+
+@dataclass
+class Conversation:
+    """A listener and one channel to it, and everything that was said to the listener."""
+
+    transport: Transport
+    listener: Listener
+    channel: Channel
+    heard: list[Incoming]
+    """What has arrived, in order."""
+    closed: list[str]
+    """A name for every ``on_close`` that was called."""
+
+    def ask(self, method: str, payload: bytes = b"", buffers: Sequence[Buffer] = ()) -> asyncio.Future[Any]:
+        return ask(self.channel, method, payload, buffers)
+
+    async def wait_heard(self, count: int) -> list[Incoming]:
+        await until(lambda: len(self.heard) >= count)
+        return self.heard
+
+    async def connect(self, name: str = "another") -> Channel:
+        return await self.transport.network_a.connect(
+            self.listener.endpoint, SERVER, CLIENT, lambda: self.closed.append(name)
+        )
+
+
+def ask(channel: Channel, method: str, payload: bytes = b"", buffers: Sequence[Buffer] = ()) -> asyncio.Future[Any]:
+    """The reply as a future of ``(payload, buffers)``; a second ``on_reply`` raises InvalidStateError in its caller."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def on_reply(error: PlatformError | None, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result((payload, buffers))
+
+    channel.call(method, payload, buffers, on_reply)
+    return future
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until the condition holds."""
+    loop = asyncio.get_running_loop()
+    while not condition():
+        turn = loop.create_future()
+        loop.call_later(0.001, turn.set_result, None)
+        await turn
+
+
+def echo(incoming: Incoming) -> None:
+    incoming.reply(incoming.payload, incoming.buffers)
+
+
+def converse(
+    transport: Transport,
+    story: Callable[[Conversation], Coroutine[Any, Any, None]],
+    answer: Callable[[Incoming], None] = echo,
+) -> None:
+    """Run ``story`` between an open listener, which answers with ``answer``, and a channel to it."""
+
+    async def run() -> None:
+        async with asyncio.timeout(TIMEOUT_S), conversation(transport, answer) as talk:
+            await story(talk)
+
+    transport.run(run())
+
+
+@asynccontextmanager
+async def conversation(transport: Transport, answer: Callable[[Incoming], None] = echo) -> AsyncIterator[Conversation]:
+    heard: list[Incoming] = []
+    closed: list[str] = []
+
+    def on_incoming(incoming: Incoming) -> None:
+        heard.append(incoming)
+        answer(incoming)
+
+    async with listening(transport.network_b, transport.endpoint, on_incoming) as listener:
+        channel = await transport.network_a.connect(listener.endpoint, SERVER, CLIENT, lambda: closed.append("channel"))
+        yield Conversation(transport, listener, channel, heard, closed)
+        channel.close()
+
+
+@asynccontextmanager
+async def listening(
+    network: Network, endpoint: str, on_incoming: Callable[[Incoming], None], identity: bytes = SERVER
+) -> AsyncIterator[Listener]:
+    """A listener that ends with the test, also a failed one: uvloop does not close a loop that still listens."""
+    listener = await network.listen(endpoint, identity, on_incoming)
+    try:
+        yield listener
+    finally:
+        await listener.close()

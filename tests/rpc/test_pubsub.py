@@ -1,0 +1,320 @@
+"""Versioned tables read by long polls: snapshots, deltas, removals, and what repairs itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minray.platform.base import RemoteFailure
+from minray.protocol.base import decode, encode
+from minray.protocol.gcs import Poll, PollReply
+from minray.rpc import pubsub
+from minray.rpc.connection import Peer
+from minray.rpc.pubsub import Publisher, Subscription
+from tests.rpc.fake_network import FakeIncoming, FakeNetwork, pass_time, run, turns
+
+CHANNEL = "things"
+ENDPOINT = "fake:gcs"
+A, B, C = b"a", b"b", b"c"
+Entries = list[tuple[bytes, bytes | None]]
+
+
+async def poll(publisher: Publisher, epoch: bytes = b"", version: int = 0, timeout_s: float = 0.0) -> PollReply:
+    return await publisher.poll(Poll(CHANNEL, epoch, version, timeout_s))
+
+
+def publisher_with(**values: bytes) -> Publisher:
+    publisher = Publisher(b"epoch-1")
+    for key, value in values.items():
+        publisher.publish(CHANNEL, key.encode(), value)
+    return publisher
+
+
+# --- the publisher
+
+
+def test_a_new_subscriber_gets_everything() -> None:
+    async def story() -> None:
+        publisher = publisher_with(a=b"1", b=b"2")
+        publisher.publish("another", C, b"3")
+        assert await poll(publisher) == PollReply(b"epoch-1", 2, True, [(A, b"1"), (B, b"2")])
+
+    run(story)
+
+
+def test_an_old_subscriber_gets_what_has_changed_and_what_was_removed() -> None:
+    async def story() -> None:
+        publisher = publisher_with(a=b"1", b=b"2", c=b"3")
+        publisher.publish(CHANNEL, A, b"4")
+        publisher.publish(CHANNEL, B, None)
+        reply = await poll(publisher, b"epoch-1", 3)
+        assert reply == PollReply(b"epoch-1", 5, False, [(A, b"4"), (B, None)])
+
+    run(story)
+
+
+def test_several_changes_of_a_key_are_told_as_one() -> None:
+    async def story() -> None:
+        publisher = publisher_with(a=b"1")
+        for value in (b"2", None, b"3"):
+            publisher.publish(CHANNEL, A, value)
+        assert (await poll(publisher, b"epoch-1", 1)).entries == [(A, b"3")]
+
+    run(story)
+
+
+def test_who_is_up_to_date_waits_for_news() -> None:
+    async def story() -> None:
+        publisher = publisher_with(a=b"1")
+        waiting = [asyncio.ensure_future(poll(publisher, b"epoch-1", 1, 30)) for _ in range(2)]
+        await turns()
+        assert not any(each.done() for each in waiting)
+        publisher.publish(CHANNEL, B, b"2")
+        await turns()
+        assert [each.result().entries for each in waiting] == [[(B, b"2")]] * 2
+
+    run(story)
+
+
+def test_a_poll_without_news_ends_in_time_and_leaves_nothing() -> None:
+    async def story() -> None:
+        publisher = publisher_with(a=b"1")
+        assert await poll(publisher, b"epoch-1", 1, 30) == PollReply(b"epoch-1", 1, False, [])
+        assert asyncio.get_running_loop().time() == pytest.approx(30)
+        assert publisher._topics[CHANNEL].waiters == []
+
+    run(story)
+
+
+def test_news_in_the_very_moment_of_the_time_out_are_told() -> None:
+    async def story() -> None:
+        publisher = publisher_with(a=b"1")
+        loop = asyncio.get_running_loop()
+        waiting = asyncio.ensure_future(poll(publisher, b"epoch-1", 1, 30))
+        await turns()
+        loop.call_at(loop.time() + 30, publisher.publish, CHANNEL, B, b"2")
+        assert (await waiting).entries == [(B, b"2")]
+
+    run(story)
+
+
+def test_another_epoch_means_everything_anew() -> None:
+    async def story() -> None:
+        publisher = publisher_with(a=b"1")
+        assert (await poll(publisher, b"epoch-0", 77)).full
+
+    run(story)
+
+
+def test_who_is_too_old_to_be_told_of_removals_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsub, "MAX_REMOVALS", 2)
+
+    async def story() -> None:
+        publisher = publisher_with(a=b"1", b=b"2", c=b"3", d=b"4")
+        for key in (A, B):
+            publisher.publish(CHANNEL, key, None)
+        assert (await poll(publisher, b"epoch-1", 4)).entries == [(A, None), (B, None)]
+        publisher.publish(CHANNEL, C, None)
+        reply = await poll(publisher, b"epoch-1", 4)
+        assert reply.full and reply.entries == [(b"d", b"4")]
+        assert (await poll(publisher, b"epoch-1", 5)).entries == [(B, None), (C, None)]
+        assert len(publisher._topics[CHANNEL].changed_at) == 3
+
+    run(story)
+
+
+# --- a subscription
+
+
+class Scene:
+    """A gcs with one subscriber, who writes down what he is told."""
+
+    def __init__(self) -> None:
+        self.network = FakeNetwork()
+        self.polls: list[Poll] = []
+        self.told: Entries = []
+        self.view: dict[bytes, bytes] = {}
+        self.answering: set[asyncio.Task[None]] = set()
+        self.fail_next = False
+        self.start_gcs(b"epoch-1")
+        peer = Peer(self.network.platform, ENDPOINT, b"", 60, may_restart=True)
+        self.subscription = Subscription(peer, CHANNEL, self.on_change)
+
+    def start_gcs(self, epoch: bytes) -> None:
+        self.publisher = Publisher(epoch)
+        self.network.listen_at(ENDPOINT, epoch, self.on_incoming)
+
+    def on_incoming(self, incoming: FakeIncoming) -> None:
+        request = decode(Poll, incoming.payload)
+        self.polls.append(request)
+        if self.fail_next:
+            self.fail_next = False
+            incoming.fail(RemoteFailure("internal", "oops"))
+            return
+        task = asyncio.ensure_future(self.answer(incoming, request))
+        self.answering.add(task)
+        task.add_done_callback(self.answering.discard)
+
+    async def answer(self, incoming: FakeIncoming, request: Poll) -> None:
+        incoming.reply(encode(await self.publisher.poll(request)))
+
+    def on_change(self, key: bytes, value: bytes | None) -> None:
+        self.told.append((key, value))
+        if value is None:
+            del self.view[key]
+        else:
+            self.view[key] = value
+
+    def publish(self, key: bytes, value: bytes | None) -> None:
+        self.publisher.publish(CHANNEL, key, value)
+
+    def restart_gcs(self, epoch: bytes) -> None:
+        self.start_gcs(epoch)
+        self.network.break_channels()
+
+
+def tell(story: Any) -> None:
+    async def whole() -> None:
+        scene = Scene()
+        await story(scene)
+        scene.subscription.close()
+        for task in list(scene.answering):
+            task.cancel()
+        await turns()
+
+    run(whole)
+
+
+def test_a_subscriber_is_told_of_everything_once() -> None:
+    async def story(scene: Scene) -> None:
+        scene.publish(A, b"1")
+        scene.subscription.start()
+        await scene.subscription.synchronised.wait()
+        assert scene.told == [(A, b"1")]
+        scene.publish(B, b"2")
+        scene.publish(A, None)
+        await turns()
+        assert scene.told == [(A, b"1"), (B, b"2"), (A, None)]
+
+    tell(story)
+
+
+def test_an_empty_table_is_a_snapshot_too() -> None:
+    async def story(scene: Scene) -> None:
+        scene.subscription.start()
+        await scene.subscription.synchronised.wait()
+        assert scene.told == []
+
+    tell(story)
+
+
+def test_what_is_published_again_unchanged_is_no_news() -> None:
+    async def story(scene: Scene) -> None:
+        scene.subscription.start()
+        await turns()
+        for _ in range(3):
+            scene.publish(A, b"1")
+            await turns()
+        assert scene.told == [(A, b"1")]
+
+    tell(story)
+
+
+def test_a_broken_channel_is_repaired_by_the_next_poll() -> None:
+    async def story(scene: Scene) -> None:
+        scene.publish(A, b"1")
+        scene.subscription.start()
+        await turns()
+        scene.network.break_channels()
+        scene.publish(B, b"2")
+        await pass_time(1)
+        assert scene.told == [(A, b"1"), (B, b"2")]
+
+    tell(story)
+
+
+def test_after_a_restart_of_the_gcs_only_the_differences_are_told() -> None:
+    async def story(scene: Scene) -> None:
+        for key in (A, B, C):
+            scene.publish(key, b"1")
+        scene.subscription.start()
+        await turns()
+        scene.told.clear()
+        scene.restart_gcs(b"epoch-2")
+        scene.publish(A, b"1")
+        scene.publish(B, b"2")
+        await pass_time(1)
+        assert sorted(scene.told) == [(B, b"2"), (C, None)] and scene.view == {A: b"1", B: b"2"}
+
+    tell(story)
+
+
+def test_a_failing_gcs_is_asked_again_after_a_pause() -> None:
+    async def story(scene: Scene) -> None:
+        scene.fail_next = True
+        scene.publish(A, b"1")
+        scene.subscription.start()
+        await turns()
+        assert len(scene.polls) == 1
+        await pass_time(2)
+        assert scene.told == [(A, b"1")]
+
+    tell(story)
+
+
+def test_a_closed_subscription_is_told_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        scene.subscription.start()
+        await turns()
+        scene.subscription.close()
+        scene.publish(A, b"1")
+        await turns()
+        assert scene.told == []
+
+    tell(story)
+
+
+def test_an_idle_subscription_costs_two_polls_a_minute() -> None:
+    async def story(scene: Scene) -> None:
+        scene.subscription.start()
+        await pass_time(600)
+        assert len(scene.polls) <= 22
+
+    tell(story)
+
+
+KEYS = st.sampled_from([A, B, C])
+STEPS = st.one_of(
+    st.tuples(st.just("publish"), KEYS, st.none() | st.sampled_from([b"1", b"2"])),
+    st.tuples(st.sampled_from(["break", "restart", "turns", "second"]), st.none(), st.none()),
+)
+
+
+@given(st.lists(STEPS, max_size=25))
+def test_whatever_happens_the_subscriber_ends_with_the_publishers_table(steps: list[tuple[str, Any, Any]]) -> None:
+    """And is never told the same thing twice in a row, nor of the removal of what he did not know."""
+
+    async def story(scene: Scene) -> None:
+        scene.subscription.start()
+        for number, (what, key, value) in enumerate(steps):
+            if what == "publish":
+                scene.publish(key, value)
+            elif what == "break":
+                scene.network.break_channels()
+            elif what == "restart":
+                scene.restart_gcs(b"epoch-%d" % (number + 2))
+            elif what == "second":
+                await pass_time(1)
+            else:
+                await turns(3)
+        await pass_time(40)
+        assert scene.view == scene.publisher._topics[CHANNEL].values
+        for key in (A, B, C):
+            of_key: list[Any] = [None, *(value for each, value in scene.told if each == key)]
+            assert all(before != after for before, after in zip(of_key, of_key[1:], strict=False))
+
+    tell(story)
