@@ -1,0 +1,120 @@
+"""Noticing that a process has died: at once if its sockets say so, else by its silence.
+
+Ray: src/ray/gcs/gcs_health_check_manager.h; the disconnection of a driver is noticed in src/ray/raylet/node_manager.cc
+
+A channel to every watched process is kept open. The kernel closes the sockets of a process that was killed, so the
+channel breaks; the check that follows finds that nobody listens at the endpoint any more, and the process is dead, a few
+milliseconds after the kill. A machine that is cut off closes nothing: there, checks that stay without an answer count.
+
+Rules
+  * A broken channel alone proves nothing; only a refused connection does (or another incarnation at the endpoint).
+  * Silence counts against raylets, ``health_check_failure_threshold`` times in a row; any message of theirs ends the row.
+  * Silence does not count against drivers: users stop them in debuggers, suspend them, and hold the GIL for minutes. A
+    driver whose machine is cut off ends with its node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+
+from minray.common.config import SystemConfig
+from minray.common.ids import short
+from minray.platform.base import Platform, RemoteFailure
+from minray.protocol.base import Address
+from minray.protocol.gcs import CheckAlive
+from minray.rpc.connection import Peer, PeerUnreachable
+
+OnDead = Callable[[str], Awaitable[None]]
+"""Told once why the process counts as dead."""
+
+
+class _Watch:
+    """One watched process."""
+
+    def __init__(self, peer: Peer, silence_counts: bool, on_dead: OnDead) -> None:
+        self.peer = peer
+        self.silence_counts = silence_counts
+        self.on_dead = on_dead
+        self.silences = 0
+        """Checks in a row that were not answered in time."""
+        self.check_now = asyncio.Event()
+        """Set when the channel has broken: do not wait for the next period."""
+        self.task: asyncio.Task[None] | None = None
+        peer.on_break = self.check_now.set
+
+
+class HealthCheckManager:
+    """All processes that the gcs watches."""
+
+    def __init__(self, platform: Platform, config: SystemConfig) -> None:
+        self._platform = platform
+        self._period_s = config.health_check_period_ms / 1000
+        self._timeout_s = config.health_check_timeout_ms / 1000
+        self._threshold = config.health_check_failure_threshold
+        self._watches: dict[bytes, _Watch] = {}
+        """By incarnation; a watch leaves before its ``on_dead`` is told."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def watch(self, address: Address, *, silence_counts: bool, on_dead: OnDead) -> None:
+        """Watch a process until it is dead; watching it again changes nothing."""
+        if address.worker_id in self._watches:
+            return
+        # A peer that cannot be reached is never given up here: whether its silence counts is decided below.
+        endpoint = address.endpoint_from(b"")
+        peer = Peer(self._platform, endpoint, address.worker_id, reconnect_timeout_s=math.inf, may_restart=False)
+        watch = _Watch(peer, silence_counts, on_dead)
+        self._watches[address.worker_id] = watch
+        name = f"watch({short(address.worker_id)})"
+        watch.task = asyncio.get_running_loop().create_task(self._watch(address.worker_id, watch), name=name)
+        self._tasks.add(watch.task)
+        watch.task.add_done_callback(self._tasks.discard)
+
+    def unwatch(self, worker_id: bytes) -> None:
+        """The process does not matter any more. No effect on a death that is being told."""
+        watch = self._watches.pop(worker_id, None)
+        if watch is not None:
+            assert watch.task is not None
+            watch.task.cancel()
+            watch.peer.close()
+
+    def on_heard(self, worker_id: bytes) -> None:
+        """A message of this process has arrived: it lives."""
+        watch = self._watches.get(worker_id)
+        if watch is not None:
+            watch.silences = 0
+
+    async def _watch(self, worker_id: bytes, watch: _Watch) -> None:
+        cause = await self._until_dead(watch)
+        del self._watches[worker_id]
+        watch.peer.close()
+        await watch.on_dead(cause)
+
+    async def _until_dead(self, watch: _Watch) -> str:
+        """Check again and again; returns why the process counts as dead."""
+        while True:
+            watch.check_now.clear()
+            try:
+                async with asyncio.timeout(self._timeout_s if watch.silence_counts else None):
+                    await watch.peer.call(CheckAlive())
+            except TimeoutError:
+                watch.silences += 1
+                if watch.silences >= self._threshold:
+                    return f"no answer to {watch.silences} health checks in a row"
+            except PeerUnreachable as death:
+                return str(death)
+            except RemoteFailure:
+                watch.silences = 0  # that was an answer too
+            else:
+                watch.silences = 0
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period_s if watch.silence_counts else None):
+                    await watch.check_now.wait()
+
+    def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for watch in self._watches.values():
+            watch.peer.close()

@@ -1,0 +1,98 @@
+"""The jobs: one per driver, numbered across restarts, finished once.
+
+Ray: src/ray/gcs/gcs_job_manager.h
+
+    RUNNING -> FINISHED -> forgotten
+
+Rules
+  * A driver's incarnation has one job: registering again, however late, gives the same one, finished or not.
+  * Numbers count up and are never used again; one whose registration could not be stored is lost.
+  * A job finishes when its driver says so, when its driver's process dies, or when its driver's node dies.
+  * The last finished jobs are kept for people to read; what is older is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from minray.common.ids import JOB_ID_BYTES
+from minray.common.state_table import NEW, StateMachine
+from minray.gcs.effects import Publication
+from minray.platform.base import Record
+from minray.protocol.gcs import JOBS, JobInfo, RegisterJob
+
+MAX_FINISHED_JOBS = 1000
+"""So many finished jobs are remembered; a new subscriber receives them all."""
+
+RUNNING, FINISHED = "RUNNING", "FINISHED"
+TRANSITIONS = {NEW: (RUNNING, FINISHED), RUNNING: (FINISHED,), FINISHED: (NEW,)}
+"""New and finished at once: a finished job of the tables that a restarted gcs has loaded."""
+
+
+class JobManager:
+    """The table of jobs."""
+
+    def __init__(self, record: Record | None, max_finished_jobs: int = MAX_FINISHED_JOBS) -> None:
+        self._max_finished_jobs = max_finished_jobs
+        self._states = StateMachine("job", TRANSITIONS, record)
+        self._jobs: dict[bytes, JobInfo] = {}
+        """By job id."""
+        self._job_of_driver: dict[bytes, bytes] = {}
+        """Driver's incarnation to job id, for every job in ``_jobs``."""
+        self._finished: dict[bytes, None] = {}
+        """Ids of finished jobs, the one that finished first coming first."""
+        self.last_number = 0
+        """The number of the newest job; stored with every registration."""
+
+    def load(self, jobs: Iterable[JobInfo], last_number: int) -> list[Publication]:
+        """After a restart."""
+        self.last_number = last_number
+        in_order = sorted(jobs, key=lambda job: (job.end_time, job.job_id))
+        return [publication for job in in_order for publication in self.on_committed(job)]
+
+    def of_driver(self, driver_id: bytes) -> JobInfo | None:
+        job_id = self._job_of_driver.get(driver_id)
+        return None if job_id is None else self._jobs[job_id]
+
+    def register(self, request: RegisterJob, now: float) -> JobInfo:
+        """The record to store for a new driver's job, under the next number."""
+        assert request.driver.worker_id not in self._job_of_driver, "ask of_driver first"
+        self.last_number += 1
+        job_id = self.last_number.to_bytes(JOB_ID_BYTES, "big")
+        return JobInfo(job_id, request.driver, request.driver_pid, request.config, start_time=now)
+
+    def finish(self, job_id: bytes, now: float) -> JobInfo | None:
+        """The record to store for a job that ends; None if it is unknown or has ended before."""
+        assert now > 0, "an end time of zero means that the job runs"
+        if self._states.get(job_id) != RUNNING:
+            return None
+        return msgspec.structs.replace(self._jobs[job_id], end_time=now)
+
+    def on_committed(self, job: JobInfo) -> list[Publication]:
+        """The record is durable: from now on it is true. May make the table forget its oldest finished job."""
+        self._states.set(job.job_id, FINISHED if job.end_time else RUNNING)
+        self._jobs[job.job_id] = job
+        self._job_of_driver[job.driver.worker_id] = job.job_id
+        publications = [Publication(JOBS, job.job_id, job)]
+        if job.end_time:
+            self._finished[job.job_id] = None
+            if len(self._finished) > self._max_finished_jobs:
+                publications.append(self._forget(next(iter(self._finished))))
+        return publications
+
+    def _forget(self, job_id: bytes) -> Publication:
+        self._states.set(job_id, NEW)
+        del self._finished[job_id]
+        del self._job_of_driver[self._jobs.pop(job_id).driver.worker_id]
+        return Publication(JOBS, job_id, None)
+
+    def get(self, job_id: bytes) -> JobInfo | None:
+        return self._jobs.get(job_id)
+
+    def running(self) -> list[JobInfo]:
+        return [job for job in self._jobs.values() if not job.end_time]
+
+    def finished(self) -> list[JobInfo]:
+        return [self._jobs[job_id] for job_id in self._finished]

@@ -1,0 +1,327 @@
+"""The gcs process: it hears every message of ``protocol/gcs.py``, and joins the managers.
+
+Ray: src/ray/gcs/gcs_server.h
+
+A handler decides (a pure manager says which record must be stored), commits, and only then changes the table, publishes
+and replies. So whatever anyone has seen is durable. When a write fails, the request is refused as ``storage-failed``: nobody
+sees anything of it, but it may have been done after the next restart, as any request without a good answer; repeat it.
+Changes of the same thing wait for each other (``_changing``); changes of different things share one sync. A death is no
+request that could be refused: its write is tried again until it succeeds, and until then it is not told.
+
+Which cluster is this? The store has a random id, made when the store was. Nodes learn it when they first register, and say
+it if they ever register again. A gcs refuses a node that names another cluster, and one that claims to be a member (by
+naming this cluster, or by reporting) but is not in its table: then it was started with an empty or a foreign store under a
+running cluster. The node must exit, for its gcs is gone for good (G110). A gcs that was restarted with its own store just
+goes on: nodes need not register again, their next report and the health checks show who is still there.
+
+Rows of what is forgotten (old jobs, the functions of finished ones) are deleted with whatever is committed next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from minray.common.config import GcsConfig
+from minray.common.ids import short
+from minray.gcs.effects import Publication
+from minray.gcs.health_check_manager import HealthCheckManager
+from minray.gcs.job_manager import JobManager
+from minray.gcs.kv_manager import KvManager
+from minray.gcs.node_manager import NodeManager
+from minray.gcs.storage import GcsStorage
+from minray.gcs.worker_manager import WorkerManager
+from minray.platform.base import Listener, Platform, StorageFailed
+from minray.protocol import gcs as protocol
+from minray.protocol.base import DONE, Done, Record, encode
+from minray.rpc.pubsub import Publisher
+from minray.rpc.service import Call, Dispatcher
+
+logger = logging.getLogger(__name__)
+
+CHANNELS = (protocol.NODES, protocol.RESOURCES, protocol.WORKER_DEATHS, protocol.JOBS)
+STORAGE_RETRY_S = 1.0
+"""How long a death waits before its write is tried again."""
+
+Q = TypeVar("Q", bound=Record)
+R = TypeVar("R", bound=Record)
+
+
+def _durable(
+    handler: Callable[[GcsServer, Q, Call], Awaitable[R]],
+) -> Callable[[GcsServer, Q, Call], Coroutine[Any, Any, R | None]]:
+    """A handler that commits: if that fails, the caller hears ``storage-failed``, and may try again."""
+
+    @functools.wraps(handler)
+    async def handle(self: GcsServer, request: Q, call: Call) -> R | None:
+        try:
+            return await handler(self, request, call)
+        except StorageFailed as error:
+            logger.error("refused a %s, which cannot be stored: %s", type(request).__name__, error)
+            call.fail("storage-failed", str(error))
+            return None
+
+    return handle
+
+
+class GcsServer:
+    """One gcs; ``start`` it once."""
+
+    _storage: GcsStorage
+    """Opened, like all that depends on what is in it, by ``start``."""
+    _nodes: NodeManager
+
+    def __init__(self, platform: Platform, config: GcsConfig) -> None:
+        self._platform = platform
+        self._config = config
+        self._jobs = JobManager(platform.record)
+        self._values = KvManager()
+        self._workers = WorkerManager()
+        self._health = HealthCheckManager(platform, config.system_config)
+        self._publisher = Publisher(platform.identity)
+        self._listeners: list[Listener] = []
+        self._locks: weakref.WeakValueDictionary[bytes, asyncio.Lock] = weakref.WeakValueDictionary()
+        """See ``_changing``; a lock is gone when nobody holds or awaits it."""
+        self._closed = asyncio.Event()
+        self._dispatcher = Dispatcher(self)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Where it listens, as peers reach it; in the order of the configuration."""
+        return [listener.endpoint for listener in self._listeners]
+
+    async def start(self) -> None:
+        """Load the tables, listen, and look who is still there. Raises PlatformError, and is then closed."""
+        try:
+            self._storage = await GcsStorage.open(self._platform, self._config.storage_path)
+            await self._load()
+            for endpoint in self._config.endpoints:
+                listener = await self._platform.network.listen(endpoint, self._platform.identity, self._dispatcher)
+                self._listeners.append(listener)
+        except BaseException:
+            await self.close()
+            raise
+        for node in self._nodes.living():
+            self._watch_node(node)
+        for job in self._jobs.running():
+            self._watch_driver(job)
+
+    async def _load(self) -> None:
+        self._nodes = NodeManager(self._storage.cluster_id, self._platform.record)
+        self._publish(self._nodes.load(self._storage.nodes()))
+        self._publish(self._jobs.load(self._storage.jobs(), self._storage.job_count()))
+        self._values.load(self._storage.values())
+        for job in self._jobs.finished():
+            self._drop_values_of(job.job_id)
+        for job in self._jobs.running():
+            await self._maybe_finish_with_node(job)
+
+    async def close(self) -> None:
+        """Stop at once; what was acknowledged is in the store."""
+        if self._closed.is_set():
+            return
+        self._health.close()
+        self._dispatcher.close()
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            await listener.close()
+        if hasattr(self, "_storage"):
+            self._storage.close()
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()
+
+    def _publish(self, publications: Iterable[Publication]) -> None:
+        for channel, key, record in publications:
+            self._publisher.publish(channel, key, None if record is None else encode(record))
+            if channel == protocol.JOBS and record is None:
+                self._storage.delete_job(key)
+
+    def _changing(self, key: bytes) -> asyncio.Lock:
+        """Hold this from deciding about a thing until the decision is committed and true."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    # --- Nodes -----------------------------------------------------------------------------------------------------------
+
+    @_durable
+    async def handle_RegisterNode(self, request: protocol.RegisterNode, call: Call) -> protocol.RegisterNodeReply:
+        node_id, cluster_id = request.node.node_id, self._storage.cluster_id
+        async with self._changing(node_id):
+            refused = self._nodes.refusal_to_join(node_id, request.cluster_id)
+            if refused:
+                logger.error("refused to register a node: %s", refused)
+                return protocol.RegisterNodeReply(cluster_id, refused)
+            node = self._nodes.register(request.node)
+            if node is not None:
+                self._storage.put_node(node)
+                await self._storage.commit()
+                self._publish(self._nodes.on_committed(node))
+                self._watch_node(node)
+        return protocol.RegisterNodeReply(cluster_id, may_restart=self._storage.durable)
+
+    @_durable
+    async def handle_UnregisterNode(self, request: protocol.UnregisterNode, call: Call) -> Done:
+        await self._bury(request.node_id, request.cause)
+        return DONE
+
+    def handle_ReportResources(self, request: protocol.ReportResources, call: Call) -> protocol.RegisterNodeReply:
+        node_id = request.resources.node_id
+        refused = self._nodes.refusal(node_id)
+        if refused:
+            logger.error("refused a report of resources: %s", refused)
+        else:
+            self._health.on_heard(node_id)
+            self._publish(self._nodes.on_report(request.resources))
+        return protocol.RegisterNodeReply(self._storage.cluster_id, refused)
+
+    def _watch_node(self, node: protocol.NodeInfo) -> None:
+        async def on_dead(cause: str) -> None:
+            logger.warning("node %s is dead: %s", short(node.node_id), cause)
+            await self._until_stored(self._bury, node.node_id, f"its raylet is gone: {cause}")
+
+        self._health.watch(node.address, silence_counts=True, on_dead=on_dead)
+
+    async def _bury(self, node_id: bytes, cause: str) -> None:
+        """Declare a node dead, and finish the jobs whose drivers ran there."""
+        async with self._changing(node_id):
+            node = self._nodes.bury(node_id, cause)
+            if node is not None:
+                self._storage.put_node(node)
+                await self._storage.commit()
+                self._publish(self._nodes.on_committed(node))
+                self._health.unwatch(node.address.worker_id)
+        for job in self._jobs.running():
+            if job.driver.node_id == node_id:
+                await self._maybe_finish_with_node(job)
+
+    async def _until_stored(self, change: Callable[..., Awaitable[None]], *args: Any) -> None:
+        while True:
+            try:
+                await change(*args)
+                return
+            except StorageFailed as error:
+                logger.error("a death cannot be stored; trying again in %g s: %s", STORAGE_RETRY_S, error)
+                await asyncio.sleep(STORAGE_RETRY_S)
+
+    # --- Jobs ------------------------------------------------------------------------------------------------------------
+
+    @_durable
+    async def handle_RegisterJob(self, request: protocol.RegisterJob, call: Call) -> protocol.RegisterJobReply:
+        driver = request.driver
+        async with self._changing(driver.worker_id):
+            job = self._jobs.of_driver(driver.worker_id)
+            if job is None:
+                job = self._jobs.register(request, self._platform.host.time())
+                self._storage.put_job(job)
+                self._storage.put_job_count(self._jobs.last_number)
+                await self._storage.commit()
+                self._publish(self._jobs.on_committed(job))
+                self._watch_driver(job)
+                await self._maybe_finish_with_node(job)
+        return protocol.RegisterJobReply(job.job_id)
+
+    @_durable
+    async def handle_FinishJob(self, request: protocol.FinishJob, call: Call) -> Done:
+        await self._finish(request.job_id)
+        return DONE
+
+    def handle_GetJob(self, request: protocol.GetJob, call: Call) -> protocol.GetJobReply:
+        return protocol.GetJobReply(self._jobs.get(request.job_id))
+
+    def _watch_driver(self, job: protocol.JobInfo) -> None:
+        """Also after its job has finished, because others may hold references that it owns."""
+
+        async def on_dead(cause: str) -> None:
+            driver = job.driver
+            logger.info("the driver of job %s is gone: %s", job.job_id.hex(), cause)
+            death = protocol.WorkerDeath(driver.worker_id, driver.node_id, job.driver_pid, f"the driver is gone: {cause}")
+            self._publish(self._workers.on_death(death))
+            await self._until_stored(self._finish, job.job_id)
+
+        self._health.watch(job.driver, silence_counts=False, on_dead=on_dead)
+
+    async def _finish(self, job_id: bytes) -> None:
+        async with self._changing(job_id):
+            job = self._jobs.finish(job_id, self._platform.host.time())
+            if job is not None:
+                self._storage.put_job(job)
+                await self._storage.commit()
+                self._publish(self._jobs.on_committed(job))
+                self._drop_values_of(job_id)
+
+    async def _maybe_finish_with_node(self, job: protocol.JobInfo) -> None:
+        """A driver ends with its node, wherever the news of both meet."""
+        if self._nodes.death_cause(job.driver.node_id) is not None:
+            await self._finish(job.job_id)
+            self._health.unwatch(job.driver.worker_id)
+
+    def _drop_values_of(self, job_id: bytes) -> None:
+        namespace = protocol.job_namespace(job_id)
+        for key in self._values.drop_namespace(namespace):
+            self._storage.delete_value(namespace, key)
+
+    # --- Key-value -------------------------------------------------------------------------------------------------------
+
+    @_durable
+    async def handle_KvPut(self, request: protocol.KvPut, call: Call) -> protocol.KvPutReply:
+        namespace, key, value = request.namespace, request.key, request.value
+        async with self._changing(namespace.encode() + b":" + key):
+            if self._values.is_kept(namespace, key, value, request.overwrite):
+                return protocol.KvPutReply(False)
+            if self._values.get(namespace, key) != value:
+                self._storage.put_value(namespace, key, value)
+                await self._storage.commit()
+                self._values.on_put(namespace, key, value)
+        return protocol.KvPutReply(True)
+
+    @_durable
+    async def handle_KvDel(self, request: protocol.KvDel, call: Call) -> Done:
+        namespace, key = request.namespace, request.key
+        async with self._changing(namespace.encode() + b":" + key):
+            if self._values.get(namespace, key) is not None:
+                self._storage.delete_value(namespace, key)
+                await self._storage.commit()
+                self._values.on_deleted(namespace, key)
+        return DONE
+
+    def handle_KvGet(self, request: protocol.KvGet, call: Call) -> protocol.KvGetReply:
+        return protocol.KvGetReply(self._values.get(request.namespace, request.key))
+
+    def handle_KvKeys(self, request: protocol.KvKeys, call: Call) -> protocol.KvKeysReply:
+        return protocol.KvKeysReply(self._values.keys(request.namespace, request.prefix))
+
+    # --- Deaths, news, health --------------------------------------------------------------------------------------------
+
+    @_durable
+    async def handle_ReportWorkerDeath(self, request: protocol.ReportWorkerDeath, call: Call) -> Done:
+        self._publish(self._workers.on_death(request.death))
+        job = self._jobs.of_driver(request.death.worker_id)
+        if job is not None:
+            await self._finish(job.job_id)
+        return DONE
+
+    def handle_GetWorkerDeath(self, request: protocol.GetWorkerDeath, call: Call) -> protocol.GetWorkerDeathReply:
+        death = self._workers.get(request.worker_id)
+        cause = self._nodes.death_cause(request.node_id)
+        if death is None and cause is not None:
+            death = protocol.WorkerDeath(request.worker_id, request.node_id, pid=0, cause=f"its node died: {cause}")
+        return protocol.GetWorkerDeathReply(death)
+
+    async def handle_Poll(self, request: protocol.Poll, call: Call) -> protocol.PollReply | None:
+        if request.channel not in CHANNELS:
+            call.fail("bad-request", f"there is no channel {request.channel!r}")
+            return None
+        return await self._publisher.poll(request)
+
+    def handle_GetInternalConfig(self, request: protocol.GetInternalConfig, call: Call) -> protocol.InternalConfig:
+        return protocol.InternalConfig(msgspec.structs.asdict(self._config.system_config))
+
+    def handle_CheckAlive(self, request: protocol.CheckAlive, call: Call) -> Done:
+        return DONE

@@ -1,0 +1,101 @@
+"""The tables of the gcs on disk: which rows there are, and what is in them.
+
+Ray: src/ray/gcs/gcs_table_storage.h, src/ray/gcs/store_client/
+
+    cluster  "id" -> the cluster's id; "jobs" -> the number of the newest job
+    nodes    node id (hex) -> NodeInfo          jobs   job id (hex) -> JobInfo
+    kv       key (hex), colon, namespace -> value
+
+Rows are staged at once and durable when ``commit`` returns; concurrent commits share one sync. Worker deaths and resource
+reports are not here: they are news, and come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from minray.platform.base import Platform, Storage, StorageFailed
+from minray.protocol.base import Record, decode, encode
+from minray.protocol.gcs import JobInfo, NodeInfo
+
+CLUSTER, NODES, JOBS, KV = "cluster", "nodes", "jobs", "kv"
+CLUSTER_ID_BYTES = 16
+
+R = TypeVar("R", bound=Record)
+
+
+class GcsStorage:
+    """Typed access to one store."""
+
+    def __init__(self, storage: Storage, cluster_id: bytes) -> None:
+        self._storage = storage
+        self.cluster_id = cluster_id
+        """Made when the store was empty, and the same as long as the store is."""
+
+    @classmethod
+    async def open(cls, platform: Platform, path: str) -> GcsStorage:
+        """Raises StorageFailed for a store that cannot be opened, or cannot be written when it is new."""
+        storage = platform.open_storage(path)
+        cluster_id = storage.load(CLUSTER).get("id")
+        if cluster_id is None:
+            cluster_id = platform.host.random_bytes(CLUSTER_ID_BYTES)
+            storage.put(CLUSTER, "id", cluster_id)
+            try:
+                await storage.commit()
+            except BaseException:
+                storage.close()
+                raise
+        return cls(storage, cluster_id)
+
+    @property
+    def durable(self) -> bool:
+        """Whether a gcs that is started again finds what this one has committed."""
+        return self._storage.durable
+
+    def nodes(self) -> list[NodeInfo]:
+        return self._load(NODES, NodeInfo)
+
+    def jobs(self) -> list[JobInfo]:
+        return self._load(JOBS, JobInfo)
+
+    def job_count(self) -> int:
+        return int.from_bytes(self._storage.load(CLUSTER).get("jobs", b""), "big")
+
+    def values(self) -> Iterator[tuple[str, bytes, bytes]]:
+        for row, value in self._storage.load(KV).items():
+            key, _, namespace = row.partition(":")
+            yield namespace, bytes.fromhex(key), value
+
+    def _load(self, table: str, record: type[R]) -> list[R]:
+        try:
+            return [decode(record, row) for row in self._storage.load(table).values()]
+        except msgspec.DecodeError as error:
+            raise StorageFailed(f"table {table} has a row that is no {record.__name__}: {error}") from None
+
+    def put_node(self, node: NodeInfo) -> None:
+        self._storage.put(NODES, node.node_id.hex(), encode(node))
+
+    def put_job(self, job: JobInfo) -> None:
+        self._storage.put(JOBS, job.job_id.hex(), encode(job))
+
+    def put_job_count(self, count: int) -> None:
+        self._storage.put(CLUSTER, "jobs", count.to_bytes(8, "big"))
+
+    def delete_job(self, job_id: bytes) -> None:
+        self._storage.delete(JOBS, job_id.hex())
+
+    def put_value(self, namespace: str, key: bytes, value: bytes) -> None:
+        self._storage.put(KV, f"{key.hex()}:{namespace}", value)
+
+    def delete_value(self, namespace: str, key: bytes) -> None:
+        self._storage.delete(KV, f"{key.hex()}:{namespace}")
+
+    async def commit(self) -> None:
+        """Return when all that was staged is durable; raises StorageFailed, and then none of it may be acknowledged."""
+        await self._storage.commit()
+
+    def close(self) -> None:
+        self._storage.close()

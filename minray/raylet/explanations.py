@@ -1,0 +1,96 @@
+"""Sentences for people: what a waiting lease waits for, and what the node is doing.
+
+Ray: there is no counterpart; its nearest relative is ``ray status`` with its list of pending demands.
+
+Everything here only reads. A sentence names the resource, who holds it and since when the reader may hope.
+"""
+
+from __future__ import annotations
+
+from minray.common.ids import short
+from minray.common.resources import UNIT, describe
+from minray.protocol.raylet import WorkerStatus
+from minray.raylet.lease_broker import Entry, LeaseBroker
+from minray.raylet.log_monitor import LogMonitor
+from minray.scheduling import lease as states
+from minray.scheduling.local_lease_manager import Lease
+
+MAX_HOLDERS = 5
+"""So many holders of a resource are named; the others are counted."""
+
+
+class Explanations:
+    """What a node can say of its leases."""
+
+    def __init__(self, broker: LeaseBroker, log_monitor: LogMonitor) -> None:
+        self._broker = broker
+        self._log_monitor = log_monitor
+
+    def explain(self, lease_id: bytes, now: float) -> str:
+        """Why a lease is not granted; empty if it is, or is unknown."""
+        entry = self._broker.entries.get(lease_id)
+        if entry is None:
+            return ""
+        request = entry.request
+        state = self._broker.states.get(lease_id)
+        if state == states.QUEUED:
+            return self._explain_queued(entry, now)
+        if state == states.ALLOCATED:
+            return self._broker.pool.describe_wait(str(self._broker.nodes.local))
+        if state == states.WAITING:
+            if request in self._broker.cluster.infeasible():
+                return self._broker.cluster.why_infeasible(request.resources)
+            return f"asks whether node {request.shape.strategy.node_id.hex()} exists"
+        return ""
+
+    def _explain_queued(self, entry: Entry, now: float) -> str:
+        local, node = self._broker.local, self._broker.nodes.local
+        lacking = local.lacking(entry.request)
+        if lacking:
+            return "; ".join(self._explain_lack(name) for name in lacking)
+        over_cap_at = local.over_cap_at(entry.request)
+        if over_cap_at is not None:
+            cap = local.cap(entry.request.shape)
+            return (
+                f"waits on node {node}: {cap} workers or more serve tasks like it, most of them blocked in get or wait; "
+                f"the next may start in {max(0.0, over_cap_at - now):.1f} s"
+            )
+        return f"waits for its turn on node {node}"
+
+    def _explain_lack(self, name: str) -> str:
+        local, node = self._broker.local, self._broker.nodes.local
+        total = local.total.get(name, 0)
+        holders = [self._describe_holder(lease) for lease in local.holders(name)]
+        others = f" and {len(holders) - MAX_HOLDERS} more" if len(holders) > MAX_HOLDERS else ""
+        used = (total - local.available.get(name, 0)) / UNIT
+        by = f" by {', '.join(holders[:MAX_HOLDERS])}{others}" if holders else ""
+        return f"waits for {name} on node {node}: {used:g} of {total / UNIT:g} in use{by}"
+
+    def _describe_holder(self, lease: Lease) -> str:
+        worker = self._broker.entries[lease.request.lease_id].worker
+        if worker is None:
+            return "a lease whose worker is starting"
+        return f"{self._log_monitor.task_name(worker.worker_id) or 'a task'} (pid {worker.pid})"
+
+    def pending(self, now: float) -> list[str]:
+        """A line for each waiting request."""
+        return [
+            f"{describe(entry.request.resources)} for {short(entry.owner.worker_id)}: {self.explain(lease_id, now)}"
+            for lease_id, entry in self._broker.entries.items()
+            if entry.worker is None
+        ]
+
+    def workers(self) -> list[WorkerStatus]:
+        """All worker processes."""
+        pool, leases = self._broker.pool, self._broker.local.leases
+        return [
+            WorkerStatus(
+                worker.worker_id,
+                worker.pid,
+                pool.state(worker.worker_id),
+                worker.binding[0] if worker.binding is not None else b"",
+                worker.lease_id,
+                worker.lease_id in leases and leases[worker.lease_id].blocked,
+            )
+            for worker in pool.workers.values()
+        ]

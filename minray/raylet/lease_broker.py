@@ -1,0 +1,448 @@
+"""Leases from request to end: asks the pure machines what to do after every change, and does it.
+
+Ray: src/ray/raylet/node_manager.cc (HandleRequestWorkerLease, HandleReturnWorkerLease, DisconnectClient, ...)
+
+Four machines decide: ``ClusterLeaseManager`` (which node), ``LocalLeaseManager`` (resources and turn), ``WorkerPool``
+(which worker), ``EndedLeases`` (what late messages hear). Every event handler here changes them and calls ``advance``,
+which performs what they answer: replies, starts, kills, revocations, one timer.
+
+Rules
+  * A lease id names one life. A repeated request gets the same grant, or joins the wait, or the answer of a life that is
+    over; a repeated return or cancel finds nothing to end (G112).
+  * Whose owner is dead, or whose job has finished, loses its lease, and the worker is killed: it may be executing.
+  * Whatever kills a worker, its lease is cleaned up in one place, ``on_worker_exit``, when the process is seen dead. Until
+    then its resources are taken (G99).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from minray.common.config import RayletConfig
+from minray.common.ids import short
+from minray.common.resources import CPU, UNIT, ResourceSet
+from minray.common.state_table import StateMachine
+from minray.platform.base import Buffer, Platform, PlatformError
+from minray.protocol.base import Address, Done
+from minray.protocol.core_worker import RevokeLeases
+from minray.protocol.gcs import WorkerDeath
+from minray.protocol.raylet import (
+    CANCELLED,
+    GRANTED,
+    MAX_CALLS,
+    REJECTED,
+    SPILLBACK,
+    UNSCHEDULABLE,
+    LeaseFailure,
+    LeaseReply,
+    RequestWorkerLease,
+)
+from minray.raylet.ended_leases import CANCELLED_EARLY, RETURNED, End, EndedLeases
+from minray.raylet.log_monitor import LogMonitor
+from minray.raylet.worker_pool import WORKER_STATES, Worker, WorkerPool
+from minray.raylet.worker_processes import Death, WorkerProcesses
+from minray.rpc.connection import Peers
+from minray.rpc.service import Call
+from minray.scheduling import lease as states
+from minray.scheduling.cluster_lease_manager import ClusterLeaseManager
+from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
+from minray.scheduling.lease import LeaseRequest, Placement
+from minray.scheduling.local_lease_manager import LocalLeaseManager
+
+logger = logging.getLogger(__name__)
+
+MAX_PRESTART = 8
+MAX_DEAD_OWNERS = 100_000
+MAX_PENDING_SHAPES = 100
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One lease that is not over."""
+
+    request: LeaseRequest
+    owner: Address
+    calls: list[Call]
+    """Who waits for the answer; more than one when the request was repeated."""
+    worker: Worker | None = None
+    """Set when it is granted."""
+    waiters: list[asyncio.Future[LeaseFailure]] = field(default_factory=list)
+    """Who wants to know how it ends."""
+
+
+class LeaseBroker:
+    """All leases and workers of one node."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        config: RayletConfig,
+        endpoint: str,
+        peers: Peers,
+        log_monitor: LogMonitor,
+        *,
+        address_of_raylet: Callable[[bytes], Address],
+        on_change: Callable[[], None],
+        on_worker_death: Callable[[WorkerDeath], None],
+        on_unknown_nodes: Callable[[list[bytes]], None],
+    ) -> None:
+        system = config.system_config
+        cpus = config.resources.get(CPU, 0) // UNIT
+        self._node_id = config.node_id
+        self._system = system
+        self._peers = peers
+        self._log_monitor = log_monitor
+        self._address_of_raylet = address_of_raylet
+        self._on_change = on_change
+        self._on_worker_death = on_worker_death
+        self._on_unknown_nodes = on_unknown_nodes
+        self.states = StateMachine("lease", states.LEASE_STATES, platform.record, short)
+        self.local = LocalLeaseManager(
+            config.resources,
+            self.states,
+            initial_backoff_s=system.worker_cap_initial_backoff_delay_ms / 1000,
+            max_backoff_s=system.worker_cap_max_backoff_delay_ms / 1000,
+        )
+        here = NodeView(config.node_id, config.node_name, known=True, alive=True)
+        here.total, here.available = self.local.total, self.local.available
+        self.nodes = ClusterResourceScheduler(
+            here,
+            spread_threshold=system.scheduler_spread_threshold,
+            top_k_fraction=system.scheduler_top_k_fraction,
+            random=platform.host.random,
+        )
+        self.cluster = ClusterLeaseManager(self.nodes, self.local, self.states)
+        self.pool = WorkerPool(
+            StateMachine("worker", WORKER_STATES, platform.record, short),
+            cpus=cpus,
+            prestart=min(cpus, MAX_PRESTART) if system.num_prestart_workers < 0 else system.num_prestart_workers,
+            register_timeout_s=system.worker_register_timeout_seconds,
+            new_id=lambda: platform.host.random_bytes(16),
+        )
+        self.processes = WorkerProcesses(platform, config, endpoint, peers, log_monitor, self.on_worker_exit)
+        self.entries: dict[bytes, Entry] = {}
+        self._ended = EndedLeases()
+        self._dead_owners: dict[bytes, None] = {}
+        """Incarnations whose death certificates the gcs keeps, or that died here: their late requests are refused."""
+        self._finished_jobs: dict[bytes, None] = {}
+        self._revoking: dict[bytes, None] = {}
+        """Owners that have been asked for idle leases and have not answered yet."""
+        self._timer: asyncio.Handle | None = None
+        self._wake_at: float | None = None
+        """When the timer fires; uvloop's handles do not tell."""
+        self._reap_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # --- What owners ask -----------------------------------------------------------------------------------------------
+
+    def request(self, message: RequestWorkerLease, call: Call) -> LeaseReply | None:
+        """Answer at once, or None: ``call`` is answered later."""
+        lease_id = message.lease_id
+        entry = self.entries.get(lease_id)
+        if entry is not None:
+            if entry.worker is not None:
+                return self._granted(entry, entry.worker)
+            entry.calls.append(call)
+            return None
+        end = self._ended.get(lease_id)
+        if end is not None:
+            return end.reply
+        refusal = self._refusal(message)
+        if refusal:
+            return LeaseReply(CANCELLED, reason=refusal)
+        request = LeaseRequest(
+            lease_id, message.owner.worker_id, message.shape, message.depth, message.backlog, message.grant_or_reject
+        )
+        self.entries[lease_id] = Entry(request, message.owner, [call])
+        self.cluster.submit(request)
+        self.advance()
+        return None
+
+    def _refusal(self, message: RequestWorkerLease) -> str:
+        """Why nothing is leased to this owner any more; empty if it is."""
+        node = self.nodes.get(message.owner.node_id)
+        if message.owner.worker_id in self._dead_owners or (node is not None and not node.alive):
+            return "its owner is dead"
+        if message.shape.job_id in self._finished_jobs:
+            return "its job has finished"
+        return ""
+
+    def cancel(self, lease_id: bytes) -> None:
+        """Withdraw a request. One that is granted is the owner's to return: the grant is on its way to him."""
+        entry = self.entries.get(lease_id)
+        if entry is not None:
+            if entry.worker is None:
+                self._reclaim(entry, CANCELLED_EARLY)
+                self.advance()
+        elif self._ended.get(lease_id) is None:
+            self._ended.remember(lease_id, CANCELLED_EARLY, self._now())
+
+    def give_back(self, lease_id: bytes, kill_worker: bool, reason: str) -> None:
+        """The owner needs the lease no more; nothing happens if it is over, whoever has the worker now."""
+        entry = self.entries.get(lease_id)
+        if entry is None:
+            return
+        worker = entry.worker
+        if worker is None:
+            self._reclaim(entry, CANCELLED_EARLY)
+        elif self.states.get(lease_id) == states.GRANTED:
+            if kill_worker and reason != MAX_CALLS:
+                self._kill(entry, reason)
+                return
+            self.local.end(lease_id)
+            self._finish(entry, RETURNED)
+            if kill_worker:
+                self.pool.retire(worker, self._now())
+                self._ask_to_exit(worker, force=False)
+            else:
+                self.pool.release(worker, self._now())
+        self.advance()
+
+    def kill(self, lease_id: bytes, reason: str) -> None:
+        """Kill the worker of a lease, if the lease is still held."""
+        entry = self.entries.get(lease_id)
+        if entry is not None and self.states.get(lease_id) == states.GRANTED:
+            self._kill(entry, reason)
+
+    def end_of(self, lease_id: bytes) -> LeaseFailure | asyncio.Future[LeaseFailure]:
+        """How a lease ended, or a promise of it."""
+        entry = self.entries.get(lease_id)
+        if entry is None:
+            end = self._ended.get(lease_id)
+            return end.failure if end is not None else LeaseFailure(known=False, dead=False)
+        waiter: asyncio.Future[LeaseFailure] = asyncio.get_running_loop().create_future()
+        entry.waiters = [*(other for other in entry.waiters if not other.done()), waiter]
+        return waiter
+
+    # --- What happens to owners, jobs and workers ------------------------------------------------------------------------
+
+    def on_owner_death(self, worker_id: bytes, is_dead: bool, reason: str) -> None:
+        """A process somewhere has died (or its certificate is no longer kept): it owns no leases any more."""
+        if not is_dead:
+            self._dead_owners.pop(worker_id, None)
+            return
+        self._dead_owners[worker_id] = None
+        if len(self._dead_owners) > MAX_DEAD_OWNERS:
+            del self._dead_owners[next(iter(self._dead_owners))]
+        self._peers.on_death_of(worker_id, reason)
+        self._peers.forget(worker_id)
+        self._reclaim_where(lambda entry: entry.owner.worker_id == worker_id, f"its owner is dead: {reason}")
+
+    def on_node_death(self, node_id: bytes, reason: str) -> None:
+        self._reclaim_where(lambda entry: entry.owner.node_id == node_id, f"its owner's node is dead: {reason}")
+
+    def on_job_finished(self, job_id: bytes) -> None:
+        if job_id in self._finished_jobs:
+            return
+        self._finished_jobs[job_id] = None
+        self.pool.on_job_finished(job_id)
+        self._reclaim_where(lambda entry: entry.request.shape.job_id == job_id, "its job has finished")
+        self._reap()
+
+    def on_registered(self, address: Address, pid: int) -> bool:
+        accepted = self.pool.on_registered(address, pid, self._now())
+        if accepted:
+            self._log_monitor.on_started(address.worker_id, pid)
+            self.advance()
+        return accepted
+
+    def on_blocked(self, worker_id: bytes, sequence: int, blocked: bool) -> None:
+        worker = self.pool.workers.get(worker_id)
+        if worker is None or sequence <= worker.block_sequence:
+            return
+        worker.block_sequence = sequence
+        if self.states.get(worker.lease_id) == states.GRANTED:
+            self.local.set_blocked(worker.lease_id, blocked)
+            self.advance()
+
+    def on_worker_exit(self, worker_id: bytes, death: Death) -> None:
+        """A worker process is dead: the one place where the leases of dead workers end."""
+        last_words = f": {death.stderr_tail[-1]}" if death.stderr_tail else ""
+        worker = self.pool.on_exit(worker_id, death.cause + last_words, self._now())
+        entry = self.entries.get(worker.lease_id)
+        if entry is not None:
+            self.local.end(worker.lease_id)
+            self._finish(entry, End(death.certificate(worker.lease_id, worker.doom)))
+        if self._closed:
+            return
+        if worker.address is not None:
+            cause = f"{death.cause}: {worker.doom}" if worker.doom else death.cause
+            self._on_worker_death(WorkerDeath(worker_id, self._node_id, worker.pid, cause))
+            self.on_owner_death(worker_id, True, cause)
+        self.advance()
+
+    def _reclaim_where(self, applies: Callable[[Entry], bool], reason: str) -> None:
+        end = End(reply=LeaseReply(CANCELLED, reason=reason))
+        for entry in [entry for entry in self.entries.values() if applies(entry)]:
+            self._reclaim(entry, end)
+        self.advance()
+
+    def _reclaim(self, entry: Entry, end: End) -> None:
+        """Take a lease back in whatever state it is. A worker that has it is killed; ``on_worker_exit`` does the rest."""
+        lease_id = entry.request.lease_id
+        state = self.states.get(lease_id)
+        if state == states.GRANTED:
+            self._kill(entry, end.reply.reason)
+        if entry.worker is not None:
+            return
+        if state == states.WAITING:
+            self.cluster.withdraw(lease_id)
+        else:
+            self.pool.cancel(lease_id)
+            self.local.end(lease_id)
+        self._finish(entry, end)
+
+    def _kill(self, entry: Entry, reason: str) -> None:
+        assert entry.worker is not None
+        self.local.on_worker_doomed(entry.request.lease_id)
+        self.pool.doom(entry.worker, reason)
+        self.processes.kill(entry.worker.worker_id)
+
+    def _finish(self, entry: Entry, end: End) -> None:
+        lease_id = entry.request.lease_id
+        del self.entries[lease_id]
+        self._ended.remember(lease_id, end, self._now())
+        for call in entry.calls:
+            call.reply(end.reply)
+        for waiter in entry.waiters:
+            if not waiter.done():
+                waiter.set_result(end.failure)
+
+    # --- Doing what the machines say -----------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Decide and do everything that can be decided now; called after every change."""
+        if self._closed:
+            return
+        now = self._now()
+        has_failures = True
+        while has_failures:
+            assignment = self.cluster.assign(now)
+            for placement in assignment.placed:
+                self._answer(placement)
+            for request in assignment.infeasible:
+                why = self.cluster.why_infeasible(request.resources)
+                logger.warning("lease %s waits for a node to join: it %s", short(request.lease_id), why)
+            for request in assignment.allocated:
+                binding = request.shape.job_id, request.shape.runtime_env
+                self.pool.request(request.lease_id, binding)
+                self.pool.expect(min(request.backlog, self.free_cpus()), binding)
+            actions = self.pool.assign(now)
+            for lease_id, reason in actions.failures:
+                self.local.end(lease_id)
+                self._finish(self.entries[lease_id], End(reply=LeaseReply(UNSCHEDULABLE, reason=reason)))
+            for lease_id, worker in actions.matches:
+                self._grant(self.entries[lease_id], worker)
+            for worker in actions.kills:
+                self.processes.kill(worker.worker_id)
+            for worker in actions.starts:
+                self.processes.start(worker.worker_id)
+            has_failures = bool(actions.failures)
+        for owner_id in self.local.owners_to_revoke(now, assignment):
+            self._revoke(owner_id)
+        self._set_timers([when for when in (assignment.wake_at, actions.wake_at) if when is not None])
+        unknown = self.cluster.unknown_nodes()
+        if unknown:
+            self._on_unknown_nodes(unknown)
+        self._on_change()
+
+    def _set_timers(self, times: list[float]) -> None:
+        loop = asyncio.get_running_loop()
+        wake_at = min(times, default=None)
+        if self._timer is not None and wake_at != self._wake_at:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and wake_at is not None:
+            self._timer, self._wake_at = loop.call_at(wake_at, self._on_timer), wake_at
+        if self._reap_timer is None and self.pool.has_to_reap(self.free_cpus()):
+            self._reap_timer = loop.call_later(self._system.kill_idle_workers_interval_ms / 1000, self._on_reap_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.advance()
+
+    def _on_reap_timer(self) -> None:
+        self._reap_timer = None
+        self._reap()
+
+    def _reap(self) -> None:
+        threshold_s = self._system.idle_worker_killing_time_threshold_ms / 1000
+        for worker, force in self.pool.reap(self._now(), self.free_cpus(), threshold_s):
+            self._ask_to_exit(worker, force)
+        self.advance()
+
+    def _ask_to_exit(self, worker: Worker, force: bool) -> None:
+        def on_refused() -> None:
+            self.pool.on_exit_refused(worker, self._now())
+            self.advance()
+
+        assert worker.address is not None
+        self.processes.ask_to_exit(worker.worker_id, worker.address, force, on_refused)
+
+    def _grant(self, entry: Entry, worker: Worker) -> None:
+        self.local.on_worker_found(entry.request.lease_id)
+        self._log_monitor.on_bound(worker.worker_id, entry.request.shape.job_id)
+        entry.worker = worker
+        calls, entry.calls = entry.calls, []
+        reply = self._granted(entry, worker)
+        for call in calls:
+            call.reply(reply)
+
+    def _granted(self, entry: Entry, worker: Worker) -> LeaseReply:
+        gpu_ids = sorted(self.local.leases[entry.request.lease_id].gpus)
+        contended = self.local.is_contended(entry.request)
+        return LeaseReply(GRANTED, worker.address, worker.pid, gpu_ids, contended)
+
+    def _answer(self, placement: Placement) -> None:
+        entry = self.entries[placement.request.lease_id]
+        if placement.kind == states.SPILLBACK:
+            reply = LeaseReply(SPILLBACK, raylet=self._address_of_raylet(placement.node_id))
+        elif placement.kind == states.REJECT:
+            reply = LeaseReply(REJECTED, reason="another node has room")
+        else:
+            reply = LeaseReply(UNSCHEDULABLE, reason=placement.reason)
+        self._finish(entry, End(LeaseFailure(known=False, dead=False), reply))
+
+    def _revoke(self, owner_id: bytes) -> None:
+        if owner_id in self._revoking:
+            return
+        self._revoking[owner_id] = None
+
+        def on_answer(reply: Done | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
+            self._revoking.pop(owner_id, None)
+
+        owner = next(entry.owner for entry in self.entries.values() if entry.owner.worker_id == owner_id)
+        self._peers.to(owner).send(RevokeLeases(self._node_id), on_answer)
+
+    # --- Account -------------------------------------------------------------------------------------------------------
+
+    def free_cpus(self) -> int:
+        return max(0, self.local.available.get(CPU, 0)) // UNIT
+
+    def available(self) -> ResourceSet:
+        """For reports: CPUs that unblocked workers took back do not make it negative."""
+        return {name: max(0, amount) for name, amount in self.local.available.items()}
+
+    def pending(self) -> list[tuple[ResourceSet, int]]:
+        """What waits here, also for nodes that do not exist; at most so many different needs."""
+        counts: Counter[tuple[tuple[str, int], ...]] = Counter()
+        for request in [*self.local.queued(), *self.cluster.infeasible()]:
+            counts[request.shape.resources] += 1
+        return [(dict(resources), count) for resources, count in counts.most_common(MAX_PENDING_SHAPES)]
+
+    async def close(self) -> None:
+        """Kill all workers; nothing is answered any more."""
+        self._closed = True
+        for timer in (self._timer, self._reap_timer):
+            if timer is not None:
+                timer.cancel()
+        await self.processes.close()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+

@@ -1,0 +1,246 @@
+"""What workers print: kept in files, and passed on in order to the driver whose work it is.
+
+Ray: python/ray/_private/log_monitor.py
+
+Each worker has two files, ``worker-<id>-<pid>.out`` and ``.err``. Lines that a worker writes once it is bound to a job go
+to the job's driver as ``PrintLines``: collected per turn of the loop, in the order in which they came, with few batches on
+their way at once. A driver that reads slowly makes lines wait here, up to a limit; what is beyond is counted, and the
+driver is told how much it has missed. When the driver is gone nothing is forwarded.
+
+A worker names the task that prints: a line of ASCII 30 (record separator) and a name marks the lines that follow it in
+the same stream, and is itself neither kept nor forwarded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from minray.platform.base import Buffer, PlatformError
+from minray.protocol.base import Address, Done
+from minray.protocol.core_worker import PrintLines
+from minray.rpc.connection import Peers
+
+logger = logging.getLogger(__name__)
+
+TASK_NAME_MARK = "\x1e"
+MAX_LINES_PER_BATCH = 500
+MAX_CHARACTERS_PER_BATCH = 1 << 20
+MAX_UNACKNOWLEDGED_BATCHES = 16
+MAX_WAITING_LINES = 20_000
+"""Per job; what comes beyond is not forwarded (it is in the files)."""
+
+
+class LogSink(Protocol):
+    """An open log file; may raise OSError, for a full disk must not end a raylet."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def close(self) -> None: ...
+
+
+OpenLog = Callable[[str], LogSink]
+"""Opens the log file of a name for appending; may raise OSError."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """Standard output or standard error of one worker."""
+
+    worker_id: bytes
+    is_stderr: bool
+    task_name: str = ""
+    sink: LogSink | None = None
+    """None until the first line is kept."""
+    early: list[str] = field(default_factory=list)
+    """Lines that came before the worker's pid, and with it the file's name, was known."""
+    sequence: int = 0
+    """Of the last batch sent."""
+
+
+@dataclass(slots=True, eq=False)
+class _Source:
+    """One worker."""
+
+    stdout: _Stream
+    stderr: _Stream
+    pid: int = 0
+    job_id: bytes = b""
+    """Empty until its first lease."""
+
+
+@dataclass(slots=True, eq=False)
+class _Outbox:
+    """What waits for one job's driver."""
+
+    driver: Address | None = None
+    """None until the gcs has told about the job."""
+    lines: deque[tuple[int, _Stream, str, str]] = field(default_factory=deque)
+    """Pid, stream, task name, text."""
+    unacknowledged: int = 0
+    dropped: int = 0
+    """Lines not forwarded since the driver was last told so."""
+    gone: bool = False
+    """The driver is dead, or the job over: nothing is forwarded any more."""
+    is_scheduled: bool = False
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    """Resolved when nothing waits and nothing is on its way."""
+
+
+class LogMonitor:
+    """All output of the workers of one node."""
+
+    def __init__(self, peers: Peers, node_id: bytes, node_ip: str, log_dir: str, open_log: OpenLog | None) -> None:
+        self._peers = peers
+        self._node_id = node_id
+        self._node_ip = node_ip
+        self._log_dir = log_dir
+        self._open_log = open_log
+        self._sources: dict[bytes, _Source] = {}
+        self._outboxes: dict[bytes, _Outbox] = {}
+        self._unkept = 0
+        """Lines that could not be written to a file; the first one is complained about."""
+
+    # --- Workers -------------------------------------------------------------------------------------------------------
+
+    def on_output(self, worker_id: bytes, stream_name: str, line: str) -> None:
+        source = self._source(worker_id)
+        stream = source.stderr if stream_name == "stderr" else source.stdout
+        if line.startswith(TASK_NAME_MARK):
+            stream.task_name = line[1:]
+            return
+        self._keep(source, stream, line)
+        if source.job_id:
+            self._queue(source, stream, line)
+
+    def on_started(self, worker_id: bytes, pid: int) -> None:
+        source = self._source(worker_id)
+        source.pid = pid
+        for stream in (source.stdout, source.stderr):
+            early, stream.early = stream.early, []
+            for line in early:
+                self._keep(source, stream, line)
+
+    def on_bound(self, worker_id: bytes, job_id: bytes) -> None:
+        """From now on its output belongs to this job."""
+        self._source(worker_id).job_id = job_id
+
+    def on_exit(self, worker_id: bytes) -> None:
+        source = self._sources.pop(worker_id, None)
+        for stream in (source.stdout, source.stderr) if source is not None else ():
+            if stream.sink is not None:
+                with suppress(OSError):
+                    stream.sink.close()
+
+    def task_name(self, worker_id: bytes) -> str:
+        """The task that the worker named last; empty if it has named none."""
+        source = self._sources.get(worker_id)
+        return source.stdout.task_name if source is not None else ""
+
+    def _source(self, worker_id: bytes) -> _Source:
+        source = self._sources.get(worker_id)
+        if source is None:
+            source = _Source(_Stream(worker_id, False), _Stream(worker_id, True))
+            self._sources[worker_id] = source
+        return source
+
+    def _keep(self, source: _Source, stream: _Stream, line: str) -> None:
+        if self._open_log is None:
+            return
+        if not source.pid:
+            stream.early.append(line)
+            return
+        try:
+            if stream.sink is None:
+                suffix = "err" if stream.is_stderr else "out"
+                stream.sink = self._open_log(f"worker-{stream.worker_id.hex()}-{source.pid}.{suffix}")
+            stream.sink.write(line + "\n")
+        except OSError as error:
+            if self._unkept == 0:
+                logger.error("the output of workers cannot be kept in %s: %s", self._log_dir, error)
+            self._unkept += 1
+
+    # --- Drivers -------------------------------------------------------------------------------------------------------
+
+    def on_job(self, job_id: bytes, driver: Address, is_running: bool) -> None:
+        outbox = self._outboxes.setdefault(job_id, _Outbox())
+        outbox.driver = driver
+        if is_running:
+            self._pump(outbox)
+        else:
+            self._drop(outbox)
+
+    async def flush(self, job_id: bytes) -> None:
+        """Return when all that the job's workers are known to have written has reached its driver, or cannot."""
+        await asyncio.sleep(0)  # what has arrived at this process is read in this turn of the loop
+        outbox = self._outboxes.get(job_id)
+        if outbox is not None and (outbox.lines or outbox.unacknowledged):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            outbox.waiters.append(waiter)
+            await waiter
+
+    def close(self) -> None:
+        for worker_id in list(self._sources):
+            self.on_exit(worker_id)
+
+    def _queue(self, source: _Source, stream: _Stream, line: str) -> None:
+        outbox = self._outboxes.setdefault(source.job_id, _Outbox())
+        if outbox.gone or len(outbox.lines) >= MAX_WAITING_LINES:
+            outbox.dropped += 1
+            return
+        if outbox.dropped:
+            note = f"[{outbox.dropped} lines were not forwarded; they are in {self._log_dir}]"
+            outbox.lines.append((source.pid, stream, "", note))
+            outbox.dropped = 0
+        outbox.lines.append((source.pid, stream, stream.task_name, line))
+        if not outbox.is_scheduled:
+            outbox.is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump, outbox)
+
+    def _pump(self, outbox: _Outbox) -> None:
+        outbox.is_scheduled = False
+        while outbox.driver is not None and outbox.lines and outbox.unacknowledged < MAX_UNACKNOWLEDGED_BATCHES:
+            batch = self._next_batch(outbox)
+            outbox.unacknowledged += 1
+
+            def on_answer(reply: Done | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
+                outbox.unacknowledged -= 1
+                if error is not None:
+                    self._drop(outbox)
+                self._pump(outbox)
+
+            self._peers.to(outbox.driver).send(batch, on_answer)
+        if not outbox.unacknowledged and not outbox.lines:
+            waiters, outbox.waiters = outbox.waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _next_batch(self, outbox: _Outbox) -> PrintLines:
+        """The longest run of lines of one stream from the front of the queue, within limits."""
+        pid, stream, _, _ = outbox.lines[0]
+        lines: list[tuple[str, str]] = []
+        characters = 0
+        while outbox.lines and outbox.lines[0][1] is stream and len(lines) < MAX_LINES_PER_BATCH:
+            _, _, task_name, text = outbox.lines[0]
+            characters += len(text)
+            if lines and characters > MAX_CHARACTERS_PER_BATCH:
+                break
+            lines.append((task_name, text))
+            outbox.lines.popleft()
+        stream.sequence += 1
+        return PrintLines(self._node_id, self._node_ip, pid, stream.is_stderr, lines, stream.sequence)
+
+    def _drop(self, outbox: _Outbox) -> None:
+        """The driver does not listen any more."""
+        if outbox.lines:
+            logger.info("%d lines were not forwarded: their driver is gone", len(outbox.lines))
+        outbox.gone = True
+        outbox.dropped += len(outbox.lines)
+        outbox.lines.clear()
+        self._pump(outbox)

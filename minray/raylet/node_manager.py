@@ -1,0 +1,151 @@
+"""What a raylet answers: one handler per message, each a few lines around the lease broker.
+
+Ray: src/ray/raylet/node_manager.h (class NodeManager)
+
+A handler checks nothing that the broker knows better; it names what is asked and shapes the answer. The few that wait are
+``async``: for the death of a lease's worker, and for output to reach its driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from minray.common.config import RayletConfig
+from minray.platform.base import Platform
+from minray.protocol.base import DONE, Address, Done
+from minray.protocol.gcs import CheckAlive
+from minray.protocol.raylet import (
+    CancelWorkerLease,
+    ExplainLease,
+    FlushLogs,
+    GetLeaseFailure,
+    GetNodeStats,
+    KillWorker,
+    LeaseExplanation,
+    LeaseFailure,
+    LeaseReply,
+    NodeStats,
+    NotifyWorkerBlocked,
+    ReapJob,
+    RegisterDriver,
+    RegisterDriverReply,
+    RegisterWorker,
+    RegisterWorkerReply,
+    RequestWorkerLease,
+    ReturnWorkerLease,
+    Shutdown,
+)
+from minray.raylet.explanations import Explanations
+from minray.raylet.lease_broker import LeaseBroker
+from minray.raylet.log_monitor import LogMonitor
+from minray.rpc.service import Call
+
+FLUSH_TIMEOUT_S = 2.0
+"""A driver that is too busy to print does not hold up its own shutdown for longer."""
+
+
+class NodeManager:
+    """The service of a raylet."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        config: RayletConfig,
+        address: Callable[[], Address],
+        broker: LeaseBroker,
+        log_monitor: LogMonitor,
+        on_shutdown: Callable[[str], None],
+    ) -> None:
+        self._platform = platform
+        self._config = config
+        self._address = address
+        """Where this raylet is reached; known once it listens."""
+        self._broker = broker
+        self._log_monitor = log_monitor
+        self._on_shutdown = on_shutdown
+        self._explanations = Explanations(broker, log_monitor)
+
+    # --- Leases --------------------------------------------------------------------------------------------------------
+
+    def handle_RequestWorkerLease(self, request: RequestWorkerLease, call: Call) -> LeaseReply | None:
+        return self._broker.request(request, call)
+
+    def handle_ReturnWorkerLease(self, request: ReturnWorkerLease, call: Call) -> Done:
+        self._broker.give_back(request.lease_id, request.kill_worker, request.reason)
+        return DONE
+
+    def handle_CancelWorkerLease(self, request: CancelWorkerLease, call: Call) -> Done:
+        self._broker.cancel(request.lease_id)
+        return DONE
+
+    def handle_KillWorker(self, request: KillWorker, call: Call) -> Done:
+        self._broker.kill(request.lease_id, request.reason)
+        return DONE
+
+    async def handle_GetLeaseFailure(self, request: GetLeaseFailure, call: Call) -> LeaseFailure:
+        end = self._broker.end_of(request.lease_id)
+        if isinstance(end, LeaseFailure):
+            return end
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                return await end
+        except TimeoutError:
+            return LeaseFailure(known=True, dead=False)
+
+    def handle_ExplainLease(self, request: ExplainLease, call: Call) -> LeaseExplanation:
+        return LeaseExplanation(self._explanations.explain(request.lease_id, asyncio.get_running_loop().time()))
+
+    # --- Workers and drivers -------------------------------------------------------------------------------------------
+
+    def handle_RegisterWorker(self, request: RegisterWorker, call: Call) -> RegisterWorkerReply:
+        accepted = self._broker.on_registered(request.address, request.pid)
+        return RegisterWorkerReply(self._config.node_name, "" if accepted else "this node does not wait for this worker")
+
+    def handle_NotifyWorkerBlocked(self, request: NotifyWorkerBlocked, call: Call) -> Done:
+        self._broker.on_blocked(request.worker_id, request.sequence, request.blocked)
+        return DONE
+
+    def handle_RegisterDriver(self, request: RegisterDriver, call: Call) -> RegisterDriverReply:
+        config = self._config
+        return RegisterDriverReply(
+            node_id=config.node_id,
+            node_ip=config.node_ip,
+            node_name=config.node_name,
+            gcs_endpoint=config.gcs_endpoint,
+            socket_dir=config.socket_dir,
+            session_dir=config.session_dir,
+            tcp_host=config.tcp_host,
+            address=self._address(),
+        )
+
+    def handle_ReapJob(self, request: ReapJob, call: Call) -> Done:
+        self._broker.on_job_finished(request.job_id)
+        return DONE
+
+    async def handle_FlushLogs(self, request: FlushLogs, call: Call) -> Done:
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self._log_monitor.flush(request.job_id)
+        except TimeoutError:
+            return DONE
+        return DONE
+
+    # --- The node ------------------------------------------------------------------------------------------------------
+
+    def handle_GetNodeStats(self, request: GetNodeStats, call: Call) -> NodeStats:
+        return NodeStats(
+            self._config.node_id,
+            self._platform.processes.pid,
+            self._broker.local.total,
+            self._broker.available(),
+            self._explanations.workers(),
+            self._explanations.pending(asyncio.get_running_loop().time()),
+        )
+
+    def handle_CheckAlive(self, request: CheckAlive, call: Call) -> Done:
+        return DONE
+
+    def handle_Shutdown(self, request: Shutdown, call: Call) -> Done:
+        self._on_shutdown(request.reason)
+        return DONE

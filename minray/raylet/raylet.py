@@ -1,0 +1,292 @@
+"""One node of a cluster: puts the rooms of a raylet together, joins the gcs, and ends.
+
+Ray: src/ray/raylet/raylet.h, main.cc
+
+A raylet listens, starts its first workers, registers, and then follows four channels of the gcs: nodes and what they have
+free (for spilling), deaths of processes and ends of jobs (for taking leases back). It ends when it is asked to, when the
+gcs refuses it (it was declared dead: S3), or after a minute without the gcs (G111). Its workers end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from minray.common.config import RayletConfig, worker_endpoint
+from minray.platform.base import Buffer, Listener, Platform, PlatformError
+from minray.protocol.base import Address, Done, decode
+from minray.protocol.gcs import (
+    JOBS,
+    NODES,
+    RESOURCES,
+    WORKER_DEATHS,
+    JobInfo,
+    NodeInfo,
+    NodeResources,
+    Poll,
+    PollReply,
+    RegisterNode,
+    ReportWorkerDeath,
+    UnregisterNode,
+    WorkerDeath,
+)
+from minray.raylet.lease_broker import LeaseBroker
+from minray.raylet.log_monitor import LogMonitor, OpenLog
+from minray.raylet.node_manager import NodeManager
+from minray.raylet.resource_reporter import ResourceReporter
+from minray.rpc.connection import Peers, PeerUnreachable
+from minray.rpc.pubsub import Subscription
+from minray.rpc.service import Dispatcher
+
+logger = logging.getLogger(__name__)
+
+FAREWELL_TIMEOUT_S = 1.0
+"""How long an ending raylet tries to tell the gcs so."""
+
+
+class Raylet:
+    """The raylet process."""
+
+    address: Address
+    """Where this raylet is reached; set when ``start`` has begun to listen."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        config: RayletConfig,
+        open_log: OpenLog | None = None,
+        remove_socket: Callable[[str], None] | None = None,
+    ) -> None:
+        """``open_log`` opens the log files of workers; None keeps no output.
+
+        ``remove_socket`` removes what a process of this node that was killed has left at its endpoint.
+        """
+        system = config.system_config
+        endpoint = f"{config.socket_dir}/raylet"
+        self._platform = platform
+        self._config = config
+        self._remove_socket = remove_socket
+        self._peers = Peers(platform, config.node_id, system.rpc_reconnect_timeout_s)
+        self._gcs = self._peers.at(
+            config.gcs_endpoint, reconnect_timeout_s=system.gcs_rpc_server_reconnect_timeout_s, may_restart=True
+        )
+        self._raylets: dict[bytes, Address] = {config.node_id: Address(config.node_id, config.node_id, endpoint)}
+        """Where the raylets of all nodes are reached, dead ones too: somebody may have been sent there just before."""
+        log_dir = f"{config.session_dir}/logs"
+        self._log_monitor = LogMonitor(self._peers, config.node_id, config.node_ip, log_dir, open_log)
+        self._broker = LeaseBroker(
+            platform,
+            config,
+            endpoint,
+            self._peers,
+            self._log_monitor,
+            address_of_raylet=self._raylets.__getitem__,
+            on_change=self._on_change,
+            on_worker_death=self._report_worker_death,
+            on_unknown_nodes=self._confirm_nodes,
+        )
+        node_manager = NodeManager(
+            platform, config, lambda: self.address, self._broker, self._log_monitor, self._on_shutdown
+        )
+        self._dispatcher = Dispatcher(node_manager)
+        self._reporter = ResourceReporter(
+            self._gcs,
+            self._read_resources,
+            self._end,
+            period_s=system.raylet_report_resources_period_milliseconds / 1000,
+            heartbeat_s=system.health_check_period_ms / 1000,
+            patience_s=system.gcs_rpc_server_reconnect_timeout_s,
+        )
+        self._subscriptions = [
+            Subscription(self._gcs, NODES, self._on_node),
+            Subscription(self._gcs, RESOURCES, self._on_resources),
+            Subscription(self._gcs, WORKER_DEATHS, self._on_worker_death),
+            Subscription(self._gcs, JOBS, self._on_job),
+        ]
+        self._listeners: list[Listener] = []
+        self._confirming = False
+        """Whether the gcs was asked for all its nodes and has not answered yet."""
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = asyncio.Event()
+        self.reason = ""
+        """Why it ended, or is ending; empty as long as it goes on."""
+
+    # --- Beginning and end ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Return when the node has joined, or ends because it may not. Raises PlatformError if it cannot listen."""
+        await self._listen()
+        self._broker.advance()
+        node = NodeInfo(
+            node_id=self._config.node_id,
+            name=self._config.node_name,
+            ip=self._config.node_ip,
+            hostname=self._platform.host.hostname,
+            address=self.address,
+            resources_total=self._config.resources,
+            labels=self._config.labels,
+            is_head=self._config.is_head,
+            pid=self._platform.processes.pid,
+            session_dir=self._config.session_dir,
+        )
+        self._gcs.on_death = self._on_gcs_lost
+        refused = await self._register(node)
+        if self._closing is not None:
+            return
+        if refused:
+            self._end(f"refused by the gcs: {refused}")
+            return
+        for subscription in self._subscriptions:
+            subscription.start()
+        self._reporter.start()
+
+    async def _register(self, node: NodeInfo) -> str:
+        """Returns why the node may not join, or nothing; also when the raylet has ended meanwhile."""
+        loop = asyncio.get_running_loop()
+        registering = loop.create_task(self._gcs.call(RegisterNode(node)), name="register_node")
+        closed = loop.create_task(self._closed.wait(), name="wait_closed")
+        await asyncio.wait((registering, closed), return_when=asyncio.FIRST_COMPLETED)
+        for task in (registering, closed):
+            task.cancel()
+        try:
+            reply = await registering
+        except PlatformError as error:
+            return str(error)
+        except asyncio.CancelledError:
+            return ""
+        self._gcs.may_restart = reply.may_restart
+        return reply.refused
+
+    async def _listen(self) -> None:
+        config, network = self._config, self._platform.network
+        unix = await network.listen(f"{config.socket_dir}/raylet", config.node_id, self._dispatcher)
+        self._listeners.append(unix)
+        tcp_endpoint = ""
+        if config.tcp_host:
+            tcp = await network.listen(f"tcp:{config.tcp_host}:{config.tcp_port}", config.node_id, self._dispatcher)
+            self._listeners.append(tcp)
+            tcp_endpoint = tcp.endpoint
+        self.address = Address(config.node_id, config.node_id, unix.endpoint, tcp_endpoint)
+        self._raylets[config.node_id] = self.address
+
+    async def wait_closed(self) -> str:
+        """Return when it has ended: why."""
+        await self._closed.wait()
+        return self.reason
+
+    async def close(self, reason: str) -> None:
+        """Kill the workers, tell the gcs, and end."""
+        self._end(reason)
+        await self._closed.wait()
+
+    def _end(self, reason: str) -> None:
+        if self._closing is None:
+            self.reason = reason
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="close_raylet")
+
+    def _on_shutdown(self, reason: str) -> None:
+        self._end(f"asked to shut down: {reason}" if reason else "asked to shut down")
+
+    def _on_gcs_lost(self, death: PeerUnreachable) -> None:
+        patience_s = self._config.system_config.gcs_rpc_server_reconnect_timeout_s
+        self._end(f"the gcs was not reached for {patience_s:g} s" if self._gcs.may_restart else f"the gcs is gone: {death}")
+
+    async def _close(self) -> None:
+        self._reporter.close()
+        for subscription in self._subscriptions:
+            subscription.close()
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(
+            loop.create_task(self._broker.close(), name="close_workers"),
+            loop.create_task(self._say_farewell(), name="unregister_node"),
+        )
+        self._dispatcher.close()
+        self._log_monitor.close()
+        for listener in self._listeners:
+            await listener.close()
+        self._peers.close()
+        self._closed.set()
+
+    async def _say_farewell(self) -> None:
+        if self._gcs.death is not None:
+            return
+        try:
+            async with asyncio.timeout(FAREWELL_TIMEOUT_S):
+                await self._gcs.call(UnregisterNode(self._config.node_id, self.reason))
+        except (TimeoutError, PlatformError):
+            return
+
+    # --- To the gcs ----------------------------------------------------------------------------------------------------
+
+    def _on_change(self) -> None:
+        self._reporter.changed()
+
+    def _read_resources(self, version: int) -> NodeResources:
+        broker = self._broker
+        return NodeResources(
+            self._config.node_id, version, self._config.resources, broker.available(), broker.pending()
+        )
+
+    def _report_worker_death(self, death: WorkerDeath) -> None:
+        def on_answer(reply: Done | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
+            if error is not None:
+                logger.warning("the death of a worker (%s) could not be reported: %s", death.cause, error)
+
+        self._gcs.send(ReportWorkerDeath(death), on_answer)
+
+    def _confirm_nodes(self, node_ids: list[bytes]) -> None:
+        """Somebody wants a node that we have not heard of: perhaps it has just joined."""
+        if self._confirming:
+            return
+        self._confirming = True
+
+        def on_answer(reply: PollReply | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
+            for key, value in reply.entries if reply is not None else ():
+                self._on_node(key, value)
+            self._confirming = False
+            if reply is not None:
+                self._broker.cluster.on_nodes_confirmed(node_ids)
+                self._broker.advance()
+
+        self._gcs.send(Poll(NODES, b"", 0, 0.0), on_answer)
+
+    # --- From the gcs --------------------------------------------------------------------------------------------------
+
+    def _on_node(self, key: bytes, value: bytes | None) -> None:
+        nodes = self._broker.nodes
+        if value is None:
+            nodes.on_node_forgotten(key)
+        else:
+            node = decode(NodeInfo, value)
+            if key == self._config.node_id:
+                if not node.alive:
+                    self._end(f"refused by the gcs: {node.death_cause or 'it was declared dead'}")
+                return
+            self._raylets[key] = node.address
+            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause)
+            if not node.alive:
+                self._peers.on_death_of(node.address.worker_id, node.death_cause)
+                self._broker.on_node_death(key, node.death_cause)
+        self._broker.advance()
+
+    def _on_resources(self, key: bytes, value: bytes | None) -> None:
+        if value is not None:
+            resources = decode(NodeResources, value)
+            self._broker.nodes.on_resources(key, resources.version, resources.available)
+            self._broker.advance()
+
+    def _on_worker_death(self, key: bytes, value: bytes | None) -> None:
+        death = decode(WorkerDeath, value) if value is not None else None
+        self._broker.on_owner_death(key, death is not None, death.cause if death is not None else "")
+        if death is not None and death.node_id == self._config.node_id and self._remove_socket is not None:
+            self._remove_socket(worker_endpoint(self._config.socket_dir, key))
+
+    def _on_job(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            return
+        job = decode(JobInfo, value)
+        is_running = not job.end_time
+        self._log_monitor.on_job(key, job.driver, is_running)
+        if not is_running:
+            self._broker.on_job_finished(key)

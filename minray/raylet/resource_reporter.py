@@ -1,0 +1,96 @@
+"""Telling the gcs what this node has free, and noticing when the gcs cannot be told.
+
+Ray: src/ray/ray_syncer/ray_syncer.h, src/ray/raylet/node_manager.cc (RecordMetrics, gcs reconnection)
+
+The first report goes at once; then one on each change, at most one per period; and one now and then without a change,
+because a report is also the node's proof of life and the way it learns that it was declared dead. When no report has been
+answered for a minute the node ends (G111): it cannot tell a partition from a gcs that is being restarted, but by then
+whoever can has declared it dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from minray.platform.base import RemoteFailure
+from minray.protocol.gcs import NodeResources, ReportResources
+from minray.rpc.connection import Peer, PeerUnreachable
+
+logger = logging.getLogger(__name__)
+
+FAILURE_PAUSE_S = 1.0
+
+
+class ResourceReporter:
+    """One loop: wait for a change, report, pause."""
+
+    def __init__(
+        self,
+        gcs: Peer,
+        read: Callable[[int], NodeResources],
+        on_end: Callable[[str], None],
+        *,
+        period_s: float,
+        heartbeat_s: float,
+        patience_s: float,
+    ) -> None:
+        self._gcs = gcs
+        self._read = read
+        """Makes the report of a given version."""
+        self._on_end = on_end
+        """Told why this node must end: refused by the gcs, or without it for too long."""
+        self._period_s = period_s
+        self._heartbeat_s = heartbeat_s
+        self._patience_s = patience_s
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="report_resources")
+
+    def changed(self) -> None:
+        """Something may have changed."""
+        self._changed.set()
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        last: NodeResources | None = None
+        version = 0
+        answered_at = loop.time()
+        while True:
+            self._changed.clear()
+            report = self._read(version + 1)
+            is_news = last is None or (report.available, report.pending) != (last.available, last.pending)
+            if is_news or loop.time() >= answered_at + self._heartbeat_s:
+                version, last = version + 1, report
+                try:
+                    async with asyncio.timeout_at(answered_at + self._patience_s):
+                        reply = await self._gcs.call(ReportResources(report))
+                except (TimeoutError, PeerUnreachable):
+                    self._on_end(f"the gcs was not reached for {self._patience_s:g} s")
+                    return
+                except RemoteFailure as failure:
+                    logger.warning("the gcs could not take a report: %s", failure)
+                    last = None
+                    await asyncio.sleep(FAILURE_PAUSE_S)
+                    continue
+                if reply.refused:
+                    self._on_end(f"refused by the gcs: {reply.refused}")
+                    return
+                answered_at = loop.time()
+                await asyncio.sleep(self._period_s)
+            await self._wait(answered_at + self._heartbeat_s)
+
+    async def _wait(self, deadline: float) -> None:
+        """Until something changes, at the latest until then."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._changed.wait()
+        except TimeoutError:
+            return

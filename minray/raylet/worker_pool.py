@@ -1,0 +1,319 @@
+"""The worker processes of a node: which exist, which lease each serves, when to start one and when to let one go.
+
+Ray: src/ray/raylet/worker_pool.h
+
+A pure machine: events in, effects out; ``assign`` is called after every change. ``worker_processes`` does the starting,
+asking and killing.
+
+Rules
+  * A worker is unspecialised until its first lease, which binds it to a job and a runtime environment for good; no other
+    pair ever sees it. Among fitting idle workers the newest idle is taken: it is warm, and the others can be reaped.
+  * At most one worker per CPU (at least two) is starting at once. A failed start (no process, no registration, death
+    before it) slows down the next one; after a few in a row, leases that no living worker can serve fail with the reason.
+  * Reaping is a request: a worker that owns objects refuses and goes to the young end of the list (G64). Workers of a
+    finished job have no choice.
+
+Left out: workers dedicated to actors; they come with actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from minray.common.state_table import NEW, StateMachine
+from minray.common.task_spec import RuntimeEnv
+from minray.protocol.base import Address
+
+STARTING, IDLE, LEASED, EXITING, DYING, DEAD = "STARTING", "IDLE", "LEASED", "EXITING", "DYING", "DEAD"
+"""EXITING: it was asked to end and may refuse. DYING: it is being killed. DEAD: its end was seen."""
+
+WORKER_STATES: Mapping[str, tuple[str, ...]] = {
+    NEW: (STARTING,),
+    STARTING: (IDLE, DYING, DEAD),
+    IDLE: (LEASED, EXITING, DYING, DEAD),
+    LEASED: (IDLE, EXITING, DYING, DEAD),
+    EXITING: (IDLE, DYING, DEAD),
+    DYING: (DEAD,),
+    DEAD: (NEW,),
+}
+
+MAX_STARTS_IN_A_ROW_FAILED = 5
+START_BACKOFF_FIRST_S = 0.1
+START_BACKOFF_MAX_S = 5.0
+ASK_AGAIN_S = 1.0
+"""How long a worker that may not be used again, but refuses to go, is left alone."""
+
+Binding = tuple[bytes, RuntimeEnv]
+"""A job and a runtime environment."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One worker process."""
+
+    worker_id: bytes
+    started_at: float
+    pid: int = 0
+    """0 until it has registered."""
+    address: Address | None = None
+    """None until it has registered."""
+    binding: Binding | None = None
+    """None: unspecialised. Never changes once it is set."""
+    lease_id: bytes = b""
+    """The lease that it serves, or served when it was doomed."""
+    idle_since: float = 0.0
+    block_sequence: int = 0
+    """Of the last NotifyWorkerBlocked that counted."""
+    retired: bool = False
+    """It has used up its calls: it ends when it agrees to, and is never leased again."""
+    doom: str = ""
+    """Why it is being killed."""
+
+
+@dataclass(slots=True)
+class Actions:
+    """What is to be done after a change."""
+
+    matches: list[tuple[bytes, Worker]] = field(default_factory=list)
+    """Lease id and the worker that now serves it."""
+    starts: list[Worker] = field(default_factory=list)
+    kills: list[Worker] = field(default_factory=list)
+    failures: list[tuple[bytes, str]] = field(default_factory=list)
+    """Lease ids that get no worker, and why."""
+    wake_at: float | None = None
+    """Call ``assign`` again at this time, even if nothing changes."""
+
+    def wake_no_later_than(self, when: float) -> None:
+        self.wake_at = when if self.wake_at is None else min(self.wake_at, when)
+
+
+class WorkerPool:
+    """All workers of a node, and the leases that wait for one."""
+
+    def __init__(
+        self,
+        states: StateMachine,
+        *,
+        cpus: int,
+        prestart: int,
+        register_timeout_s: float,
+        new_id: Callable[[], bytes],
+    ) -> None:
+        self.workers: dict[bytes, Worker] = {}
+        """Those not yet forgotten; DEAD ones are forgotten at once."""
+        self._states = states
+        self._max_starting = max(2, cpus)
+        self._register_timeout_s = register_timeout_s
+        self._new_id = new_id
+        self._waiting: dict[bytes, Binding] = {}
+        """Leases without a worker, oldest first."""
+        self._failures_before: dict[bytes, int] = {}
+        """How many starts had failed when a lease began to wait."""
+        self._idle: dict[bytes, Worker] = {}
+        """Oldest idle first."""
+        self._starting: dict[bytes, Worker] = {}
+        """Oldest first."""
+        self._prestart = prestart
+        """How many more workers to start although nobody waits for them yet."""
+        self._failed_starts = 0
+        """In a row."""
+        self._all_failed_starts = 0
+        self._last_failure = ""
+        self._last_failure_at = -1.0
+        self._start_at = 0.0
+        """No worker is started before this time."""
+        self._finished_jobs: dict[bytes, None] = {}
+
+    # --- Leases --------------------------------------------------------------------------------------------------------
+
+    def request(self, lease_id: bytes, binding: Binding) -> None:
+        """A lease needs a worker."""
+        self._waiting[lease_id] = binding
+        self._failures_before[lease_id] = self._all_failed_starts
+
+    def cancel(self, lease_id: bytes) -> None:
+        self._waiting.pop(lease_id, None)
+        self._failures_before.pop(lease_id, None)
+
+    def expect(self, count: int, binding: Binding) -> None:
+        """Beside those that wait, so many more leases are likely soon: have workers ready for them."""
+        ready = sum(1 for worker in self._idle.values() if worker.binding in (None, binding))
+        self._prestart = max(self._prestart, count + len(self._waiting) - ready - len(self._starting))
+
+    def release(self, worker: Worker, now: float) -> None:
+        """Its lease is over, and it can serve another."""
+        self._make_idle(worker, now)
+
+    def retire(self, worker: Worker, now: float) -> None:
+        """Its lease is over, and it may not serve another: the caller asks it to end, and ``reap`` asks again."""
+        worker.lease_id, worker.idle_since, worker.retired = b"", now, True
+        self._states.set(worker.worker_id, EXITING)
+
+    def doom(self, worker: Worker, reason: str) -> None:
+        """It must be killed, whatever it does. The caller kills it; harmless when that was already done."""
+        if self._states.get(worker.worker_id) != DYING:
+            self._states.set(worker.worker_id, DYING)
+            worker.doom = reason
+            self._idle.pop(worker.worker_id, None)
+            self._starting.pop(worker.worker_id, None)
+
+    # --- What becomes of workers ---------------------------------------------------------------------------------------
+
+    def state(self, worker_id: bytes) -> str:
+        return self._states.get(worker_id)
+
+    def on_registered(self, address: Address, pid: int, now: float) -> bool:
+        """False: nobody waits for this worker, and it should go. A repetition changes nothing."""
+        state = self._states.get(address.worker_id)
+        if state == STARTING:
+            worker = self._starting.pop(address.worker_id)
+            worker.address, worker.pid = address, pid
+            self._failed_starts = 0
+            self._start_at = 0.0
+            self._make_idle(worker, now)
+        return state in (STARTING, IDLE, LEASED, EXITING)
+
+    def on_exit(self, worker_id: bytes, cause: str, now: float) -> Worker:
+        """It is dead, or could not be started; returns what it was. It is forgotten here."""
+        worker = self.workers.pop(worker_id)
+        if self._states.get(worker_id) == STARTING or worker.doom == _NOT_REGISTERED:
+            self._on_start_failed(worker, worker.doom or cause, now)
+        self._idle.pop(worker_id, None)
+        self._starting.pop(worker_id, None)
+        self._states.set(worker_id, DEAD)
+        self._states.set(worker_id, NEW)
+        return worker
+
+    def on_exit_refused(self, worker: Worker, now: float) -> None:
+        """It was asked to end and stays; one that is retired is asked again by ``reap``."""
+        if self._states.get(worker.worker_id) == EXITING and not worker.retired:
+            self._make_idle(worker, now)
+
+    def on_job_finished(self, job_id: bytes) -> None:
+        """The next ``reap`` ends its workers; new leases of it do not come any more."""
+        self._finished_jobs[job_id] = None
+
+    def _make_idle(self, worker: Worker, now: float) -> None:
+        self._states.set(worker.worker_id, IDLE)
+        worker.lease_id, worker.idle_since = b"", now
+        self._idle[worker.worker_id] = worker
+
+    def _on_start_failed(self, worker: Worker, reason: str, now: float) -> None:
+        self._last_failure = reason
+        if worker.started_at <= self._last_failure_at:
+            return  # it was started beside one that has failed: the same trouble, not one more
+        self._failed_starts += 1
+        self._all_failed_starts += 1
+        self._last_failure_at = now
+        self._start_at = now + min(START_BACKOFF_FIRST_S * 2 ** (self._failed_starts - 1), START_BACKOFF_MAX_S)
+
+    # --- Assignment ----------------------------------------------------------------------------------------------------
+
+    def assign(self, now: float) -> Actions:
+        """Match leases with idle workers, start what is missing, give up what takes too long."""
+        actions = Actions()
+        for lease_id, binding in list(self._waiting.items()):
+            worker = self._newest_idle(binding)
+            if worker is not None:
+                self.cancel(lease_id)
+                del self._idle[worker.worker_id]
+                self._states.set(worker.worker_id, LEASED)
+                worker.binding, worker.lease_id = binding, lease_id
+                actions.matches.append((lease_id, worker))
+        self._fail_hopeless(actions)
+        self._give_up_silent(now, actions)
+        self._start_missing(now, actions)
+        return actions
+
+    def _newest_idle(self, binding: Binding) -> Worker | None:
+        """A worker of this binding, else an unspecialised one."""
+        unspecialised = None
+        for worker in reversed(self._idle.values()):
+            if worker.binding == binding:
+                return worker
+            if worker.binding is None and unspecialised is None:
+                unspecialised = worker
+        return unspecialised
+
+    def _fail_hopeless(self, actions: Actions) -> None:
+        if self._failed_starts < MAX_STARTS_IN_A_ROW_FAILED:
+            return
+        alive = [worker for worker in self.workers.values() if self._states.get(worker.worker_id) in (IDLE, LEASED)]
+        for lease_id, binding in list(self._waiting.items()):
+            was_tried = self._failures_before[lease_id] < self._all_failed_starts
+            if was_tried and not any(worker.binding in (None, binding) for worker in alive):
+                self.cancel(lease_id)
+                reason = f"no worker could be started, {self._failed_starts} times in a row: {self._last_failure}"
+                actions.failures.append((lease_id, reason))
+
+    def _give_up_silent(self, now: float, actions: Actions) -> None:
+        for worker in list(self._starting.values()):
+            deadline = worker.started_at + self._register_timeout_s
+            if now >= deadline:
+                self.doom(worker, _NOT_REGISTERED)
+                actions.kills.append(worker)
+            else:
+                actions.wake_no_later_than(deadline)
+                return
+
+    def _start_missing(self, now: float, actions: Actions) -> None:
+        missing = max(len(self._waiting) - len(self._starting), self._prestart)
+        room = self._max_starting - len(self._starting)
+        if missing > 0 and room > 0 and now < self._start_at:
+            actions.wake_no_later_than(self._start_at)
+            return
+        for _ in range(min(missing, room)):
+            worker = Worker(self._new_id(), now)
+            self.workers[worker.worker_id] = self._starting[worker.worker_id] = worker
+            self._states.set(worker.worker_id, STARTING)
+            self._prestart = max(0, self._prestart - 1)
+            actions.starts.append(worker)
+            actions.wake_no_later_than(now + self._register_timeout_s)
+
+    # --- Letting go ----------------------------------------------------------------------------------------------------
+
+    def has_to_reap(self, free_cpus: int) -> bool:
+        """Whether ``reap`` may find something, now or when workers have been idle for longer."""
+        return len(self._idle) > free_cpus or any(
+            worker.retired or self._is_orphan(worker) for worker in self.workers.values()
+        )
+
+    def reap(self, now: float, free_cpus: int, idle_threshold_s: float) -> list[tuple[Worker, bool]]:
+        """Workers to ask whether they would end, and whether they must (their job has finished).
+
+        A worker may go when more are idle than could run something, the oldest idle first.
+        """
+        orphans = [worker for worker in self._idle.values() if self._is_orphan(worker)]
+        excess = len(self._idle) - len(orphans) - free_cpus
+        due = [
+            worker
+            for worker in self._idle.values()
+            if now - worker.idle_since > idle_threshold_s and not self._is_orphan(worker)
+        ]
+        asked = due[: max(0, excess)]
+        for worker in orphans + asked:
+            del self._idle[worker.worker_id]
+            self._states.set(worker.worker_id, EXITING)
+        retired = [
+            worker
+            for worker in self.workers.values()
+            if worker.retired
+            and self._states.get(worker.worker_id) == EXITING
+            and now - worker.idle_since > ASK_AGAIN_S
+        ]
+        for worker in retired:
+            worker.idle_since = now
+        return [(worker, self._is_orphan(worker)) for worker in orphans + asked + retired]
+
+    def _is_orphan(self, worker: Worker) -> bool:
+        return worker.binding is not None and worker.binding[0] in self._finished_jobs
+
+    def describe_wait(self, node: str) -> str:
+        """For people: what a lease without a worker waits for."""
+        if self._failed_starts:
+            return f"no worker could be started on node {node}, {self._failed_starts} times: {self._last_failure}"
+        return f"worker is starting on node {node}"
+
+
+_NOT_REGISTERED = "it did not register in time"

@@ -1,0 +1,193 @@
+"""Which node serves a lease request: this one, another one, or none yet.
+
+Ray: src/ray/raylet/scheduling/cluster_lease_manager.h
+
+Every request goes through ``submit`` and the next ``assign``. It is served here if this is the best node, else spilled
+back: its owner is told whom to ask, and asks there with ``grant_or_reject``. Such a request makes no second hop: it is
+granted, if need be after waiting here, or rejected because somebody else has room, and begins anew at its owner's node.
+
+  * A request that no node can ever hold waits until one joins that can (G100).
+  * Affinity to a node that is alive and can hold it is waited for there; if it is dead or never can, a hard request fails
+    and a soft one goes anywhere (G102). A node that the gcs has not named to us is asked about before it counts as dead.
+  * A request that waits here is offered to another node as soon as that node reports room.
+"""
+
+from __future__ import annotations
+
+from minray.common.resources import ResourceSet, describe, fits
+from minray.common.state_table import NEW, StateMachine
+from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD
+from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
+from minray.scheduling.lease import (
+    REJECT,
+    SPILLBACK,
+    UNSCHEDULABLE,
+    WAITING,
+    Assignment,
+    LeaseRequest,
+    Placement,
+)
+from minray.scheduling.local_lease_manager import LocalLeaseManager
+
+
+class ClusterLeaseManager:
+    """All lease requests of this node that have no lease yet, and the way to one."""
+
+    def __init__(self, nodes: ClusterResourceScheduler, local: LocalLeaseManager, states: StateMachine) -> None:
+        self._nodes = nodes
+        self._local = local
+        self._states = states
+        self._arrived: dict[bytes, LeaseRequest] = {}
+        """Submitted since the last ``assign``."""
+        self._infeasible: dict[bytes, LeaseRequest] = {}
+        """No node can ever hold them."""
+        self._unknown: dict[bytes, LeaseRequest] = {}
+        """They want a node that we have not heard of; ``on_nodes_confirmed`` decides."""
+        self._confirmed: dict[bytes, None] = {}
+        """Nodes that were asked about; those that are unknown all the same do not exist."""
+
+    # --- Events --------------------------------------------------------------------------------------------------------
+
+    def submit(self, request: LeaseRequest) -> None:
+        self._states.set(request.lease_id, WAITING)
+        self._arrived[request.lease_id] = request
+
+    def withdraw(self, lease_id: bytes) -> None:
+        """Forget a WAITING request."""
+        self._states.set(lease_id, NEW)
+        for requests in (self._arrived, self._infeasible, self._unknown):
+            requests.pop(lease_id, None)
+
+    def unknown_nodes(self) -> list[bytes]:
+        """Nodes that somebody wants and nobody has named: ask the gcs, then call ``on_nodes_confirmed``."""
+        return list(dict.fromkeys(request.shape.strategy.node_id for request in self._unknown.values()))
+
+    def on_nodes_confirmed(self, node_ids: list[bytes]) -> None:
+        """The gcs has named all its nodes since these were missed."""
+        self._confirmed.update(dict.fromkeys(node_ids))
+        self._arrived.update(self._unknown)
+        self._unknown.clear()
+
+    # --- Assignment ----------------------------------------------------------------------------------------------------
+
+    def assign(self, now: float) -> Assignment:
+        """Everything that can be decided now; call it after every change."""
+        assignment = Assignment()
+        self._nodes.expire_promises(now)
+        arrived, self._arrived = self._arrived, {}
+        if self._nodes.joined:
+            self._nodes.joined = False
+            arrived = {**self._infeasible, **self._unknown, **arrived}
+            self._infeasible, self._unknown = {}, {}
+        for request in arrived.values():
+            placement = self._place(request, now)
+            if placement is not None:
+                self._states.set(request.lease_id, NEW)
+                assignment.placed.append(placement)
+            elif request.lease_id in self._infeasible:
+                assignment.infeasible.append(request)
+        self._local.assign(now, assignment)
+        self._offer_queued(arrived, now, assignment)
+        return assignment
+
+    def _place(self, request: LeaseRequest, now: float) -> Placement | None:
+        """Queue it here or keep it (None), or say who else has it."""
+        demand, strategy = request.resources, request.shape.strategy
+        if strategy.kind == STRATEGY_AFFINITY:
+            view = self._nodes.get(strategy.node_id)
+            if view is None and strategy.node_id not in self._confirmed:
+                self._unknown[request.lease_id] = request
+                return None
+            if view is not None and view.alive and fits(demand, view.total):
+                return self._send(request, view)
+            if not strategy.soft:
+                return Placement(request, UNSCHEDULABLE, reason=_why_not(strategy.node_id, view, demand))
+        if request.grant_or_reject:
+            return self._grant_or_reject(request, now)
+        best = self._nodes.best_node(demand, spread=strategy.kind == STRATEGY_SPREAD)
+        if best is None:
+            self._infeasible[request.lease_id] = request
+            return None
+        if best is not self._nodes.local and fits(demand, best.available):
+            self._nodes.promise(best, demand, now)
+        return self._send(request, best)
+
+    def _send(self, request: LeaseRequest, view: NodeView) -> Placement | None:
+        if view is self._nodes.local:
+            self._local.enqueue(request)
+            return None
+        if request.grant_or_reject:
+            return Placement(request, REJECT)
+        return Placement(request, SPILLBACK, view.node_id)
+
+    def _grant_or_reject(self, request: LeaseRequest, now: float) -> Placement | None:
+        """The second node asked: here if there is room now or nowhere else, otherwise back to where it came from."""
+        local = self._nodes.local
+        if fits(request.resources, local.total):
+            others = [] if fits(request.resources, local.available) else self._nodes.others_with_room(request.resources)
+            if not others:
+                return self._send(request, local)
+            self._nodes.promise(self._nodes.best_of(others), request.resources, now)
+        return Placement(request, REJECT)
+
+    def _offer_queued(self, arrived: dict[bytes, LeaseRequest], now: float, assignment: Assignment) -> None:
+        """Offer what waits here to other nodes: to those with news everything, to all of them what has just come."""
+        improved, self._nodes.improved = list(self._nodes.improved), {}
+        full: set[tuple[tuple[str, int], ...]] = set()
+        for request in self._local.queued() if improved else arrived.values():
+            among = None if request.lease_id in arrived else improved
+            if not self._local.is_queued(request.lease_id) or self._is_bound_here(request):
+                continue
+            if among is not None and request.shape.resources in full:
+                continue
+            others = self._nodes.others_with_room(request.resources, among)
+            if not others:
+                full.add(request.shape.resources)
+                continue
+            chosen = self._nodes.best_of(others)
+            self._nodes.promise(chosen, request.resources, now)
+            self._local.unqueue(request.lease_id)
+            kind, node_id = (REJECT, b"") if request.grant_or_reject else (SPILLBACK, chosen.node_id)
+            assignment.placed.append(Placement(request, kind, node_id))
+        expiry = self._nodes.next_expiry()
+        if expiry is not None and self._local.queued():
+            assignment.wake_no_later_than(expiry)
+
+    def _is_bound_here(self, request: LeaseRequest) -> bool:
+        strategy = request.shape.strategy
+        return strategy.kind == STRATEGY_AFFINITY and strategy.node_id == self._nodes.local.node_id
+
+    # --- People want to know -------------------------------------------------------------------------------------------
+
+    def infeasible(self) -> list[LeaseRequest]:
+        return list(self._infeasible.values())
+
+    def waiting(self) -> list[LeaseRequest]:
+        """All requests in state WAITING."""
+        return [*self._arrived.values(), *self._infeasible.values(), *self._unknown.values()]
+
+    def why_infeasible(self, demand: ResourceSet) -> str:
+        """A sentence for people: which need no node can meet (G100)."""
+        needs = f"needs {describe(demand)}; "
+        most: dict[str, int] = {}
+        for view in self._nodes.alive():
+            for name, amount in view.total.items():
+                most[name] = max(most.get(name, 0), amount)
+        nowhere = [name for name in demand if not most.get(name)]
+        if nowhere:
+            return f"{needs}no node has {' or '.join(nowhere)}"
+        short = {name: most[name] for name, amount in demand.items() if most[name] < amount}
+        if short:
+            return f"{needs}the most that a node has is {describe(short)}"
+        return f"{needs}no single node has all of it"
+
+
+def _why_not(node_id: bytes, view: NodeView | None, demand: ResourceSet) -> str:
+    """Why hard affinity to a node cannot be (G102)."""
+    if view is None:
+        return f"node affinity: there is no node {node_id.hex()}"
+    if not view.alive:
+        cause = f" ({view.death_cause})" if view.death_cause else ""
+        return f"node affinity: node {view.name or node_id.hex()} ({node_id.hex()}) is dead{cause}"
+    total = {name: view.total.get(name, 0) for name in demand}
+    return f"node affinity: node {view} can never hold {describe(demand)}; it has {describe(total)} in all"

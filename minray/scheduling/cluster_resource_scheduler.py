@@ -1,0 +1,153 @@
+"""What every node has and has free, as far as this node knows, and the choice among them.
+
+Ray: src/ray/raylet/scheduling/cluster_resource_scheduler.h, cluster_resource_manager.h
+
+The view of the other nodes is always a little old. Where a request was just spilled to, its resources count as taken
+("promised") until that node reports again or a moment has passed; otherwise a burst of requests would all be sent to one
+free CPU. The node itself is not in doubt: its view is the local lease manager's own account, live.
+
+A node is known once the gcs has named it; reports of a node that is not known yet are kept until it is. Death is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from minray.common.ids import short
+from minray.common.resources import ResourceSet, fits, subtract
+from minray.scheduling import policy
+
+PROMISE_S = 0.2
+"""Two reporting periods: by then the node has told what it really has free."""
+
+
+@dataclass(slots=True)
+class NodeView:
+    """One node, seen from here."""
+
+    node_id: bytes
+    name: str = ""
+    known: bool = False
+    """The gcs has named it."""
+    alive: bool = False
+    death_cause: str = ""
+    total: ResourceSet = field(default_factory=dict)
+    available: ResourceSet = field(default_factory=dict)
+    """What it reported last, less what was promised since."""
+    reported: ResourceSet | None = None
+    """What it reported last; None before the first report, when all of it counts as free."""
+    version: int = -1
+    """Of the last report; an older one is ignored."""
+    promised_until: float | None = None
+    """When promises made since the last report are forgotten."""
+
+    def __str__(self) -> str:
+        return self.name or short(self.node_id)
+
+
+class ClusterResourceScheduler:
+    """All nodes, and which of them should get a request."""
+
+    def __init__(
+        self,
+        local: NodeView,
+        *,
+        spread_threshold: float,
+        top_k_fraction: float,
+        random: Callable[[], float],
+    ) -> None:
+        self.local = local
+        """This node; its ``available`` is the local lease manager's own dict."""
+        self._views: dict[bytes, NodeView] = {local.node_id: local}
+        self._spread_threshold = spread_threshold
+        self._top_k_fraction = top_k_fraction
+        self._random = random
+        self._last_spread = b""
+        """The node that the last SPREAD request went to."""
+        self.improved: dict[bytes, None] = {}
+        """Other nodes that may have more room than when the queued requests were last offered to them."""
+        self.joined = False
+        """Whether a node has come or gone since the requests without a node were last looked at."""
+
+    # --- News ----------------------------------------------------------------------------------------------------------
+
+    def on_node(self, node_id: bytes, name: str, total: Mapping[str, int], alive: bool, death_cause: str) -> None:
+        view = self._views.setdefault(node_id, NodeView(node_id))
+        if view is self.local or (view.known and not view.alive):
+            return
+        self.joined = True
+        view.known, view.alive, view.death_cause = True, alive, death_cause
+        view.name, view.total = name, dict(total)
+        if view.reported is None:
+            view.available = dict(total)
+        self.improved[node_id] = None
+
+    def on_node_forgotten(self, node_id: bytes) -> None:
+        if node_id != self.local.node_id and self._views.pop(node_id, None) is not None:
+            self.joined = True
+
+    def on_resources(self, node_id: bytes, version: int, available: Mapping[str, int]) -> None:
+        view = self._views.setdefault(node_id, NodeView(node_id))
+        if view is self.local or version <= view.version:
+            return
+        view.version, view.reported, view.available = version, dict(available), dict(available)
+        view.promised_until = None
+        self.improved[node_id] = None
+
+    def expire_promises(self, now: float) -> None:
+        for view in self._views.values():
+            if view.promised_until is not None and view.promised_until <= now:
+                view.available = dict(view.total if view.reported is None else view.reported)
+                view.promised_until = None
+                self.improved[view.node_id] = None
+
+    def next_expiry(self) -> float | None:
+        return min((view.promised_until for view in self._views.values() if view.promised_until is not None), default=None)
+
+    # --- Questions -----------------------------------------------------------------------------------------------------
+
+    def get(self, node_id: bytes) -> NodeView | None:
+        """None: the gcs has not named such a node to us."""
+        view = self._views.get(node_id)
+        return view if view is not None and view.known else None
+
+    def alive(self) -> list[NodeView]:
+        return [view for view in self._views.values() if view.alive]
+
+    def feasible(self, demand: Mapping[str, int]) -> list[NodeView]:
+        """The nodes that could hold it if they were empty."""
+        return [view for view in self.alive() if fits(demand, view.total)]
+
+    def others_with_room(self, demand: Mapping[str, int], among: Sequence[bytes] | None = None) -> list[NodeView]:
+        """Other nodes that can hold it now; ``among`` narrows the search."""
+        views = self._views.values() if among is None else [self._views[key] for key in among if key in self._views]
+        return [view for view in views if view.alive and view is not self.local and fits(demand, view.available)]
+
+    # --- Choices -------------------------------------------------------------------------------------------------------
+
+    def best_node(self, demand: Mapping[str, int], *, spread: bool) -> NodeView | None:
+        """Where a request should go: to a node with room, else to one where it can wait; None if there is none."""
+        feasible = self.feasible(demand)
+        if not feasible:
+            return None
+        with_room = [view for view in feasible if fits(demand, view.available)]
+        if spread:
+            chosen = policy.spread([view.node_id for view in with_room or feasible], self._last_spread)
+            self._last_spread = chosen
+            return self._views[chosen]
+        if not with_room and self.local in feasible:
+            return self.local
+        return self.best_of(with_room or feasible)
+
+    def best_of(self, views: Sequence[NodeView]) -> NodeView:
+        """The hybrid policy's choice."""
+        nodes = [(view.node_id, policy.utilisation(view.total, view.available)) for view in views]
+        candidates = int(self._top_k_fraction * len(self.alive()))
+        return self._views[policy.hybrid(nodes, self.local.node_id, self._spread_threshold, candidates, self._random)]
+
+    def promise(self, view: NodeView, demand: Mapping[str, int], now: float) -> None:
+        """A request is on its way there: until the node reports, count its resources as taken."""
+        assert view is not self.local
+        subtract(view.available, demand)
+        view.promised_until = now + PROMISE_S

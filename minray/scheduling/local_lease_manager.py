@@ -1,0 +1,262 @@
+"""Who gets this node's resources next: the queue of lease requests, and the account of what is taken.
+
+Ray: src/ray/raylet/scheduling/local_lease_manager.h, local_resource_manager.h
+
+Rules
+  * ``assign`` is called after every change and gives out what can be given; nothing else allocates.
+  * A request that cannot run now never holds up one with other needs.
+  * Among those that can run: children before new parents while a leased worker is blocked (nested gets of any depth then
+    need few workers), then the owner that holds less, then who came first.
+  * A blocked worker lends its CPUs, and nothing else (G101). It takes them back at once, so ``available`` may be negative
+    by exactly what unblocked workers took back.
+  * Worker cap: beyond one lease per CPU and shape (possible only because blocked workers lend) each further one waits,
+    1 s doubling to 10 s; but not a request deeper than all that are blocked: it may be what they wait for.
+
+Left out: waiting for arguments and pinning them, until there is an object store. A large request can starve while small
+ones keep coming, as in Ray.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from minray.common.resources import CPU, GPU, UNIT, GpuInstances, ResourceSet, add, fits, subtract
+from minray.common.state_table import NEW, StateMachine
+from minray.common.task_spec import LeaseShape
+from minray.scheduling.lease import ALLOCATED, ENDING, GRANTED, QUEUED, Assignment, LeaseRequest
+
+_Key = TypeVar("_Key")
+
+ZERO_CPU_LEASES_MIN = 64
+ZERO_CPU_LEASES_PER_CPU = 4
+"""Tasks that need no CPU are not limited by it; past the larger of these they are slowed down like any others."""
+REVOKE_PERIOD_S = 0.1
+"""How often an owner is asked to give back idle leases while somebody waits."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A request that was given resources."""
+
+    request: LeaseRequest
+    gpus: dict[int, int] = field(default_factory=dict)
+    """Which GPUs, and how much of each."""
+    blocked: bool = False
+    """Its worker waits in ``get`` or ``wait``, and its CPUs are lent out."""
+
+
+class LocalLeaseManager:
+    """The leases of one node, waiting and given."""
+
+    def __init__(
+        self, total: Mapping[str, int], states: StateMachine, *, initial_backoff_s: float, max_backoff_s: float
+    ) -> None:
+        self.total: ResourceSet = dict(total)
+        self.available: ResourceSet = dict(total)
+        """Total less what leases hold, plus what blocked ones lend. Always the same dict: others may look at it."""
+        self.leases: dict[bytes, Lease] = {}
+        """Those that hold resources: ALLOCATED, GRANTED, ENDING."""
+        self._states = states
+        self._initial_backoff_s = initial_backoff_s
+        self._max_backoff_s = max_backoff_s
+        self._gpus = GpuInstances(self.total.get(GPU, 0) // UNIT)
+        self._queues: dict[LeaseShape, dict[bytes, LeaseRequest]] = {}
+        """Requests that wait here, by shape, in the order in which they came; no empty queues."""
+        self._queued: dict[bytes, tuple[int, LeaseRequest]] = {}
+        """The same requests by lease id, with their places in the order of arrival."""
+        self._arrivals = 0
+        self._queued_by: Counter[tuple[bytes, LeaseShape]] = Counter()
+        """How many queued requests an owner has of a shape; no zeros."""
+        self._held_by_owner: Counter[bytes] = Counter()
+        """How many of ``leases`` an owner has; no zeros."""
+        self._held_by_shape: Counter[LeaseShape] = Counter()
+        self._blocked_depths: Counter[int] = Counter()
+        """The depths of the blocked leases; no zeros."""
+        self._over_cap_at: dict[LeaseShape, float] = {}
+        """When a shape that has reached its cap may have one lease more."""
+        self._revoked_at: dict[bytes, float] = {}
+        """When an owner was last asked for idle leases in this episode of waiting."""
+
+    # --- The queue -----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, request: LeaseRequest) -> None:
+        assert fits(request.resources, self.total), "a request that this node can never hold was queued here"
+        self._states.set(request.lease_id, QUEUED)
+        self._queues.setdefault(request.shape, {})[request.lease_id] = request
+        self._queued_by[request.owner_id, request.shape] += 1
+        self._arrivals += 1
+        self._queued[request.lease_id] = self._arrivals, request
+
+    def unqueue(self, lease_id: bytes) -> None:
+        """Cancelled, or served elsewhere."""
+        self._states.set(lease_id, NEW)
+        self._remove(self._queued[lease_id][1])
+
+    def queued(self) -> list[LeaseRequest]:
+        return [request for _, request in self._queued.values()]
+
+    def is_queued(self, lease_id: bytes) -> bool:
+        return lease_id in self._queued
+
+    def is_contended(self, request: LeaseRequest) -> bool:
+        """Whether anybody but this request's owner, for this very shape, waits here."""
+        return len(self._queued_by) > ((request.owner_id, request.shape) in self._queued_by)
+
+    # --- Giving --------------------------------------------------------------------------------------------------------
+
+    def assign(self, now: float, assignment: Assignment) -> None:
+        """Allocate whatever can be allocated now; adds to ``assignment``."""
+        while self._queues:
+            candidates = [best for shape in list(self._queues) if (best := self._best_of(shape, now, assignment))]
+            if not candidates:
+                return
+            chosen = min(candidates, key=self._rank)
+            self._allocate(chosen, now)
+            assignment.allocated.append(chosen)
+
+    def _rank(self, request: LeaseRequest) -> tuple[int, int, int]:
+        depth = -request.depth if self._blocked_depths else 0
+        return depth, self._held_by_owner[request.owner_id], self._queued[request.lease_id][0]
+
+    def _best_of(self, shape: LeaseShape, now: float, assignment: Assignment) -> LeaseRequest | None:
+        """The request of a shape that should run first; None if none can run now."""
+        queue = self._queues[shape]
+        if not self._has_room(next(iter(queue.values()))):
+            return None
+        best = min(queue.values(), key=self._rank)
+        held, cap = self._held_by_shape[shape], self.cap(shape)
+        if held < cap:
+            self._over_cap_at.pop(shape, None)
+        elif not self._is_deepest(best):
+            allowed_at = self._over_cap_at.setdefault(shape, now + self._backoff_s(held - cap))
+            if now < allowed_at:
+                assignment.wake_no_later_than(allowed_at)
+                return None
+        return best
+
+    def _has_room(self, request: LeaseRequest) -> bool:
+        if not fits(request.resources, self.available):
+            return False
+        amount = request.resources.get(GPU, 0)
+        if amount:  # the sum may fit although no single GPU has enough
+            taken = self._gpus.allocate(amount)
+            self._gpus.free(taken)
+            return bool(taken)
+        return True
+
+    def cap(self, shape: LeaseShape) -> int:
+        """How many leases of a shape are given without hesitation."""
+        cpus = self.total.get(CPU, 0)
+        need = dict(shape.resources).get(CPU, 0)
+        if need == 0:
+            return max(ZERO_CPU_LEASES_MIN, ZERO_CPU_LEASES_PER_CPU * cpus // UNIT)
+        return max(1, round(cpus / need))
+
+    def _is_deepest(self, request: LeaseRequest) -> bool:
+        return bool(self._blocked_depths) and request.depth > max(self._blocked_depths)
+
+    def _backoff_s(self, excess: int) -> float:
+        return float(min(self._initial_backoff_s * 2 ** min(excess, 30), self._max_backoff_s))
+
+    def _allocate(self, request: LeaseRequest, now: float) -> None:
+        self._states.set(request.lease_id, ALLOCATED)
+        self._remove(request)
+        subtract(self.available, request.resources)
+        amount = request.resources.get(GPU, 0)
+        gpus = self._gpus.allocate(amount) if amount else {}
+        self.leases[request.lease_id] = Lease(request, gpus)
+        self._held_by_owner[request.owner_id] += 1
+        self._held_by_shape[request.shape] += 1
+        if request.shape in self._over_cap_at and not self._is_deepest(request):
+            excess = self._held_by_shape[request.shape] - self.cap(request.shape)
+            self._over_cap_at[request.shape] = now + self._backoff_s(max(0, excess))
+
+    def _remove(self, request: LeaseRequest) -> None:
+        queue = self._queues[request.shape]
+        del queue[request.lease_id], self._queued[request.lease_id]
+        if not queue:
+            del self._queues[request.shape]
+            self._over_cap_at.pop(request.shape, None)
+        _decrease(self._queued_by, (request.owner_id, request.shape))
+        if not self._queues:
+            self._revoked_at.clear()
+
+    # --- The life of a lease -------------------------------------------------------------------------------------------
+
+    def on_worker_found(self, lease_id: bytes) -> None:
+        self._states.set(lease_id, GRANTED)
+
+    def on_worker_doomed(self, lease_id: bytes) -> None:
+        """Its worker is being killed; the resources are free when it is dead."""
+        self._states.set(lease_id, ENDING)
+
+    def set_blocked(self, lease_id: bytes, blocked: bool) -> None:
+        """Lend or take back the CPUs of a lease; harmless when nothing changes."""
+        lease = self.leases[lease_id]
+        if lease.blocked == blocked:
+            return
+        lease.blocked = blocked
+        cpus = {name: amount for name, amount in lease.request.resources.items() if name == CPU}
+        if blocked:
+            self._blocked_depths[lease.request.depth] += 1
+            add(self.available, cpus)
+        else:
+            _decrease(self._blocked_depths, lease.request.depth)
+            subtract(self.available, cpus)
+
+    def end(self, lease_id: bytes) -> None:
+        """The lease is over, whatever state it was in: everything that it held is free."""
+        if lease_id in self._queued:
+            self.unqueue(lease_id)
+            return
+        self.set_blocked(lease_id, False)
+        lease = self.leases.pop(lease_id)
+        self._states.set(lease_id, NEW)
+        add(self.available, lease.request.resources)
+        self._gpus.free(lease.gpus)
+        _decrease(self._held_by_owner, lease.request.owner_id)
+        _decrease(self._held_by_shape, lease.request.shape)
+
+    # --- Others want it, and people want to know -------------------------------------------------------------------------
+
+    def owners_to_revoke(self, now: float, assignment: Assignment) -> list[bytes]:
+        """Owners that may hold idle leases while others wait; each is named once per period of waiting."""
+        if not self._queues:
+            return []
+        owners: dict[bytes, None] = {}
+        for lease in self.leases.values():
+            owner_id = lease.request.owner_id
+            if owner_id not in owners and self.is_contended(lease.request):
+                due = self._revoked_at.get(owner_id, now - REVOKE_PERIOD_S) + REVOKE_PERIOD_S
+                if due <= now:
+                    owners[owner_id] = None
+                    self._revoked_at[owner_id] = now
+                    due = now + REVOKE_PERIOD_S
+                assignment.wake_no_later_than(due)
+        return list(owners)
+
+    def lacking(self, request: LeaseRequest) -> list[str]:
+        """The resources that a queued request waits for; empty if it waits for its turn or for the worker cap."""
+        names = [name for name, amount in request.resources.items() if self.available.get(name, 0) < amount]
+        return names or ([] if self._has_room(request) else [GPU])
+
+    def over_cap_at(self, request: LeaseRequest) -> float | None:
+        """When the worker cap lets one more lease of this shape through, if that is what a request waits for."""
+        return self._over_cap_at.get(request.shape)
+
+    def holders(self, name: str) -> list[Lease]:
+        """The leases that hold some of a resource; blocked ones hold no CPU."""
+        return [
+            lease
+            for lease in self.leases.values()
+            if lease.request.resources.get(name) and not (name == CPU and lease.blocked)
+        ]
+
+
+def _decrease(counter: Counter[_Key], key: _Key) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

@@ -1,0 +1,155 @@
+"""A node joins, reports, survives its gcs's restart, and ends: asked, refused, or left alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from minray.protocol.base import DONE, Address, decode
+from minray.protocol.gcs import (
+    RESOURCES,
+    CheckAlive,
+    GetWorkerDeath,
+    NodeInfo,
+    NodeResources,
+    RegisterNode,
+    ReportResources,
+    UnregisterNode,
+)
+from minray.protocol.raylet import CancelWorkerLease, GetNodeStats, Shutdown
+from minray.raylet.ended_leases import CANCELLED_EARLY, KEPT_S, MAX_KEPT, RETURNED, EndedLeases
+from minray.rpc.pubsub import Subscription
+from tests.raylet.scene import Scene, scenario
+
+
+def follow(scene: Scene) -> list[NodeResources]:
+    """The reports as the gcs passes them on."""
+    reports: list[NodeResources] = []
+
+    def on_change(key: bytes, value: bytes | None) -> None:
+        if value is not None:
+            reports.append(decode(NodeResources, value))
+
+    Subscription(scene.gcs, RESOURCES, on_change).start()
+    return reports
+
+
+@scenario(cpus=2)
+async def test_the_cluster_hears_what_is_free_and_what_waits(scene: Scene) -> None:
+    reports = follow(scene)
+    await scene.until(lambda: reports and reports[-1].available == {"CPU": 20_000})
+    await scene.lease()
+    impossible = scene.request({"GPU": 1})
+    scene.ask(impossible)
+    scene.ask(scene.request(2))
+    await scene.until(lambda: reports[-1].available == {"CPU": 10_000} and len(reports[-1].pending) == 2)
+    assert reports[-1].pending == [({"CPU": 20_000}, 1), ({"GPU": 10_000}, 1)]
+    await scene.raylet().call(CancelWorkerLease(impossible.lease_id))
+    await scene.until(lambda: len(reports[-1].pending) == 1)
+
+
+@scenario(cpus=2)
+async def test_an_idle_node_reports_only_to_show_that_it_lives(scene: Scene) -> None:
+    await scene.settle(2)
+    reports = follow(scene)
+    await scene.settle(60)
+    assert 10 <= len(reports) <= 25  # one in three seconds
+
+
+@scenario(cpus=2)
+async def test_the_death_of_a_worker_is_told_to_the_gcs(scene: Scene) -> None:
+    _, reply = await scene.lease()
+    worker = scene.worker(reply)
+    worker.exit(4)
+    question = GetWorkerDeath(worker.config.worker_id, worker.config.node_id)
+    await scene.until(lambda: not worker.is_alive)
+    await scene.settle()
+    death = (await scene.gcs.call(question)).death
+    assert death is not None and (death.pid, death.cause) == (worker.pid, "exit code 4")
+
+
+@scenario(cpus=2)
+async def test_a_node_that_is_shut_down_leaves_nothing_and_says_farewell(scene: Scene) -> None:
+    await scene.lease()
+    reports = follow(scene)
+    await scene.raylet().call(Shutdown("the test is over"))
+    await scene.until(lambda: "head" in scene.reasons, limit_s=1)
+    assert scene.reasons["head"] == "asked to shut down: the test is over"
+    assert scene.alive() == []
+    await scene.until(lambda: not scene.processes["head"].alive)
+    refused = (await scene.gcs.call(ReportResources(reports[-1]))).refused
+    assert refused  # the gcs has buried it
+
+
+@scenario(cpus=2)
+async def test_g111_a_node_without_its_gcs_ends_after_a_minute(scene: Scene) -> None:
+    began = asyncio.get_running_loop().time()
+    scene.kill("gcs")
+    await scene.until(lambda: "head" in scene.reasons)
+    assert 55 <= asyncio.get_running_loop().time() - began <= 70
+    assert scene.reasons["head"] == "the gcs was not reached for 60 s"
+    assert scene.alive() == []
+
+
+@scenario(cpus=2)
+async def test_g111_also_when_the_gcs_is_there_and_says_nothing(scene: Scene) -> None:
+    scene.world.loop.stall(scene.processes["gcs"], 200)
+    began = asyncio.get_running_loop().time()
+    await scene.until(lambda: "head" in scene.reasons)
+    assert 55 <= asyncio.get_running_loop().time() - began <= 70
+
+
+@scenario(cpus=1)
+async def test_g110_while_the_gcs_is_down_leases_go_on_and_after_its_restart_all_is_as_before(scene: Scene) -> None:
+    scene.kill("gcs")
+    await scene.settle(10)
+    lease_id, _ = await scene.lease()
+    await scene.give_back(lease_id)
+    scene.start_gcs()
+    await scene.settle(100)
+    assert scene.reasons == {}
+    reports = follow(scene)
+    await scene.until(lambda: reports)
+    scene.add_node("late", {"CPU": 1})
+    await scene.until(lambda: len(scene.raylets["head"]._broker.nodes.alive()) == 2)
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
+async def test_a_node_that_was_declared_dead_ends(scene: Scene) -> None:
+    await scene.gcs.call(UnregisterNode(scene.raylets["other"].address.node_id, "it was partitioned"))
+    await scene.until(lambda: "other" in scene.reasons, limit_s=0.5)
+    assert "refused by the gcs" in scene.reasons["other"] and "it was partitioned" in scene.reasons["other"]
+    assert "head" not in scene.reasons
+
+
+@scenario(cpus=1)
+async def test_a_node_that_may_not_join_says_why_and_ends(scene: Scene) -> None:
+    node_id = b"buried".ljust(16)
+    address = Address(node_id, node_id, "sim:buried/raylet")
+    info = NodeInfo(node_id, "buried", "", "", address, {}, {}, False)
+    await scene.gcs.call(RegisterNode(info))
+    await scene.gcs.call(UnregisterNode(node_id, "once and for all"))
+    scene.add_node("buried", {"CPU": 1})
+    await scene.until(lambda: "buried" in scene.reasons)
+    assert scene.reasons["buried"].startswith("refused by the gcs")
+
+
+@scenario(cpus=1)
+async def test_a_raylet_answers_whether_it_is_alive(scene: Scene) -> None:
+    assert await scene.raylet().call(CheckAlive()) == DONE
+    assert (await scene.raylet().call(GetNodeStats())).pid == scene.processes["head"].pid
+
+
+# --- Small rooms -------------------------------------------------------------------------------------------------------
+
+
+def test_ended_leases_are_remembered_for_a_while_and_not_without_bounds() -> None:
+    ended = EndedLeases()
+    ended.remember(b"first", RETURNED, 0)
+    ended.remember(b"second", CANCELLED_EARLY, KEPT_S)
+    assert (ended.get(b"first"), ended.get(b"second"), ended.get(b"third")) == (RETURNED, CANCELLED_EARLY, None)
+    ended.remember(b"third", RETURNED, KEPT_S + 1)
+    assert ended.get(b"first") is None
+    for number in range(MAX_KEPT):
+        ended.remember(number.to_bytes(4, "big"), RETURNED, KEPT_S + 1)
+    assert len(ended) == MAX_KEPT
+    assert ended.get(b"second") is None

@@ -1,0 +1,300 @@
+"""Which node a request goes to, as one node sees the cluster."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minray.common.resources import fits
+from minray.scheduling import policy
+from minray.scheduling.cluster_resource_scheduler import PROMISE_S
+from tests.scheduling.machines import SPREAD, Cluster, request, to_node
+
+# --- Here or elsewhere -------------------------------------------------------------------------------------------------
+
+
+def test_g103_work_stays_here_while_less_than_half_is_in_use() -> None:
+    cluster = Cluster(CPU=4)
+    cluster.join(b"other", CPU=4)
+    assert cluster.submit(request(1), request(1)) == ["here", "here"]
+    assert cluster.submit(request(1)) == ["SPILLBACK other"]
+
+
+def test_g103_above_the_threshold_the_emptier_node_is_better() -> None:
+    cluster = Cluster(CPU=4)
+    cluster.join(b"full", CPU=10)
+    cluster.join(b"half", CPU=10)
+    cluster.report(b"full", CPU=2)
+    cluster.report(b"half", CPU=4)
+    cluster.submit(request(3))
+    assert cluster.submit(request(1)) == ["SPILLBACK half"]
+
+
+def test_when_nobody_has_room_a_request_waits_here() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.report(b"other")
+    assert cluster.submit(request(1), request(1)) == ["here", "queued"]
+
+
+def test_it_waits_here_also_when_another_node_is_less_full() -> None:
+    cluster = Cluster(CPU=2)
+    cluster.join(b"other", CPU=4)
+    cluster.report(b"other", CPU=1)
+    assert cluster.submit(request(2), request(2)) == ["here", "queued"]
+
+
+def test_when_only_a_busy_node_can_ever_hold_it_a_request_waits_there() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"gpu", CPU=1, GPU=1)
+    cluster.report(b"gpu", CPU=1)
+    assert cluster.submit(request({"GPU": 1})) == ["SPILLBACK gpu"]
+
+
+def test_one_free_cpu_elsewhere_is_promised_once() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.submit(request(1))
+    first, second = request(1), request(1)
+    assert cluster.submit(first, second) == ["SPILLBACK other", "queued"]
+    assignment = cluster.assign(0.1)
+    assert cluster.fate(second) == "queued"
+    assert assignment.wake_at == PROMISE_S
+    cluster.assign(PROMISE_S)  # it came to nothing, and nobody has reported anything
+    assert cluster.fate(second) == "SPILLBACK other"
+
+
+def test_a_request_that_waits_here_goes_where_room_is_reported() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.report(b"other")
+    first, second, third = request(1), request(1), request(1)
+    assert cluster.submit(first, second, third) == ["here", "queued", "queued"]
+    cluster.report(b"other", CPU=1)
+    cluster.assign()
+    assert [cluster.fate(each) for each in (second, third)] == ["SPILLBACK other", "queued"]
+
+
+def test_an_old_report_changes_nothing() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.nodes.on_resources(b"other", 5, {})
+    cluster.nodes.on_resources(b"other", 4, {"CPU": 10_000})
+    cluster.submit(request(1))
+    assert cluster.submit(request(1)) == ["queued"]
+
+
+def test_a_report_may_come_before_the_node_is_named() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.report(b"other")
+    cluster.join(b"other", CPU=1)
+    cluster.submit(request(1))
+    assert cluster.submit(request(1)) == ["queued"]
+
+
+def test_a_dead_node_gets_nothing_even_if_it_is_named_again() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=8)
+    cluster.die(b"other")
+    cluster.join(b"other", CPU=8)
+    assert cluster.submit(request(1), request(1), request(8)) == ["here", "queued", "waiting"]
+
+
+def test_one_that_waits_for_the_worker_cap_is_offered_to_others_at_once() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    first = request(1)
+    cluster.submit(first)
+    cluster.local.on_worker_found(first.lease_id)
+    cluster.local.set_blocked(first.lease_id, True)
+    assert cluster.submit(request(1)) == ["SPILLBACK other"]
+
+
+# --- The second hop ----------------------------------------------------------------------------------------------------
+
+
+def test_a_spilled_request_is_granted_or_rejected() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    assert cluster.submit(request(1, second_hop=True), request(1, second_hop=True)) == ["here", "REJECT"]
+
+
+def test_a_spilled_request_waits_where_nobody_has_room() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.report(b"other")
+    cluster.submit(request(1))
+    spilled = request(1, second_hop=True)
+    assert cluster.submit(spilled) == ["queued"]
+    cluster.report(b"other", CPU=1)
+    cluster.assign()
+    assert cluster.fate(spilled) == "REJECT"
+
+
+def test_a_spilled_request_that_can_never_run_here_is_rejected() -> None:
+    assert Cluster(CPU=1).submit(request(2, second_hop=True)) == ["REJECT"]
+
+
+# --- Nowhere -----------------------------------------------------------------------------------------------------------
+
+
+def test_g100_infeasible_work_waits_until_a_feasible_node_joins() -> None:
+    cluster = Cluster(CPU=1)
+    impossible = request({"GPU": 1})
+    assert cluster.submit(impossible) == ["waiting"]
+    cluster.join(b"small", CPU=64)
+    assert cluster.assign().infeasible == [impossible]
+    cluster.join(b"large", CPU=1, GPU=1)
+    cluster.assign()
+    assert cluster.fate(impossible) == "SPILLBACK large"
+    assert cluster.machine.infeasible() == []
+
+
+def test_g100_infeasible_work_says_what_is_missing() -> None:
+    cluster = Cluster(CPU=4)
+    cluster.join(b"other", CPU=2, GPU=1)
+    why = cluster.machine.why_infeasible
+    assert why(request({"spoon": 1}).resources) == "needs {spoon: 1}; no node has spoon"
+    assert why(request(8).resources) == "needs {CPU: 8}; the most that a node has is {CPU: 4}"
+    assert why(request({"CPU": 3, "GPU": 1}).resources) == "needs {CPU: 3, GPU: 1}; no single node has all of it"
+
+
+def test_infeasible_work_can_be_withdrawn() -> None:
+    cluster = Cluster(CPU=1)
+    impossible = request(8)
+    cluster.submit(impossible)
+    cluster.machine.withdraw(impossible.lease_id)
+    cluster.join(b"large", CPU=8)
+    assert cluster.assign().placed == []
+
+
+def test_infeasible_work_holds_up_nobody() -> None:
+    cluster = Cluster(CPU=1)
+    assert cluster.submit(request({"GPU": 1}), request(1)) == ["waiting", "here"]
+
+
+# --- Strategies --------------------------------------------------------------------------------------------------------
+
+
+def test_spread_goes_round_the_nodes_with_room() -> None:
+    cluster = Cluster(CPU=8)
+    for node_id in (b"a", b"x", b"full"):
+        cluster.join(node_id, CPU=8)
+    cluster.report(b"full")
+    fates = cluster.submit(*(request(1, strategy=SPREAD) for _ in range(6)))
+    assert fates == ["SPILLBACK a", "here", "SPILLBACK x", "SPILLBACK a", "here", "SPILLBACK x"]
+
+
+def test_g102_a_busy_node_is_waited_for_in_both_cases() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.report(b"other")
+    for soft in (False, True):
+        assert cluster.submit(request(1, strategy=to_node(b"other", soft))) == ["SPILLBACK other"]
+    cluster.submit(request(1))
+    cluster.report(b"other", CPU=1)
+    hard, soft_one = (request(1, strategy=to_node(b"here", soft), second_hop=True) for soft in (False, True))
+    assert cluster.submit(hard, soft_one) == ["queued", "queued"]
+    cluster.report(b"other", CPU=1)
+    cluster.assign()
+    assert [cluster.fate(hard), cluster.fate(soft_one)] == ["queued", "queued"]
+
+
+def test_g102_hard_affinity_to_a_dead_node_fails_and_soft_goes_elsewhere() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.die(b"other")
+    hard, soft = request(1, strategy=to_node(b"other")), request(1, strategy=to_node(b"other", soft=True))
+    reason = f"node affinity: node other ({b'other'.hex()}) is dead (it fell)"
+    assert cluster.submit(hard, soft) == [f"UNSCHEDULABLE {reason}", "here"]
+
+
+def test_g102_hard_affinity_to_an_infeasible_node_fails_and_soft_goes_elsewhere() -> None:
+    cluster = Cluster(CPU=4)
+    cluster.join(b"other", CPU=1)
+    hard, soft = request(2, strategy=to_node(b"other")), request(2, strategy=to_node(b"other", soft=True))
+    reason = "node affinity: node other can never hold {CPU: 2}; it has {CPU: 1} in all"
+    assert cluster.submit(hard, soft) == [f"UNSCHEDULABLE {reason}", "here"]
+
+
+def test_g102_a_node_that_nobody_has_named_is_asked_about_first() -> None:
+    cluster = Cluster(CPU=1)
+    hard, late = request(1, strategy=to_node(b"ghost")), request(1, strategy=to_node(b"late"))
+    assert cluster.submit(hard, late) == ["waiting", "waiting"]
+    assert cluster.machine.unknown_nodes() == [b"ghost", b"late"]
+    cluster.join(b"late", CPU=1)
+    cluster.machine.on_nodes_confirmed([b"ghost", b"late"])
+    cluster.assign()
+    assert cluster.fate(hard) == f"UNSCHEDULABLE node affinity: there is no node {b'ghost'.hex()}"
+    assert cluster.fate(late) == "SPILLBACK late"
+
+
+# --- Policies ----------------------------------------------------------------------------------------------------------
+
+LOADS = st.lists(st.floats(0, 1), min_size=1, max_size=20)
+
+
+@given(LOADS, st.floats(0, 1, exclude_max=True), st.integers(1, 5))
+def test_hybrid_never_prefers_a_fuller_node_by_more_than_the_candidates(
+    loads: list[float], chance: float, candidates: int
+) -> None:
+    nodes = [(bytes([number]), used) for number, used in enumerate(loads)]
+    chosen = policy.hybrid(nodes, b"\0", 0.5, candidates, lambda: chance)
+    scores = sorted(0 if used < 0.5 else used for used in loads)
+    used = dict(nodes)[chosen]
+    assert (0 if used < 0.5 else used) <= scores[min(candidates, len(scores)) - 1]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=2), min_size=1, unique=True), st.binary(max_size=2))
+def test_spread_visits_every_node_before_any_twice(ring: list[bytes], last: bytes) -> None:
+    visited = []
+    for _ in ring:
+        last = policy.spread(ring, last)
+        visited.append(last)
+    assert sorted(visited) == sorted(ring)
+
+
+# --- Any history -------------------------------------------------------------------------------------------------------
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["submit", "spilled", "end", "join", "report", "die", "tick"]), st.integers(0, 9), st.integers(0, 4)
+    ),
+    max_size=50,
+)
+
+
+@given(EVENTS)
+def test_every_request_ends_once_or_is_still_somewhere(events: list[tuple[str, int, int]]) -> None:
+    cluster, now = Cluster(CPU=2), 0.0
+    submitted, ended, numbers = {}, [], count(1)
+    for event, number, amount in events:
+        node_id = f"node{number % 3}".encode()
+        if event in ("submit", "spilled"):
+            new = request(amount, second_hop=event == "spilled", owner=f"owner{number % 2}")
+            submitted[new.lease_id] = new
+            cluster.machine.submit(new)
+        elif event == "end" and cluster.local.leases:
+            lease_id = list(cluster.local.leases)[number % len(cluster.local.leases)]
+            cluster.local.end(lease_id)
+            ended.append(lease_id)
+        elif event == "join":
+            cluster.join(node_id, CPU=1 + amount)
+        elif event == "report" and cluster.nodes.get(node_id):
+            cluster.nodes.on_resources(node_id, next(numbers), {"CPU": amount * 10_000})
+        elif event == "die" and cluster.nodes.get(node_id):
+            cluster.die(node_id)
+        elif event == "tick":
+            now += amount
+        assignment = cluster.assign(now)
+        ended += [placement.request.lease_id for placement in assignment.placed]
+        for placement in assignment.placed:
+            if placement.kind == "SPILLBACK":
+                assert not placement.request.grant_or_reject
+                view = cluster.nodes.get(placement.node_id)
+                assert view is not None and view.alive and fits(placement.request.resources, view.total)
+        here = [*cluster.local.leases, *(each.lease_id for each in cluster.local.queued())]
+        somewhere = here + [each.lease_id for each in cluster.machine.waiting()]
+        assert sorted(somewhere + ended) == sorted(submitted)
