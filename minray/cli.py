@@ -1,0 +1,407 @@
+"""The command line: clusters that outlive the program that uses them, of one machine or of many.
+
+Ray: python/ray/scripts/scripts.py
+
+    minray start --head                                        a cluster, listening on loopback
+    minray start --head --node-ip-address=10.0.0.1             the same, for other machines too
+    minray start --address=10.0.0.1:23456 --token-file=FILE    one more node, on this machine
+    minray status                                              who is there, what is in use, what waits for what
+    minray stop                                                end all that ``minray start`` has begun here
+
+Rules
+  * Everything that can be wrong is an error of one line within seconds, and nothing is left of a start that failed.
+  * The token never appears on a command line or on the terminal, only the path of the file that has it.
+  * ``stop`` ends this user's nodes on this machine and no others: first those that have joined, then the heads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minray._version import __version__
+from minray.cluster_client import ClusterClient, end_gracefully
+from minray.common.config import SystemConfig
+from minray.common.resources import to_floats
+from minray.discovery import (
+    TABLES_FILE,
+    TOKEN_FILE,
+    NodeFile,
+    endpoint_of,
+    forget_head,
+    forget_heads,
+    given_token,
+    head_directory,
+    make_token,
+    nodes_of,
+    read_token,
+    runtime_root,
+    session_token,
+    setting,
+    started_nodes,
+    with_environment,
+    write_token,
+)
+from minray.node import Node, NodeOptions, start_node
+from minray.platform.base import PlatformError
+from minray.platform.endpoints import check_free, free_port, own_address
+from minray.platform.session import live_sessions, sweep_sessions
+from minray.protocol.gcs import NodeInfo, NodeResources
+from minray.protocol.raylet import NodeStats
+
+LOOPBACK = "127.0.0.1"
+END_S = 5.0
+"""How long a node may take to end before it is killed."""
+POLL_S = 0.02
+
+
+class JsonObject(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
+    """An option such as ``'{"fast_disk": 2}'``."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            decoded = json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(f"{value!r} is not JSON: {error}", param, ctx)
+        if not isinstance(decoded, dict):
+            self.fail(f"{value!r} is not a JSON object", param, ctx)
+        return decoded
+
+
+@contextmanager
+def _errors_for_people() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ConnectionError, PlatformError, ValueError, TypeError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="minray")
+def main() -> None:
+    """Start, stop and look at minray clusters."""
+
+
+# --- start -------------------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.option("--head", is_flag=True, help="Begin a cluster with this node.")
+@click.option("--address", metavar="HOST:PORT", help="Join the cluster whose head is there.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the head's gcs; 0: any that is free.")
+@click.option("--node-ip-address", metavar="IP", help="Where this node listens. For a head: loopback unless given.")
+@click.option("--node-name", default="", help="What people call this node.")
+@click.option("--num-cpus", type=click.FloatRange(0), help="As many CPUs as the machine has unless given.")
+@click.option("--num-gpus", type=click.FloatRange(0), help="Logical GPUs.")
+@click.option("--memory", type=click.FloatRange(0), help="Bytes for tasks that ask for memory.")
+@click.option("--object-store-memory", type=click.FloatRange(0), help="Bytes.")
+@click.option("--resources", type=JsonObject(), default="{}", help='Further resources: \'{"fast_disk": 2}\'.')
+@click.option("--labels", type=JsonObject(), default="{}", help='\'{"zone": "a"}\'.')
+@click.option("--storage", help="File for the head's tables, by which the cluster survives its gcs; '' for none.")
+@click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
+@click.option("--system-config", type=JsonObject(), default="{}", help="Tunables of the cluster; for the head.")
+@click.option("--block", is_flag=True, help="Stay until the node ends, and end it with this command.")
+def start(
+    head: bool,
+    address: str | None,
+    port: int,
+    node_ip_address: str | None,
+    storage: str | None,
+    token_file: str | None,
+    system_config: dict[str, Any],
+    block: bool,
+    **description: Any,
+) -> None:
+    """Start a node on this machine: the head of a new cluster, or one more of a cluster that is there."""
+    if head == (address is not None):
+        raise click.UsageError("give either --head or --address")
+    if not head and (port or storage is not None or system_config):
+        raise click.UsageError("--port, --storage and --system-config are for the head; they hold for the whole cluster")
+    with _errors_for_people():
+        options = NodeOptions(
+            head=head,
+            num_cpus=description["num_cpus"],
+            num_gpus=description["num_gpus"],
+            memory=description["memory"],
+            object_store_memory=description["object_store_memory"],
+            resources=description["resources"],
+            labels=description["labels"],
+            node_name=description["node_name"],
+            detached=True,
+        )
+        if address is None:
+            options.system_config = SystemConfig.from_overrides(with_environment(system_config))
+            node = _start_head(options, node_ip_address or LOOPBACK, port, storage, token_file)
+        else:
+            node = _join(options, address, node_ip_address, token_file)
+        if not block:
+            node.detach()
+    _announce(node.file)
+    if block:
+        _block(node)
+
+
+def _start_head(options: NodeOptions, ip: str, port: int, storage: str | None, token_file: str | None) -> Node:
+    if ip in ("0.0.0.0", "::"):
+        raise ValueError(f"--node-ip-address={ip} is nowhere in particular; give the one by which others reach this machine")
+    token = given_token(token_file)
+    if port:
+        check_free(ip, port)
+    else:
+        port = free_port(ip)
+        forget_head(f"{ip}:{port}")  # Of a cluster that was here by the same chance.
+    options.node_ip = options.tcp_host = ip
+    options.tcp_port = port
+    directory = head_directory(f"{ip}:{port}")
+    is_new = not directory.exists()
+    try:
+        if storage == "":
+            options.token = token or make_token()
+        else:
+            options.token = _keep_token(directory, token)
+            options.storage = os.path.abspath(storage) if storage else str(directory / TABLES_FILE)
+        return start_node(options)
+    except BaseException:
+        if is_new:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _keep_token(directory: Path, token: bytes | None) -> bytes:
+    """The token that this head had before, unless another one is given; kept for the next time."""
+    path = directory / TOKEN_FILE
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if token is None and path.exists():
+            return read_token(path)
+        path.unlink(missing_ok=True)
+        token = token or make_token()
+        write_token(path, token)
+        return token
+    except OSError as error:
+        raise RuntimeError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _announce(file: NodeFile) -> None:
+    """Say what there is now, and how others come to it."""
+    if not file.is_head:
+        click.echo(f"Joined the cluster at {file.gcs_address}: {_describe(file)}")
+        return
+    click.echo(f"Started a cluster at {file.gcs_address}: {_describe(file)}")
+    click.echo("\nPrograms on this machine join it with minray.init(). Other nodes join it with\n")
+    click.echo(f"    minray start --address={file.gcs_address} --token-file=FILE\n")
+    click.echo(f"where FILE is a copy of {file.session_dir}/{TOKEN_FILE}, or $MINRAY_TOKEN has what is in it.")
+    click.echo("Who has the token can run programs here: keep it secret. On this machine it is found by itself.")
+    if file.node_ip == LOOPBACK:
+        click.echo("This head listens on loopback only; for other machines start it with --node-ip-address.")
+    click.echo("\nTo look at it: minray status. To end it: minray stop.")
+
+
+def _describe(file: NodeFile) -> str:
+    return f"node {file.node_name} ({file.node_id[:8]}), session {file.session_dir}"
+
+
+def _join(options: NodeOptions, address: str, ip: str | None, token_file: str | None) -> Node:
+    endpoint = endpoint_of(address)
+    local = nodes_of(address)
+    token = given_token(token_file) or (session_token(local[0].session_dir) if local else None)
+    if token is None:
+        raise RuntimeError(
+            f"the token of the cluster at {address} is not known here: copy the file that the head has named, and give it"
+            " with --token-file, or give what is in it with $MINRAY_TOKEN"
+        )
+    transport = local[0].system_config if local else SystemConfig.from_overrides(with_environment(None))
+    with ClusterClient(endpoint, token, transport) as client:
+        options.system_config = client.system_config()
+    if endpoint.startswith("tcp:"):
+        options.tcp_host = ip or own_address(address.rpartition(":")[0].strip("[]"))
+        options.node_ip = options.tcp_host
+    options.gcs_endpoint, options.token = endpoint, token
+    return start_node(options)
+
+
+def _block(node: Node) -> None:
+    """Until the node ends by itself, or this process is asked to end: then end the node."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    failed = False
+    try:
+        while not node.zygote.ended:
+            failed |= any(end.status.code != 0 for end in node.zygote.poll_exits(1.0))
+    except SystemExit:
+        end_gracefully(node.file, node.token, "minray start --block was ended")
+        if node.file.is_head:
+            forget_head(node.file.gcs_address)
+        raise
+    finally:
+        node.close()
+    click.echo(f"The node has ended; its logs are in {node.file.session_dir}/logs.", err=True)
+    sys.exit(int(failed))
+
+
+def _leave(signal_number: int, frame: Any) -> None:
+    sys.exit(0)
+
+
+# --- stop --------------------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.option("--force", is_flag=True, help="Kill, instead of asking first.")
+def stop(force: bool) -> None:
+    """End all nodes of this user on this machine that `minray start` has begun."""
+    with _errors_for_people():
+        nodes = sorted(started_nodes(), key=lambda file: file.is_head)
+        for file in nodes:
+            if not force:
+                with suppress(RuntimeError):  # Without its token it cannot be asked.
+                    end_gracefully(file, session_token(file.session_dir), "minray stop")
+            _end_session(file.session_dir, signal.SIGKILL if force else signal.SIGTERM)
+        sweep_sessions(str(runtime_root()))
+        forget_heads()
+    click.echo(f"Stopped {len(nodes)} node{'' if len(nodes) == 1 else 's'}." if nodes else "No node was running.")
+
+
+def _end_session(session_dir: str, first: signal.Signals) -> None:
+    """Returns when the zygote of the session, and with it everything else, has ended."""
+    for number in (first, signal.SIGKILL):
+        zygote_pid = live_sessions(str(runtime_root())).get(session_dir)
+        if zygote_pid is None:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(zygote_pid, number)
+        deadline = time.monotonic() + END_S
+        while session_dir in live_sessions(str(runtime_root())):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+        else:
+            return
+    raise RuntimeError(f"the node of {session_dir} cannot be ended")
+
+
+# --- status ------------------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.option("--address", metavar="HOST:PORT", help="Of the cluster; else $MINRAY_ADDRESS, else the newest started here.")
+@click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
+def status(address: str | None, token_file: str | None) -> None:
+    """Show the nodes of a cluster, what is in use, what waits for resources, and the workers."""
+    with _errors_for_people(), _client(address or setting("ADDRESS"), token_file) as client:
+        nodes = client.nodes()
+        reports = client.resources()
+        stats = client.node_stats([info.address for info in nodes if info.alive])
+        click.echo(describe_cluster(client.address, nodes, reports, stats))
+
+
+def _client(address: str | None, token_file: str | None) -> ClusterClient:
+    local = nodes_of(address) if address and address != "auto" else started_nodes()[-1:]
+    if local:
+        file = local[0]
+        return ClusterClient(file.gcs_endpoint, session_token(file.session_dir), file.system_config, file.gcs_address)
+    if not address or address == "auto":
+        raise ConnectionError("no running cluster was found on this machine; name one with --address")
+    token = given_token(token_file)
+    if token is None:
+        raise RuntimeError(f"the token of the cluster at {address} is not known here: use --token-file or $MINRAY_TOKEN")
+    return ClusterClient(endpoint_of(address), token, SystemConfig.from_overrides(with_environment(None)))
+
+
+def describe_cluster(
+    address: str, nodes: Sequence[NodeInfo], reports: dict[bytes, NodeResources], stats: dict[bytes, NodeStats]
+) -> str:
+    """The text of ``minray status``."""
+    alive = [info for info in nodes if info.alive]
+    names = {info.node_id: info.name for info in nodes}
+    parts = [f"Cluster {address}; nodes alive: {len(alive)}, dead: {len(nodes) - len(alive)}"]
+    parts += _table(
+        ("NODE", "NAME", "ADDRESS", "STATE", "WORKERS", "CPU IN USE", "REMARK"),
+        [
+            (
+                info.node_id.hex()[:8],
+                info.name,
+                info.ip,
+                "alive" if info.alive else "dead",
+                str(len(stats[info.node_id].workers)) if info.node_id in stats else "",
+                _cpu_in_use(info, reports.get(info.node_id)),
+                _remark(info, info.node_id in stats),
+            )
+            for info in nodes
+        ],
+    )
+    parts += _table(("RESOURCE", "IN USE", "TOTAL"), _resource_rows(alive, reports))
+    pending = [(need, count, names[report.node_id]) for report in reports.values() for need, count in report.pending]
+    parts += _table(
+        ("WAITING TASKS NEED", "COUNT", "AT NODE"), [(_describe_need(need), str(count), at) for need, count, at in pending]
+    )
+    parts += _table(
+        ("WORKER", "NODE", "PID", "STATE", "JOB"),
+        [
+            (
+                worker.worker_id.hex()[:8],
+                names[node_id],
+                str(worker.pid),
+                f"{worker.state.lower()}{', blocked' if worker.blocked else ''}",
+                worker.job_id.hex(),
+            )
+            for node_id, node in stats.items()
+            for worker in node.workers
+        ],
+    )
+    return "\n".join(parts)
+
+
+def _cpu_in_use(info: NodeInfo, report: NodeResources | None) -> str:
+    if report is None:
+        return ""
+    total, available = to_floats(report.total), to_floats(report.available)
+    return f"{total.get('CPU', 0) - available.get('CPU', 0):g} of {total.get('CPU', 0):g}"
+
+
+def _remark(info: NodeInfo, answers: bool) -> str:
+    if not info.alive:
+        return info.death_cause
+    return ", ".join(filter(None, ["head" if info.is_head else "", "" if answers else "does not answer"]))
+
+
+def _resource_rows(alive: Sequence[NodeInfo], reports: dict[bytes, NodeResources]) -> list[tuple[str, str, str]]:
+    total: dict[str, float] = {}
+    used: dict[str, float] = {}
+    for info in alive:
+        report = reports.get(info.node_id)
+        available = to_floats(report.available if report is not None else info.resources_total)
+        for name, amount in to_floats(info.resources_total).items():
+            if amount and not name.startswith("node:"):
+                total[name] = total.get(name, 0) + amount
+                used[name] = used.get(name, 0) + amount - available.get(name, 0)
+    return [(name, _amount(name, used[name]), _amount(name, total[name])) for name in sorted(total)]
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.1f} GiB" if name.endswith("memory") else f"{amount:g}"
+
+
+def _describe_need(need: dict[str, int]) -> str:
+    return ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in to_floats(need).items()) or "nothing"
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of aligned columns after an empty one; nothing without rows."""
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    aligned = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, *rows))
+    return ["", *("  ".join(row).rstrip() for row in aligned)]

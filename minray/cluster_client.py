@@ -1,0 +1,147 @@
+"""Asking a cluster from outside: for the command line and for tests, without being a driver.
+
+Ray: python/ray/_raylet.pyx (GcsClient), python/ray/_private/state.py
+
+Calls block, and fail with ConnectionError, in words for people, when the cluster does not answer within seconds: nothing
+there, something else there, another token, or another version. A thread with a loop does the work, so that these calls may
+also be made where a loop is running already (Jupyter).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from minray.common.config import SystemConfig
+from minray.discovery import NodeFile
+from minray.platform.base import PlatformError
+from minray.platform.processes import PlainProcesses
+from minray.platform.real import make_platform
+from minray.platform.user_code import DriverUserCode, IoThread
+from minray.protocol.base import Address, Record, Request, decode
+from minray.protocol.gcs import (
+    NODES,
+    RESOURCES,
+    CheckAlive,
+    GetInternalConfig,
+    NodeInfo,
+    NodeResources,
+    Poll,
+)
+from minray.protocol.raylet import GetNodeStats, NodeStats, Shutdown
+from minray.rpc.connection import Peer, Peers
+
+R = TypeVar("R", bound=Record)
+
+TIMEOUT_S = 5.0
+"""How long a process may take to answer."""
+FAREWELL_S = 3.0
+"""How long a node may take to end by itself."""
+
+
+class ClusterClient:
+    """A connection to the gcs at an endpoint, and through it to all that it knows of."""
+
+    def __init__(self, gcs_endpoint: str, token: bytes, system_config: SystemConfig, address: str = "") -> None:
+        """Connects with the first question. Only the transport of ``system_config`` matters; ``address`` is for people."""
+        self.address = address or gcs_endpoint.removeprefix("tcp:")
+        self._thread = IoThread()
+        identity = secrets.token_bytes(16)
+        user_code = DriverUserCode(self._thread.loop)
+        platform = make_platform("client", identity, system_config, token, PlainProcesses(), user_code)
+        self._peers = Peers(platform, b"", TIMEOUT_S)
+        self._gcs = self._peers.at(gcs_endpoint, reconnect_timeout_s=TIMEOUT_S, may_restart=False)
+
+    def __enter__(self) -> ClusterClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._thread.run(self._close())
+        self._thread.stop()
+
+    async def _close(self) -> None:
+        self._peers.close()
+
+    # --- questions
+
+    def system_config(self) -> SystemConfig:
+        """The cluster's. Also the question that shows whether a gcs is there which knows our token."""
+        return SystemConfig.from_overrides(dict(self._ask(self._gcs, GetInternalConfig()).system_config))
+
+    def nodes(self) -> list[NodeInfo]:
+        """All that ever were."""
+        return self._table(NODES, NodeInfo)
+
+    def resources(self) -> dict[bytes, NodeResources]:
+        """The newest report of each living node, by its id."""
+        return {report.node_id: report for report in self._table(RESOURCES, NodeResources)}
+
+    def node_stats(self, addresses: Sequence[Address]) -> dict[bytes, NodeStats]:
+        """What these raylets say of themselves and their workers, by node id; without those that do not answer."""
+
+        async def ask(address: Address) -> NodeStats | None:
+            try:
+                return await _ask(self._peers.to(address), GetNodeStats(), self.address)
+            except ConnectionError:
+                return None
+
+        async def ask_all() -> list[NodeStats | None]:
+            return await asyncio.gather(*map(ask, addresses))
+
+        return {stats.node_id: stats for stats in self._thread.run(ask_all()) if stats is not None}
+
+    def _table(self, channel: str, record: type[R]) -> list[R]:
+        reply = self._ask(self._gcs, Poll(channel, b"", 0, 1.0))
+        return [decode(record, value) for _, value in reply.entries if value is not None]
+
+    def _ask(self, peer: Peer, request: Request[R]) -> R:
+        return self._thread.run(_ask(peer, request, self.address))
+
+
+async def _ask(peer: Peer, request: Request[R], address: str) -> R:
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await peer.call(request)
+    except TimeoutError:
+        silence = f"{peer.endpoint} was silent for {TIMEOUT_S:g} s"
+        raise ConnectionError(f"the cluster at {address} does not answer: {silence}") from None
+    except PlatformError as error:
+        raise ConnectionError(f"the cluster at {address} cannot be reached: {error}") from None
+
+
+def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
+    """Ask a node of this machine to end: it unregisters first. Returns when its raylet is gone, or will not go."""
+    thread = IoThread()
+    identity = secrets.token_bytes(16)
+    platform = make_platform("client", identity, file.system_config, token, PlainProcesses(), DriverUserCode(thread.loop))
+
+    async def end() -> None:
+        peers = Peers(platform, bytes.fromhex(file.node_id), FAREWELL_S)
+        raylet = peers.at(file.raylet_endpoint, reconnect_timeout_s=FAREWELL_S, may_restart=False)
+        gone = asyncio.Event()
+        raylet.on_death = lambda death: gone.set()
+        raylet.on_break = lambda: raylet.send(CheckAlive(), _ignore)  # Nobody listens there any more?
+        raylet.send(Shutdown(reason), _ignore)
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await gone.wait()
+        except TimeoutError:
+            return
+        finally:
+            raylet.on_break = None
+            peers.close()
+
+    try:
+        thread.run(end())
+    finally:
+        thread.stop()
+
+
+def _ignore(_reply: Any, _error: PlatformError | None, _buffers: Any) -> None:
+    """The answer does not matter."""

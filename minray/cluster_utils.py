@@ -1,0 +1,234 @@
+"""Several nodes on this machine, for tests and for learning.
+
+Ray: python/ray/cluster_utils.py
+
+Each node has a zygote, a raylet, workers and a session directory of its own, and can be killed like a machine. The nodes
+talk over unix sockets, or, if the head is given a ``tcp_host``, as nodes of several machines do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from minray import driver
+from minray.cluster_client import ClusterClient, end_gracefully
+from minray.common.config import SystemConfig
+from minray.discovery import with_environment
+from minray.node import Node, NodeOptions, start_node
+from minray.protocol.gcs import NodeInfo
+
+POLL_S = 0.02
+
+
+class ClusterNode:
+    """One node of a ``Cluster``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def node_id(self) -> str:
+        return self._node.node_id
+
+    unique_id = node_id
+
+    @property
+    def address(self) -> str:
+        return self._node.file.gcs_address
+
+    @property
+    def node_ip_address(self) -> str:
+        return self._node.file.node_ip
+
+    @property
+    def session_dir(self) -> str:
+        return self._node.file.session_dir
+
+    @property
+    def raylet_socket_name(self) -> str:
+        return self._node.file.raylet_endpoint
+
+    def is_head(self) -> bool:
+        return self._node.file.is_head
+
+    def kill_raylet(self) -> None:
+        """``kill -9``: the node dies."""
+        self._node.kill("raylet")
+
+    def kill_gcs_server(self) -> None:
+        """``kill -9``: with ``storage`` it is started again, without it the cluster ends."""
+        self._node.kill("gcs")
+
+    def live_processes(self) -> dict[str, int]:
+        """The pids of the node's ``zygote``, ``raylet`` and (of the head) ``gcs``, as far as they live."""
+        living = self._node.processes()
+        return {} if self._node.zygote.ended else {"zygote": self._node.zygote.pid, **living}
+
+    def remaining_processes_alive(self) -> bool:
+        """Whether raylet and (of the head) gcs both live."""
+        return len(self._node.processes()) == 1 + self.is_head()
+
+    def end(self) -> None:
+        """Let the node unregister, then end it."""
+        end_gracefully(self._node.file, self._node.token, "the node was removed")
+        self.close()
+
+    def close(self) -> None:
+        """End the node at once."""
+        self._node.close()
+
+    def __repr__(self) -> str:
+        return f"ClusterNode({self.node_id[:8]})"
+
+
+class Cluster:
+    """A cluster whose nodes are begun and ended one by one."""
+
+    def __init__(
+        self,
+        initialize_head: bool = False,
+        connect: bool = False,
+        head_node_args: dict[str, Any] | None = None,
+        shutdown_at_exit: bool = True,
+    ) -> None:
+        """``head_node_args`` are those of ``add_node``. With ``connect`` this process becomes a driver of the cluster.
+
+        The nodes end with this process in any case; ``shutdown_at_exit`` is accepted for Ray's sake.
+        """
+        self.head_node: ClusterNode | None = None
+        self.worker_nodes: list[ClusterNode] = []
+        self._connected = False
+        self._client: ClusterClient | None = None
+        """Made when the gcs is first asked."""
+        if initialize_head:
+            self.add_node(**(head_node_args or {}))
+            if connect:
+                self.connect()
+
+    @property
+    def address(self) -> str:
+        """For ``init(address=...)``."""
+        if self.head_node is None:
+            raise RuntimeError("this cluster has no head yet; call add_node()")
+        return self.head_node.address
+
+    gcs_address = address
+
+    def connect(self, namespace: str | None = None) -> None:
+        """Make this process a driver of the cluster."""
+        driver.init(address=self.address, namespace=namespace)
+        self._connected = True
+
+    def add_node(
+        self,
+        wait: bool = True,
+        *,
+        num_cpus: float = 1,
+        num_gpus: float = 0,
+        resources: dict[str, float] | None = None,
+        labels: dict[str, str] | None = None,
+        memory: float | None = None,
+        object_store_memory: float = 150 * 1024 * 1024,
+        node_name: str = "",
+        node_ip_address: str = "127.0.0.1",
+        tcp_host: str = "",
+        storage: str = "",
+        _system_config: dict[str, Any] | None = None,
+    ) -> ClusterNode:
+        """Start a node, the first one being the head; ``wait`` until the cluster knows it (it always does).
+
+        The head alone has a ``tcp_host``, where it and all others listen, and a ``storage`` (path of a file), by which the
+        cluster survives the death of its gcs. Raises RuntimeError if the node cannot be started.
+        """
+        options = NodeOptions(
+            head=self.head_node is None,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            memory=memory,
+            object_store_memory=object_store_memory,
+            resources=dict(resources or {}),
+            labels=dict(labels or {}),
+            node_name=node_name,
+            node_ip=node_ip_address,
+            tcp_host=tcp_host,
+            storage=storage,
+        )
+        if self.head_node is None:
+            options.system_config = SystemConfig.from_overrides(with_environment(_system_config))
+            node = ClusterNode(start_node(options))
+            self.head_node = node
+            return node
+        if _system_config or tcp_host or storage:
+            raise ValueError("_system_config, tcp_host and storage belong to the head node; they hold for the whole cluster")
+        head = self.head_node._node
+        options.tcp_host = head.file.tcp_host
+        options.gcs_endpoint = f"tcp:{head.file.gcs_address}" if options.tcp_host else head.file.gcs_endpoint
+        options.token = head.token
+        options.system_config = head.file.system_config
+        node = ClusterNode(start_node(options))
+        self.worker_nodes.append(node)
+        return node
+
+    def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
+        """End a node, after it has unregistered; without ``allow_graceful`` as if it had been switched off."""
+        if node is self.head_node:
+            self._disconnect()
+            self.head_node = None
+        elif node in self.worker_nodes:
+            self.worker_nodes.remove(node)
+        else:
+            raise ValueError(f"{node!r} is not a node of this cluster")
+        if allow_graceful:
+            node.end()
+        else:
+            node.kill_raylet()
+            node.close()
+
+    def list_all_nodes(self) -> list[ClusterNode]:
+        head = [self.head_node] if self.head_node is not None else []
+        return head + self.worker_nodes
+
+    def wait_for_nodes(self, timeout: float = 30) -> None:
+        """Wait until the gcs counts as many living nodes as this object. TimeoutError otherwise."""
+        self._wait(lambda alive: len(alive) == len(self.list_all_nodes()), timeout)
+
+    def wait_for_node(self, node: ClusterNode, timeout: float = 30) -> None:
+        """Wait until the gcs counts this node as living. TimeoutError otherwise."""
+        self._wait(lambda alive: node.node_id in [info.node_id.hex() for info in alive], timeout)
+
+    def _wait(self, condition: Callable[[list[NodeInfo]], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            alive = [info for info in self._gcs().nodes() if info.alive]
+            if condition(alive):
+                return
+            if time.monotonic() > deadline:
+                expected = len(self.list_all_nodes())
+                raise TimeoutError(f"after {timeout_s:g} s the gcs counts {len(alive)} living nodes, not {expected}")
+            time.sleep(POLL_S)
+
+    def _gcs(self) -> ClusterClient:
+        if self._client is None:
+            if self.head_node is None:
+                raise RuntimeError("this cluster has no head yet; call add_node()")
+            head = self.head_node._node
+            self._client = ClusterClient(head.file.gcs_endpoint, head.token, head.file.system_config)
+        return self._client
+
+    def _disconnect(self) -> None:
+        """Let go of the gcs, as a driver and as this object."""
+        if self._connected:
+            driver.shutdown()
+            self._connected = False
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def shutdown(self) -> None:
+        """End all nodes."""
+        self._disconnect()
+        for node in reversed(self.list_all_nodes()):
+            node.close()
+        self.head_node, self.worker_nodes = None, []

@@ -1,0 +1,536 @@
+"""The door of the room: puts the parts together, and is the service that other processes call.
+
+Ray: src/ray/core_worker/core_worker.h
+
+Everything here runs on the loop of its process. User threads come in through ``user_api``, which posts to the methods
+named ``submit``, ``begin_wait``, ``on_ref_...``. What a driver and a worker have in common is nearly everything; a
+worker also has a ``TaskReceiver`` and ends when its raylet does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from minray.common.config import WorkerConfig, worker_endpoint
+from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
+from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.core_worker.borrowing import Borrowing
+from minray.core_worker.dependency_resolver import DependencyResolver
+from minray.core_worker.explainer import Explainer
+from minray.core_worker.function_manager import FunctionManager
+from minray.core_worker.future_resolver import FutureResolver
+from minray.core_worker.lease_client import LeaseClient
+from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
+from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
+from minray.core_worker.outcomes import TaskOutcomes
+from minray.core_worker.patient_caller import PatientCaller
+from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.task_executor import TaskExecutor
+from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
+from minray.core_worker.task_receiver import TaskReceiver
+from minray.core_worker.values import to_value
+from minray.exceptions import OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
+from minray.object_ref import ObjectRef
+from minray.platform.base import Platform, PlatformError
+from minray.protocol.base import DONE, Address, Done, decode
+from minray.protocol.core_worker import (
+    FREED,
+    LARGE,
+    PENDING,
+    READY,
+    AddBorrower,
+    CancelObject,
+    CancelTask,
+    CancelTaskReply,
+    CheckTickets,
+    CheckTicketsReply,
+    ExitWorker,
+    ExitWorkerReply,
+    Explain,
+    Explanation,
+    GetObject,
+    ObjectReply,
+    PrintLines,
+    PushTask,
+    PushTaskReply,
+    ReclaimTasks,
+    RefInfo,
+    RemoveBorrower,
+    RevokeLeases,
+)
+from minray.protocol.gcs import (
+    NODES,
+    WORKER_DEATHS,
+    CheckAlive,
+    FinishJob,
+    GetJob,
+    JobConfig,
+    JobInfo,
+    NodeInfo,
+    RegisterJob,
+)
+from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
+from minray.rpc.connection import Peers
+from minray.rpc.pubsub import Subscription
+from minray.rpc.service import Call, Dispatcher
+
+logger = logging.getLogger(__name__)
+
+
+class CoreWorker:
+    """One process's part in the cluster."""
+
+    def __init__(self, platform: Platform, config: WorkerConfig) -> None:
+        self.platform = platform
+        self.config = config
+        system = config.system_config
+        self.peers = Peers(platform, config.node_id, system.rpc_reconnect_timeout_s)
+        self.gcs = self.peers.at(
+            config.gcs_endpoint, reconnect_timeout_s=system.gcs_rpc_server_reconnect_timeout_s, may_restart=True
+        )
+        self.raylet = self.peers.at(
+            config.raylet_endpoint, reconnect_timeout_s=system.rpc_reconnect_timeout_s, may_restart=False
+        )
+        self.address = Address(config.worker_id, config.node_id, worker_endpoint(config.socket_dir, config.worker_id))
+        """Replaced by ``start`` when there is a TCP endpoint too."""
+        self.job: JobInfo | None = None
+        """A driver's from the start; a worker's with its first task."""
+        self.job_id = b"\0\0\0\0"
+        self.environment = RuntimeEnv()
+        """What tasks submitted here inherit."""
+        self.on_lines: Callable[[PrintLines], None] | None = None
+        """A driver's way to show what its workers print."""
+        self.on_end: Callable[[str], None] | None = None
+        """Told once if this process has lost its cluster."""
+        self.drop_ref = partial(platform.user_code.post_later, self.on_ref_dropped)
+        """What ``ObjectRef.__del__`` calls, in whatever thread."""
+        self.store = MemoryStore()
+        self.references = ReferenceCounter()
+        self.tasks = TaskManager(platform.record)
+        self.functions = FunctionManager(self.gcs)
+        self.is_exiting = False
+        self._no_effects = Effects()
+        """An empty one for the next dropped reference, which mostly has none."""
+        self._blocked_count = 0
+        self._blocked_sequence = 0
+        self._subscriptions: list[Subscription] = []
+        self._listeners: list[Any] = []
+        self._dispatcher = Dispatcher(self)
+        self.background: set[asyncio.Task[None]] = set()
+        """Tasks of the loop that nobody awaits."""
+
+    # --- life
+
+    async def start(self, job_config: JobConfig | None = None) -> None:
+        """Listen and register: a driver (which has a ``job_config``) at the gcs too. Raises PlatformError."""
+        await self._listen()
+        self._build()
+        if job_config is not None:
+            registered = await self.gcs.call(RegisterJob(self.address, self.platform.processes.pid, job_config))
+            self.job_id = registered.job_id
+            pid = self.platform.processes.pid
+            self.job = JobInfo(self.job_id, self.address, pid, job_config, self.platform.host.time())
+            await self.raylet.call(RegisterDriver(self.address, pid, self.job_id))
+        else:
+            reply = await self.raylet.call(RegisterWorker(self.address, self.platform.processes.pid))
+            if reply.refused:
+                self._lose_cluster(reply.refused)
+        self.task_ids = TaskIdFactory(self.config.worker_id, self.job_id)
+        self.raylet.on_death = lambda death: self._lose_cluster(f"the local raylet died: {death}")
+        self.gcs.on_death = lambda death: self._lose_cluster(f"the gcs died: {death}")
+        self.raylet.keep_open()
+        self.gcs.keep_open()
+
+    async def _listen(self) -> None:
+        network, config = self.platform.network, self.config
+        listener = await network.listen(self.address.endpoint, config.worker_id, self._dispatcher)
+        self._listeners.append(listener)
+        if config.tcp_host:
+            tcp = await network.listen(f"tcp:{config.tcp_host}:0", config.worker_id, self._dispatcher)
+            self._listeners.append(tcp)
+            self.address = Address(config.worker_id, config.node_id, self.address.endpoint, tcp.endpoint)
+
+    def _build(self) -> None:
+        """The parts that need to know our address."""
+        self.now = asyncio.get_running_loop().time
+        """The loop's clock."""
+        platform, peers, system = self.platform, self.peers, self.config.system_config
+        self.patient = PatientCaller(peers, self.gcs)
+        self.borrowing = Borrowing(peers, self.patient, self.address, self.references, self._on_freed, self._watch_deaths)
+        self.futures = FutureResolver(
+            self.patient, self.address, self.references, self.store, self.on_object, self._on_lost_object
+        )
+        self.outcomes = TaskOutcomes(self)
+        self.resolver = DependencyResolver(
+            self.config.worker_id, self.store, self.futures, self.outcomes.on_ready, self.outcomes.on_failed_argument
+        )
+        self.lease_client = LeaseClient(peers, self.patient, self.raylet, self.address, self.outcomes)
+        lease_ids = LeaseIdFactory(self.config.worker_id)
+        self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client)
+        self.lease_client.submitter = self.submitter
+        self.explainer = Explainer(
+            peers, self.raylet, self.address, self.tasks, self.store, self.references, self.resolver, self.submitter
+        )
+        node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
+        self.executor = TaskExecutor(platform, self.functions, self.make_refs, node_id_hex, node_ip)
+        self.receiver = TaskReceiver(
+            platform,
+            self.address,
+            self.executor,
+            self.functions,
+            self.references,
+            self.store,
+            self.borrowing,
+            self,
+            self.config.node_ip,
+        )
+
+    async def close(self) -> None:
+        """Leave the cluster: a driver ends its job. Errors of a cluster that is gone do not matter any more.
+
+        Also after a ``start`` that has failed.
+        """
+        self.is_exiting = True
+        if self.config.is_driver:
+            self.outcomes.fail_all("this driver has left its cluster")
+        if self.config.is_driver and self.job is not None and self.gcs.death is None and self.raylet.death is None:
+            try:
+                async with asyncio.timeout(1.0):
+                    await self.gcs.call(FinishJob(self.job_id))
+            except (PlatformError, TimeoutError) as error:
+                logger.debug("could not finish the job: %s", error)
+        for subscription in self._subscriptions:
+            subscription.close()
+        for task in list(self.background):
+            task.cancel()
+        if hasattr(self, "receiver"):
+            self.receiver.close()
+            self.borrowing.close()
+            self.lease_client.close()
+            self.patient.close()
+        self._dispatcher.close()
+        for listener in self._listeners:
+            await listener.close()
+        self.peers.close()
+
+    def _lose_cluster(self, reason: str) -> None:
+        """The raylet or the gcs is gone: a worker ends; a driver fails what is unfinished."""
+        if self.is_exiting:
+            return
+        self.is_exiting = True
+        if not self.config.is_driver:
+            self.platform.processes.exit(1)
+            return
+        self.outcomes.fail_all(reason)
+        if self.on_end is not None:
+            self.on_end(reason)
+
+    # --- submitting
+
+    def submit(self, task: PendingTask) -> None:
+        """A user thread has called a remote function."""
+        if self.is_exiting:
+            self.outcomes.on_lost_cluster(task)
+            return
+        template = task.prepared.template
+        for index in range(1, template.num_returns + 1):
+            self.references.add_owned(return_id(task.task_id, index))
+        held = task.held_ids()
+        if held:
+            self.references.add_submitted(held, [None] * len(held))
+        self.tasks.add(task)
+        if task.slots or not task.prepared.export.done:
+            self.tasks.move(task, WAITING)
+            self.resolver.resolve(task)
+        else:
+            self.submitter.on_task_ready(task, self.now())
+
+    def export(self, export: FunctionExport, pickled: bytes) -> None:
+        """Before the first task of a definition: make it known (references in its closure have pinned themselves)."""
+
+        def on_exported() -> None:
+            export.done = True
+            self.resolver.on_function_exported(export.function_id)
+
+        self.functions.export(self.job_id, export.function_id, pickled, on_exported)
+
+    # --- objects
+
+    def on_put(self, object_id: bytes, stored: StoredObject) -> None:
+        """A user thread has put a value (it is in the store already)."""
+        self.references.add_owned(object_id)
+        if stored.nested:
+            effects = Effects()
+            self.references.on_value(object_id, stored.nested, self.config.worker_id, effects)
+            self.borrowing.apply(effects)
+
+    def on_object(self, object_id: bytes, stored: StoredObject) -> None:
+        """A value has arrived: a task's result, or a borrowed object from its owner."""
+        if stored.nested:
+            effects = Effects()
+            wanted = self.references.on_value(object_id, stored.nested, self.config.worker_id, effects)
+            stored.nested = [RefInfo(info.object_id, info.owner, b"") for info in stored.nested]
+            self.borrowing.apply(effects)
+        else:
+            wanted = self.references.get(object_id) is not None
+        if wanted:
+            self.store.put(object_id, stored)
+
+    def put_error(self, object_id: bytes, error: RayError, name: str = "") -> None:
+        """This object will never be anything but an error."""
+        self.on_object(object_id, self._error_object(error, name))
+
+    def _error_object(self, error: RayError, name: str = "") -> StoredObject:
+        pid, node_id = self.platform.processes.pid, self.config.node_id.hex()
+        packed = pack_exception(error, task_name=name, pid=pid, node_id=node_id, ip=self.config.node_ip)
+        return StoredObject(packed, (), True, ())
+
+    def _on_lost_object(self, object_id: bytes, owner: Address, reason: str) -> None:
+        self.put_error(object_id, OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
+
+    def _put_foreign(self, object_id: bytes, owner: Address) -> None:
+        """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
+        reason = "this process has left the cluster that it belongs to"
+        error = OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason)
+        self.store.put(object_id, self._error_object(error))
+
+    def _on_freed(self, object_id: bytes) -> None:
+        self.store.delete(object_id)
+        self.resolver.forget(object_id)
+
+    def on_ref_unpickled(self, object_id: bytes, owner: Address) -> None:
+        """A user thread has made an ObjectRef from bytes of the user's own."""
+        self.references.add_local(object_id, self._other(owner))
+        if self.references.needs_ticket(object_id):
+            self.borrowing.keep_soon(object_id, owner)
+
+    def on_refs_made(self, infos: Sequence[RefInfo]) -> None:
+        """A user thread has made ObjectRefs for the references inside a value."""
+        add_local, other = self.references.add_local, self._other
+        for info in infos:
+            add_local(info.object_id, other(info.owner))
+
+    def _other(self, owner: Address) -> Address | None:
+        """What the reference counter wants to know: the owner, None if that is this process."""
+        return None if owner.worker_id == self.config.worker_id else owner
+
+    def on_ref_dropped(self, object_id: bytes) -> None:
+        effects = self._no_effects
+        self.references.remove_local(object_id, effects)
+        if effects.freed:
+            self._no_effects = Effects()
+            self.borrowing.apply(effects)
+
+    def make_refs(self, stored: StoredObject) -> list[ObjectRef[Any]]:
+        """In a user thread: the references inside a value, about to be unpickled."""
+        infos, drop_ref = stored.nested, self.drop_ref
+        self.platform.user_code.post(self.on_refs_made, infos)
+        return [ObjectRef(info.object_id, info.owner, drop_ref) for info in infos]
+
+    # --- waiting
+
+    def begin_wait(self, wanted: Sequence[tuple[bytes, Address]], waiter: Waiter, blocks_task: bool) -> None:
+        """A user thread waits for these objects (and parks, if ``blocks_task``, the task that it runs)."""
+        missing = set(self.store.wait([object_id for object_id, _ in wanted], waiter))
+        for object_id, owner in wanted:
+            if object_id in missing and owner.worker_id != self.config.worker_id:
+                if self.references.get(object_id) is not None:
+                    self.futures.fetch(object_id, owner)
+                else:
+                    self._put_foreign(object_id, owner)
+        waiter.blocks_task = blocks_task
+        if blocks_task:
+            self._blocked_count += 1
+            if self._blocked_count == 1:
+                self._notify_blocked(True)
+
+    def end_wait(self, object_ids: Sequence[bytes], waiter: Waiter) -> None:
+        """The thread goes on; also if it was interrupted so early that it never began to wait."""
+        if waiter.needed > 0:
+            self.store.stop_waiting(object_ids, waiter)
+        if waiter.blocks_task:
+            waiter.blocks_task = False
+            self._blocked_count -= 1
+            if self._blocked_count == 0:
+                self._notify_blocked(False)
+
+    def _notify_blocked(self, blocked: bool) -> None:
+        self.receiver.on_blocked(blocked)
+        self._blocked_sequence += 1
+        self.raylet.send(NotifyWorkerBlocked(self.config.worker_id, self._blocked_sequence, blocked), _ignore)
+
+    # --- cancelling
+
+    def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
+        """Cancel the task that makes an object; a borrower passes the wish on to the owner (G47)."""
+        if owner.worker_id != self.config.worker_id:
+            self.peers.to(owner).send(CancelObject(object_id, force, recursive), _ignore)
+            return
+        task = self.tasks.tasks.get(task_of(object_id))
+        if task is not None:
+            self.outcomes.cancel(task, force, recursive)
+
+    def cancel_children(self, task_id: bytes, force: bool) -> None:
+        for child in self.tasks.children_of(task_id):
+            self.outcomes.cancel(child, force, True)
+
+    # --- surroundings of the task receiver
+
+    async def prepare_environment(self, template: TaskTemplate) -> None:
+        """This worker's first task: take on its job and runtime environment, for good."""
+        if self.job is None:
+            self.job = (await self.gcs.call(GetJob(template.shape.job_id))).job
+            if self.job is None:
+                raise RuntimeEnvSetupError(reason=f"the gcs does not know job {template.shape.job_id.hex()}")
+            self.job_id = template.shape.job_id
+            self.task_ids = TaskIdFactory(self.config.worker_id, self.job_id)
+        environment = self.environment = template.shape.runtime_env
+        try:
+            self._enter(environment, self.job.config)
+        except OSError as error:
+            raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
+
+    def _enter(self, environment: RuntimeEnv, job: JobConfig) -> None:
+        paths = [*environment.py_modules, *job.sys_path]
+        if environment.working_dir:
+            paths.insert(0, environment.working_dir)
+        working_dir = environment.working_dir or job.working_dir or None
+        self.platform.user_code.enter_environment(paths, working_dir, dict(environment.env_vars))
+
+    def fetch_argument(self, object_id: bytes, owner: Address, on_here: Callable[[], None]) -> None:
+        self.store.wait([object_id], Waiter(1, False, on_here))
+        if owner.worker_id != self.config.worker_id:
+            self.futures.fetch(object_id, owner)
+
+    def on_exiting(self) -> None:
+        """``max_calls`` is reached: end as soon as nobody depends on this process."""
+        waiting = asyncio.get_running_loop().create_task(self._exit_when_free(), name="exit_when_free")
+        self.background.add(waiting)
+
+    async def _exit_when_free(self) -> None:
+        await asyncio.sleep(0.01)
+        while not self._is_free():
+            await asyncio.sleep(0.1)
+        self.platform.processes.exit(0)
+
+    def _is_free(self) -> bool:
+        return not self.tasks.tasks and not self.references.owns_borrowed() and self.receiver.is_idle()
+
+    # --- watching others
+
+    def _watch_deaths(self) -> None:
+        """Others depend on our objects: learn of their deaths, so that their tickets go with them."""
+        for channel, on_change in ((WORKER_DEATHS, self._on_worker_death), (NODES, self._on_node_change)):
+            subscription = Subscription(self.gcs, channel, on_change)
+            subscription.start()
+            self._subscriptions.append(subscription)
+
+    def _on_worker_death(self, worker_id: bytes, value: bytes | None) -> None:
+        if value is not None:
+            self.peers.on_death_of(worker_id, "it is reported dead")
+            effects = Effects()
+            self.references.on_death(worker_id, effects)
+            self.borrowing.apply(effects)
+
+    def _on_node_change(self, node_id: bytes, value: bytes | None) -> None:
+        if value is not None and not decode(NodeInfo, value).alive:
+            effects = Effects()
+            self.references.on_death(node_id, effects)
+            self.borrowing.apply(effects)
+
+    # --- service
+
+    def handle_PushTask(self, request: PushTask, call: Call) -> PushTaskReply | None:
+        return self.receiver.handle_PushTask(request, call)
+
+    def handle_CancelTask(self, request: CancelTask, call: Call) -> CancelTaskReply:
+        return self.receiver.handle_CancelTask(request, call)
+
+    def handle_ReclaimTasks(self, request: ReclaimTasks, call: Call) -> Done:
+        return self.receiver.handle_ReclaimTasks(request, call)
+
+    def handle_CancelObject(self, request: CancelObject, call: Call) -> Done:
+        self.cancel(request.object_id, self.address, request.force, request.recursive)
+        return DONE
+
+    async def handle_GetObject(self, request: GetObject, call: Call) -> ObjectReply | None:
+        object_id = request.object_id
+        stored = self.store.objects.get(object_id)
+        if stored is None:
+            if self.references.get(object_id) is None:
+                return ObjectReply(FREED)
+            if not await self._arrives(object_id, request.timeout_s):
+                return ObjectReply(PENDING)
+            stored = self.store.objects.get(object_id)
+            if stored is None:
+                return ObjectReply(FREED)
+        if 0 <= request.inline_limit < stored.size():
+            return ObjectReply(LARGE)
+        nested: list[RefInfo] = []
+        if stored.nested:
+            refs = [(info.object_id, info.owner) for info in stored.nested]
+            lent = self.borrowing.lend_now(refs, request.requester, request.question)
+            nested = lent or await self.borrowing.lend(refs, request.requester, request.question)
+        beside: list[Any] = []
+        call.reply(ObjectReply(READY, to_value(stored, nested, beside)), beside)
+        return None
+
+    async def _arrives(self, object_id: bytes, timeout_s: float) -> bool:
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_here() -> None:
+            if not arrived.done():
+                arrived.set_result(None)
+
+        waiter = Waiter(1, False, on_here)
+        self.store.wait([object_id], waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await arrived
+        except TimeoutError:
+            self.store.stop_waiting([object_id], waiter)
+            return False
+        return True
+
+    def handle_AddBorrower(self, request: AddBorrower, call: Call) -> Done:
+        self.borrowing.lend_here(request.object_id, request.borrower, request.ticket, request.lender)
+        return DONE
+
+    def handle_RemoveBorrower(self, request: RemoveBorrower, call: Call) -> Done:
+        effects = Effects()
+        self.references.take_back(request.object_id, request.tickets, effects)
+        self.borrowing.apply(effects)
+        return DONE
+
+    def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:
+        return CheckTicketsReply(self.borrowing.missing(request.lender_id, request.loans))
+
+    async def handle_Explain(self, request: Explain, call: Call) -> Explanation:
+        return Explanation(await self.explainer.explain(request.object_id, self.address, request.depth))
+
+    def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
+        self.submitter.on_revoke(self.now())
+        return DONE
+
+    def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:
+        if not request.force and not self._is_free():
+            return ExitWorkerReply(False)
+        self.is_exiting = True
+        asyncio.get_running_loop().call_later(0.01, self.platform.processes.exit, 0)
+        return ExitWorkerReply(True)
+
+    def handle_PrintLines(self, request: PrintLines, call: Call) -> Done:
+        if self.on_lines is not None:
+            self.on_lines(request)
+        return DONE
+
+    def handle_CheckAlive(self, request: CheckAlive, call: Call) -> Done:
+        return DONE
+
+
+def _ignore(_reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+    """For messages whose effect is all that matters; a peer that is dead needs them no more."""

@@ -1,0 +1,113 @@
+"""A task waits here until all its top-level arguments exist; then small ones are put into it.
+
+Ray: src/ray/core_worker/task_submission/dependency_resolver.h
+
+G10: a task never starts before its arguments are computed. G1: if one of them is an error, the task ends with that error
+and its body does not run. Arguments that are large stay references; the executing worker gets them from their owner. A
+function that the gcs does not know yet counts as one more argument to wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
+from minray.core_worker.future_resolver import FutureResolver
+from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
+from minray.core_worker.task_manager import WAITING, PendingTask
+from minray.protocol.base import Address
+from minray.protocol.core_worker import Argument, Value
+
+
+class DependencyResolver:
+    """All waiting tasks of one process."""
+
+    def __init__(
+        self,
+        own_id: bytes,
+        store: MemoryStore,
+        futures: FutureResolver,
+        on_ready: Callable[[PendingTask], None],
+        on_failed_argument: Callable[[PendingTask, StoredObject], None],
+    ) -> None:
+        self._own_id = own_id
+        self._store = store
+        self._futures = futures
+        self._on_ready = on_ready
+        self._on_failed_argument = on_failed_argument
+        self._large: set[bytes] = set()
+        """Borrowed objects that exist, elsewhere, and are too large to be put into a message."""
+        self._for_function: dict[bytes, list[PendingTask]] = {}
+        """Tasks whose function is being exported, by function id."""
+
+    def resolve(self, task: PendingTask) -> None:
+        """Begin; ends in ``on_ready`` or ``on_failed_argument``, perhaps at once."""
+        missing: set[bytes] | None = None
+        if not task.prepared.export.done:
+            function_id = task.prepared.template.function_id
+            missing = {function_id}
+            self._for_function.setdefault(function_id, []).append(task)
+        for object_id, owner in task.slots:
+            if object_id not in self._store.objects and object_id not in self._large:
+                missing = missing or set()
+                if object_id not in missing:
+                    missing.add(object_id)
+                    task.waiting_for = missing
+                    self._wait(task, object_id, owner)
+        task.waiting_for = missing
+        if not missing:
+            self._complete(task)
+
+    def on_function_exported(self, function_id: bytes) -> None:
+        for task in self._for_function.pop(function_id, ()):
+            self._arrived(task, function_id)
+
+    def _wait(self, task: PendingTask, object_id: bytes, owner: Address) -> None:
+        self._store.wait([object_id], Waiter(1, False, lambda: self._arrived(task, object_id)))
+        if owner.worker_id != self._own_id:
+
+            def on_large() -> None:
+                self._large.add(object_id)
+                self._arrived(task, object_id)
+
+            self._futures.probe(object_id, owner, MAX_DIRECT_CALL_OBJECT_SIZE, on_large)
+
+    def _arrived(self, task: PendingTask, key: bytes) -> None:
+        if task.state is not WAITING or task.waiting_for is None:
+            return
+        task.waiting_for.discard(key)
+        stored = self._store.objects.get(key)
+        if stored is not None and stored.is_error:
+            self._on_failed_argument(task, stored)
+        elif not task.waiting_for:
+            self._complete(task)
+
+    def _complete(self, task: PendingTask) -> None:
+        task.waiting_for = None
+        arguments: list[Argument] = []
+        room = TASK_RPC_INLINED_BYTES_LIMIT
+        for object_id, owner in task.slots:
+            stored = self._store.objects.get(object_id)
+            if stored is None:
+                arguments.append(Argument(None, object_id, owner))
+                continue
+            if stored.is_error:
+                self._on_failed_argument(task, stored)
+                return
+            size = stored.size()
+            if size <= MAX_DIRECT_CALL_OBJECT_SIZE and size <= room:
+                room -= size
+                value = Value(stored.data, False, [bytes(buffer) for buffer in stored.buffers], 0, list(stored.nested))
+                arguments.append(Argument(value, object_id, owner))
+            else:
+                arguments.append(Argument(None, object_id, owner))
+        task.arguments = arguments
+        self._on_ready(task)
+
+    def forget(self, object_id: bytes) -> None:
+        """Nobody here holds this object any more."""
+        self._large.discard(object_id)
+
+    def missing_of(self, task: PendingTask) -> list[bytes]:
+        """What a waiting task waits for, for ``why``."""
+        return sorted(task.waiting_for or ())

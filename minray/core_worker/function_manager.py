@@ -1,0 +1,74 @@
+"""Remote functions: exported once per definition and job, imported once per worker.
+
+Ray: python/ray/_private/function_manager.py
+
+A definition is pickled at its first ``.remote()`` (G15, C8) and put into its job's namespace of the gcs's key-value
+store, which goes with the job; tasks name the function id. A worker fetches a definition when the first task that needs
+it arrives and unpickles it in the thread that runs user code, since unpickling imports modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from minray.platform.base import PlatformError
+from minray.protocol.gcs import KvGet, KvGetReply, KvPut, KvPutReply, job_namespace
+from minray.rpc.connection import Peer
+
+FETCH_AGAIN_S = 0.5
+
+
+class FunctionManager:
+    """Exports and imports of one process."""
+
+    def __init__(self, gcs: Peer) -> None:
+        self._gcs = gcs
+        self._pickled: dict[bytes, bytes] = {}
+        """Fetched definitions that have not been unpickled, by function id."""
+        self._functions: dict[bytes, Callable[..., Any]] = {}
+        """Ready to call; written by the user thread."""
+        self._fetching: set[bytes] = set()
+
+    def export(self, job_id: bytes, function_id: bytes, pickled: bytes, on_exported: Callable[[], None]) -> None:
+        """Make a definition known to the cluster, then call back."""
+
+        def on_answer(reply: KvPutReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            if reply is not None:
+                on_exported()
+            elif self._gcs.death is None:
+                loop = asyncio.get_running_loop()
+                loop.call_later(FETCH_AGAIN_S, self.export, job_id, function_id, pickled, on_exported)
+
+        self._gcs.send(KvPut(job_namespace(job_id), function_id, pickled, True), on_answer)
+
+    def is_here(self, function_id: bytes) -> bool:
+        return function_id in self._functions or function_id in self._pickled
+
+    def fetch(self, job_id: bytes, function_id: bytes, on_fetched: Callable[[], None]) -> None:
+        """Bring a definition here, then call back; once, however often it is asked for."""
+        if function_id in self._fetching:
+            return
+        self._fetching.add(function_id)
+
+        def on_answer(reply: KvGetReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            self._fetching.discard(function_id)
+            if reply is not None and reply.value is not None:
+                self._pickled[function_id] = reply.value
+                on_fetched()
+            elif self._gcs.death is None:
+                asyncio.get_running_loop().call_later(FETCH_AGAIN_S, self.fetch, job_id, function_id, on_fetched)
+
+        self._gcs.send(KvGet(job_namespace(job_id), function_id), on_answer)
+
+    def load(self, function_id: bytes) -> Callable[..., Any]:
+        """In the user thread: the function; raises whatever unpickling it raises, each time it is tried."""
+        function = self._functions.get(function_id)
+        if function is None:
+            function = cloudpickle.loads(self._pickled[function_id])
+            self._functions[function_id] = function
+            del self._pickled[function_id]
+        return function

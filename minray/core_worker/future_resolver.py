@@ -1,0 +1,117 @@
+"""Values of borrowed references: asked for at their owner.
+
+Ray: src/ray/core_worker/future_resolver.h
+
+One open request per object, however many wait. It is a long poll, repeated while anybody here still holds the reference;
+the owner's death becomes an OwnerDiedError in place of the value (G62).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from minray.common.ids import short
+from minray.core_worker.memory_store import MemoryStore, StoredObject
+from minray.core_worker.patient_caller import PatientCaller
+from minray.core_worker.reference_counter import ReferenceCounter
+from minray.core_worker.values import from_value
+from minray.platform.base import PlatformError
+from minray.protocol.base import Address
+from minray.protocol.core_worker import FREED, LARGE, PENDING, GetObject, ObjectReply
+
+POLL_TIMEOUT_S = 60.0
+ANY_SIZE = -1
+
+
+class _Question(NamedTuple):
+    """What is asked of an owner; the same until it is answered, however often it has to be asked."""
+
+    object_id: bytes
+    owner: Address
+    inline_limit: int
+    name: bytes
+
+
+class FutureResolver:
+    """All requests of one process to owners."""
+
+    def __init__(
+        self,
+        patient: PatientCaller,
+        own: Address,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        on_object: Callable[[bytes, StoredObject], None],
+        on_lost: Callable[[bytes, Address, str], None],
+    ) -> None:
+        self._patient = patient
+        self._own = own
+        self._references = references
+        self._store = store
+        self._on_object = on_object
+        """A value has come."""
+        self._on_lost = on_lost
+        """It never will: the object, its owner and the reason."""
+        self._asking: set[bytes] = set()
+        """Objects asked for in any size; who wants to hear of it is in the memory store."""
+        self._probing: dict[bytes, list[Callable[[], None]]] = {}
+        """Objects asked for if small, with those who asked; they hear whether it exists but is large."""
+        self._question_count = 0
+
+    def fetch(self, object_id: bytes, owner: Address) -> None:
+        """Bring the value here, whatever its size."""
+        if object_id not in self._asking:
+            self._asking.add(object_id)
+            self._ask(self._new_question(object_id, owner, ANY_SIZE))
+
+    def probe(self, object_id: bytes, owner: Address, inline_limit: int, on_large: Callable[[], None]) -> None:
+        """Bring the value here if it is small; ``on_large()`` says that it exists and is not."""
+        waiting = self._probing.get(object_id)
+        if waiting is not None:
+            waiting.append(on_large)
+            return
+        self._probing[object_id] = [on_large]
+        self._ask(self._new_question(object_id, owner, inline_limit))
+
+    def open_requests(self) -> int:
+        return len(self._asking) + len(self._probing)
+
+    def _new_question(self, object_id: bytes, owner: Address, inline_limit: int) -> _Question:
+        self._question_count += 1
+        name = b"?" + self._own.worker_id[:12] + self._question_count.to_bytes(8, "big")
+        return _Question(object_id, owner, inline_limit, name)
+
+    def _ask(self, question: _Question) -> None:
+        request = GetObject(question.object_id, self._own, question.inline_limit, POLL_TIMEOUT_S, question.name)
+        self._patient.send(question.owner, request, partial(self._on_answer, question))
+
+    def _on_answer(
+        self, question: _Question, reply: ObjectReply | None, error: PlatformError | None, buffers: Sequence[Any]
+    ) -> None:
+        object_id = question.object_id
+        if reply is None:
+            self._finish(question)
+            self._on_lost(object_id, question.owner, str(error))
+        elif reply.status == PENDING and self._references.get(object_id) is not None:
+            asyncio.get_running_loop().call_soon(self._ask, question)
+        elif reply.status == PENDING:
+            self._finish(question)
+        elif reply.status == LARGE:
+            self._finish(question, is_large=True)
+        elif reply.status == FREED or reply.value is None:
+            self._finish(question)
+            self._on_lost(object_id, question.owner, f"its owner does not know object {short(object_id)} any more")
+        else:
+            self._finish(question)
+            self._on_object(object_id, from_value(reply.value, buffers))
+
+    def _finish(self, question: _Question, is_large: bool = False) -> None:
+        if question.inline_limit == ANY_SIZE:
+            self._asking.discard(question.object_id)
+        else:
+            for on_large in self._probing.pop(question.object_id, ()):
+                if is_large:
+                    on_large()

@@ -1,0 +1,232 @@
+"""Carries out what the submitter decides: asks raylets for leases, pushes tasks to workers, and judges broken ones.
+
+Ray: the sending half of src/ray/core_worker/task_submission/normal_task_submitter.cc, src/ray/raylet_rpc_client/
+
+When a worker cannot be reached any more, its raylet is asked what became of it: the answer is its death certificate and
+the number of the last task that had begun, so that tasks which had not begun are pushed elsewhere without using up a
+retry. A raylet that cannot be reached either means that the node is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from minray.common.ids import short
+from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
+from minray.core_worker.patient_caller import PatientCaller
+from minray.core_worker.task_manager import PendingTask
+from minray.platform.base import PlatformError
+from minray.protocol.base import Address, Done, Request
+from minray.protocol.core_worker import NOT_STARTED, PushTask, PushTaskReply, ReclaimTasks, RefInfo
+from minray.protocol.raylet import (
+    CANCELLED,
+    ENVIRONMENT_FAILED,
+    GRANTED,
+    REJECTED,
+    SPILLBACK,
+    UNSCHEDULABLE,
+    CancelWorkerLease,
+    GetLeaseFailure,
+    LeaseFailure,
+    LeaseReply,
+    RequestWorkerLease,
+    ReturnWorkerLease,
+)
+from minray.rpc.connection import Peer, Peers, PeerUnreachable
+
+logger = logging.getLogger(__name__)
+
+NO_REFS: list[RefInfo] = []
+FAILURE_TIMEOUT_S = 5.0
+"""How long a raylet may take to see that a worker is dead."""
+REJECTED_DELAY_S = 0.05
+"""After a spillback that was rejected: the raylets' views of each other need this long to agree."""
+
+
+class Outcomes(Protocol):
+    """What the core worker does when a pushed task is over."""
+
+    def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Sequence[Any]) -> None: ...
+
+    def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
+        """It may have run; None: its whole node died."""
+
+    def on_unstarted(self, tasks: list[PendingTask]) -> None:
+        """These were pushed but never began."""
+
+    def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
+        """No worker will ever be granted for this shape."""
+
+
+class LeaseClient:
+    """The submitter's ``Actions``, for one process."""
+
+    def __init__(self, peers: Peers, patient: PatientCaller, local_raylet: Peer, own: Address, outcomes: Outcomes) -> None:
+        self._peers = peers
+        self._patient = patient
+        self._local_raylet = local_raylet
+        self._own = own
+        self._outcomes = outcomes
+        self._now = asyncio.get_running_loop().time
+        self.submitter: NormalTaskSubmitter
+        """Set right after construction; the two know each other."""
+        self._unstarted: list[PendingTask] = []
+        """Answered NOT_STARTED in this turn of the loop; they go back together, in order."""
+        self._judging: set[asyncio.Task[None]] = set()
+
+    # --- Actions
+
+    def push(self, worker: LeasedWorker, task: PendingTask) -> None:
+        message = PushTask(
+            task.task_id,
+            task.attempt,
+            worker.lease_id,
+            task.sequence,
+            worker.acknowledged(),
+            task.prepared.header,
+            task.depth,
+            task.args,
+            task.arguments,
+            list(task.nested) if task.nested else NO_REFS,
+            task.inline_buffers,
+            worker.gpu_ids,
+        )
+        self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
+
+    def request_lease(self, request: LeaseRequest) -> None:
+        message = RequestWorkerLease(
+            request.lease_id, self._own, request.shape, request.depth, request.backlog, request.grant_or_reject
+        )
+        self._raylet(request.raylet).send(message, partial(self._on_lease, request))
+
+    def cancel_lease(self, request: LeaseRequest) -> None:
+        self._tell(request.raylet, CancelWorkerLease(request.lease_id))
+
+    def return_lease(self, worker: LeasedWorker, kill_worker: bool, reason: str) -> None:
+        self._tell(worker.raylet, ReturnWorkerLease(worker.lease_id, kill_worker, reason))
+
+    def reclaim(self, worker: LeasedWorker) -> None:
+        self._peers.to(worker.address).send(ReclaimTasks(worker.lease_id), _ignore)
+
+    def wake_after(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay_s, lambda: self.submitter.on_timer(loop.time()))
+
+    def wake_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(lambda: self.submitter.on_turn(self._now()))
+
+    # --- answers
+
+    def _raylet(self, address: Address | None) -> Peer:
+        return self._local_raylet if address is None else self._peers.to(address)
+
+    def _tell(self, raylet: Address | None, request: Request[Done]) -> None:
+        """What must arrive while the raylet lives, lest its resources stay ours for ever."""
+        if raylet is None:
+            self._local_raylet.send(request, _ignore)
+        else:
+            self._patient.send(raylet, request, _ignore)
+
+    def _on_lease(
+        self, request: LeaseRequest, reply: LeaseReply | None, error: PlatformError | None, _buffers: Sequence[Any]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if reply is None:
+            self._on_lease_error(request, error)
+        elif reply.kind == GRANTED:
+            self.submitter.on_lease_reply(request, reply, now)
+        elif reply.kind == SPILLBACK:
+            self.submitter.on_lease_redirected(request, reply.raylet, True, now)
+        elif reply.kind == REJECTED:
+            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_redirected(request, None, False, loop.time()))
+        elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED):
+            self._outcomes.on_unschedulable(request, reply)
+            self.submitter.on_lease_ended(request, now)
+        else:
+            assert reply.kind == CANCELLED, reply
+            self.submitter.on_lease_ended(request, now)
+
+    def _on_lease_error(self, request: LeaseRequest, error: PlatformError | None) -> None:
+        loop = asyncio.get_running_loop()
+        if request.raylet is not None and isinstance(error, PeerUnreachable):
+            # It may be alive and grant it yet: whatever it knows of this lease by then shall end.
+            self._tell(request.raylet, CancelWorkerLease(request.lease_id))
+            self._tell(request.raylet, ReturnWorkerLease(request.lease_id, False, "its raylet was out of reach"))
+            self.submitter.on_lease_redirected(request, None, False, loop.time())
+        elif self._local_raylet.death is None:
+            logger.warning("lease request %s failed: %s", short(request.lease_id), error)
+            loop.call_later(1.0, lambda: self.submitter.on_lease_ended(request, loop.time()))
+
+    def _on_pushed(
+        self,
+        worker: LeasedWorker,
+        task: PendingTask,
+        reply: PushTaskReply | None,
+        error: PlatformError | None,
+        buffers: Sequence[Any],
+    ) -> None:
+        if reply is None:
+            self.on_unreachable(worker, str(error))
+            return
+        if task.worker is not worker:
+            return
+        now = self._now()
+        submitter = self.submitter
+        if reply.worker_exiting:
+            submitter.on_worker_exiting(worker)
+        if reply.status == NOT_STARTED:
+            submitter.on_task_given_back(worker, task, now)
+            if not self._unstarted:
+                asyncio.get_running_loop().call_soon(self._give_unstarted)
+            self._unstarted.append(task)
+        else:
+            submitter.on_task_answered(worker, task, now)
+            self._outcomes.on_reply(task, reply, buffers)
+        submitter.refill(worker, now)
+
+    def _give_unstarted(self) -> None:
+        tasks, self._unstarted = self._unstarted, []
+        self._outcomes.on_unstarted(tasks)
+
+    # --- death
+
+    def on_unreachable(self, worker: LeasedWorker, reason: str) -> None:
+        """The channel to a worker is gone for good."""
+        lost = self.submitter.on_worker_lost(worker)
+        if lost:
+            name = f"judge({short(worker.lease_id)})"
+            judging = asyncio.get_running_loop().create_task(self._judge(worker, lost), name=name)
+            self._judging.add(judging)
+            judging.add_done_callback(self._judging.discard)
+        else:
+            logger.debug("leased worker %s is gone: %s", worker.pid, reason)
+
+    async def _judge(self, worker: LeasedWorker, lost: list[PendingTask]) -> None:
+        """Ask the raylet what became of the worker, then decide the fate of each task that it had."""
+        failure: LeaseFailure | None
+        try:
+            failure = await self._raylet(worker.raylet).call(GetLeaseFailure(worker.lease_id, FAILURE_TIMEOUT_S))
+        except PlatformError:
+            failure = None
+        if failure is not None and failure.known:
+            unstarted = [task for task in lost if task.sequence > failure.started >= 0]
+        else:
+            unstarted = []
+        for task in lost:
+            if task not in unstarted:
+                self._outcomes.on_died(task, worker, failure)
+        if unstarted:
+            self._outcomes.on_unstarted(unstarted)
+
+    def close(self) -> None:
+        for judging in list(self._judging):
+            judging.cancel()
+
+
+def _ignore(_reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+    """For requests whose effect is all that matters; the peer retries them while it lives."""

@@ -1,0 +1,123 @@
+"""Values that this process has, and who waits for those that it does not have yet.
+
+Ray: src/ray/core_worker/store_provider/memory_store/memory_store.h
+
+A pure table: objects by id, waiters by id. The loop alone writes; user threads may look an object up without asking the
+loop (a dict lookup is atomic), which makes ``get`` of a value that is here a matter of a microsecond.
+
+Until the object plane lands, values of any size live here, in their owner's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from minray.protocol.core_worker import RefInfo
+
+SWEEP_AT = 64
+"""So many waiters of one object are looked through for those that are released already."""
+
+
+class StoredObject(msgspec.Struct, eq=False, gc=False):
+    """A serialised value. Immutable, but for tickets that ``nested`` loses when they are noted."""
+
+    data: Any
+    """The pickle stream, or a packed exception."""
+    buffers: Sequence[Any]
+    """Read-only, in the order of the stream."""
+    is_error: bool
+    nested: Sequence[RefInfo]
+    """References inside, by their numbers in the stream."""
+
+    def size(self) -> int:
+        return len(self.data) + sum(map(len, self.buffers))
+
+
+class Waiter:
+    """Waits for some of several objects; ``release`` is called once, on the loop, when enough are here."""
+
+    __slots__ = ("needed", "stop_at_error", "blocks_task", "release", "released")
+
+    def __init__(self, needed: int, stop_at_error: bool, release: Callable[[], None]) -> None:
+        self.needed = needed
+        """How many more objects must come."""
+        self.stop_at_error = stop_at_error
+        """True for ``get``: the first error is enough (G5)."""
+        self.blocks_task = False
+        """Whether a task is parked meanwhile, and lends its CPUs; set when the wait has begun."""
+        self.release = release
+        self.released = False
+
+    def on_object(self, stored: StoredObject) -> None:
+        if self.released:
+            return
+        self.needed -= 1
+        if self.needed <= 0 or (self.stop_at_error and stored.is_error):
+            self.on_enough()
+
+    def on_enough(self) -> None:
+        if not self.released:
+            self.released = True
+            self.release()
+
+
+class MemoryStore:
+    """The table of one process."""
+
+    def __init__(self) -> None:
+        self.objects: dict[bytes, StoredObject] = {}
+        """Read by user threads; written here only."""
+        self._waiters: dict[bytes, list[Waiter]] = {}
+        """By object that is not here; an entry is removed when its object comes or its last waiter goes."""
+
+    def put(self, object_id: bytes, stored: StoredObject) -> None:
+        """An object is here; a second arrival of the same object changes nothing (G112)."""
+        if object_id in self.objects:
+            return
+        self.objects[object_id] = stored
+        waiters = self._waiters.pop(object_id, None)
+        if waiters is not None:
+            for waiter in waiters:
+                waiter.on_object(stored)
+
+    def delete(self, object_id: bytes) -> None:
+        """Nobody here holds it any more: it is not needed, or if it has not come, it never will."""
+        self.objects.pop(object_id, None)
+        for waiter in self._waiters.pop(object_id, ()):
+            waiter.on_enough()
+
+    def wait(self, object_ids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
+        """Begin to wait; returns the objects that are not here. May release the waiter at once."""
+        missing: list[bytes] = []
+        for object_id in object_ids:
+            stored = self.objects.get(object_id)
+            if stored is not None:
+                waiter.on_object(stored)
+            else:
+                self._add_waiter(object_id, waiter)
+                missing.append(object_id)
+        return missing
+
+    def _add_waiter(self, object_id: bytes, waiter: Waiter) -> None:
+        """Released waiters stay until their object comes; where they pile up, they are swept out now and then."""
+        waiters = self._waiters.setdefault(object_id, [])
+        if len(waiters) >= SWEEP_AT and len(waiters).bit_count() == 1:
+            waiters[:] = [other for other in waiters if not other.released]
+        waiters.append(waiter)
+
+    def awaited(self) -> list[bytes]:
+        """Objects that are not here and that somebody waits for."""
+        return list(self._waiters)
+
+    def stop_waiting(self, object_ids: Iterable[bytes], waiter: Waiter) -> None:
+        """The waiter has lost interest (it was released by others, or its time is up)."""
+        waiter.released = True
+        for object_id in object_ids:
+            waiters = self._waiters.get(object_id)
+            if waiters is not None and waiter in waiters:
+                waiters.remove(waiter)
+                if not waiters:
+                    del self._waiters[object_id]

@@ -1,0 +1,213 @@
+"""What becomes of a submitted task: values, an error, another attempt, a cancellation.
+
+Ray: TaskManager::CompletePendingTask, FailOrRetryPendingTask; NormalTaskSubmitter::CancelTask
+
+Every way in which a task can end leads through ``_finish``, which stores the results, lets go of the arguments and forgets
+the task; so each task ends exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minray.common.ids import return_id, short
+from minray.core_worker.memory_store import StoredObject
+from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest
+from minray.core_worker.reference_counter import Effects
+from minray.core_worker.task_manager import FAILED as TASK_FAILED
+from minray.core_worker.task_manager import FINISHED, PUSHED, QUEUED, WAITING, PendingTask
+from minray.core_worker.values import from_value
+from minray.exceptions import (
+    LocalRayletDiedError,
+    NodeDiedError,
+    RayError,
+    RuntimeEnvSetupError,
+    TaskCancelledError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+    wrap_packed_dependency,
+)
+from minray.platform.base import PlatformError
+from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply
+from minray.protocol.raylet import ENVIRONMENT_FAILED, KillWorker, LeaseFailure, LeaseReply
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+logger = logging.getLogger(__name__)
+
+
+class TaskOutcomes:
+    """The judge of one process's tasks."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+
+    # --- from the dependency resolver
+
+    def on_ready(self, task: PendingTask) -> None:
+        self._core.submitter.on_task_ready(task, self._core.now())
+
+    def on_failed_argument(self, task: PendingTask, stored: StoredObject) -> None:
+        """G1: the task fails as its argument did, and its body does not run."""
+        packed = wrap_packed_dependency(bytes(stored.data), task.prepared.template.name)
+        self._finish_with_error(task, StoredObject(packed, (), True, ()))
+
+    # --- from the lease client
+
+    def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Sequence[Any]) -> None:
+        if reply.status in (OK, FAILED):
+            task.prepared.on_duration(reply.duration_us)
+        if reply.status == OK:
+            values = []
+            start = 0
+            for value in reply.values:
+                values.append(from_value(value, buffers, start))
+                start += value.buffer_count
+            self._finish(task, FINISHED, values)
+        elif reply.status == FAILED and reply.retryable and self._core.tasks.may_retry(task):
+            self._retry(task)
+        else:
+            self._finish_with_error(task, from_value(reply.values[0], buffers))
+
+    def on_unstarted(self, tasks: list[PendingTask]) -> None:
+        again = []
+        for task in tasks:
+            if task.cancelled:
+                self._finish_cancelled(task)
+            elif task.state is PUSHED:
+                again.append(task)
+        if again:
+            self._core.submitter.on_tasks_unstarted(again, self._core.now())
+
+    def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
+        """Its worker died (G16, G17); ``failure`` is None when the whole node did."""
+        if task.state is not PUSHED:
+            return
+        if task.cancelled:
+            self._finish_cancelled(task)
+        elif self._core.tasks.may_retry(task):
+            self._retry(task)
+        else:
+            self._finish_with_system_error(task, _death_certificate(task, worker, failure))
+
+    def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
+        for task in self._core.submitter.take_queue(request.shape):
+            name = task.prepared.template.name
+            if reply.kind == ENVIRONMENT_FAILED:
+                error: RayError = RuntimeEnvSetupError(reason=reply.reason)
+            else:
+                error = TaskUnschedulableError(task_name=name, reason=reply.reason)
+            self._finish_with_system_error(task, error)
+
+    # --- endings
+
+    def _retry(self, task: PendingTask) -> None:
+        loop = asyncio.get_running_loop()
+        delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
+        logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
+        if delay_s:
+            loop.call_later(delay_s, lambda: self.on_unstarted([task]))
+        else:
+            self._core.submitter.on_task_ready(task, loop.time())
+
+    def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject]) -> None:
+        core = self._core
+        core.tasks.move(task, state)
+        for index, stored in enumerate(values, 1):
+            core.on_object(return_id(task.task_id, index), stored)
+        held = task.held_ids()
+        if held:
+            effects = Effects()
+            core.references.remove_submitted(held, effects)
+            core.borrowing.apply(effects)
+
+    def _finish_with_error(self, task: PendingTask, stored: StoredObject) -> None:
+        self._finish(task, TASK_FAILED, [stored] * task.prepared.template.num_returns)
+
+    def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
+        self._finish(task, TASK_FAILED, ())
+        for index in range(1, task.prepared.template.num_returns + 1):
+            self._core.put_error(return_id(task.task_id, index), error, task.prepared.template.name)
+
+    def _finish_cancelled(self, task: PendingTask) -> None:
+        name = task.prepared.template.name
+        self._finish_with_system_error(task, TaskCancelledError(task_name=name, task_id_hex=task.task_id.hex()))
+
+    def on_lost_cluster(self, task: PendingTask) -> None:
+        """A task that was submitted after the cluster had gone."""
+        for index in range(1, task.prepared.template.num_returns + 1):
+            object_id = return_id(task.task_id, index)
+            self._core.references.add_owned(object_id)
+            error = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
+            self._core.put_error(object_id, error, task.prepared.template.name)
+
+    def fail_all(self, reason: str) -> None:
+        """The cluster is gone: whatever has not ended ends now."""
+        error = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason=reason)
+        self._core.submitter.forget_all()
+        for task in list(self._core.tasks.tasks.values()):
+            if task.task_id in self._core.tasks.tasks:  # else it has ended with its argument, a moment ago
+                self._finish_with_system_error(task, error)
+        for object_id in self._core.store.awaited():
+            self._core.put_error(object_id, error)
+
+    # --- cancelling
+
+    def cancel(self, task: PendingTask, force: bool, recursive: bool) -> None:
+        """G40-G43, G46: idempotent; the task's references always resolve."""
+        if task.state is WAITING:
+            task.cancelled = True
+            self._finish_cancelled(task)
+        elif task.state is QUEUED:
+            task.cancelled = True
+            self._core.submitter.remove_queued(task, self._core.now())
+            self._finish_cancelled(task)
+        elif not task.cancelled or force:
+            task.cancelled = True
+            name = f"cancel({short(task.task_id)})"
+            cancelling = asyncio.get_running_loop().create_task(self._cancel_pushed(task, force, recursive), name=name)
+            self._core.background.add(cancelling)
+            cancelling.add_done_callback(self._core.background.discard)
+
+    async def _cancel_pushed(self, task: PendingTask, force: bool, recursive: bool) -> None:
+        """Tell the worker; tell it again while nothing happens; in the end tell its raylet."""
+        patience_s = self._core.config.system_config.cancellation_retry_ms / 1000
+        while task.state is PUSHED:
+            worker = task.worker
+            if not isinstance(worker, LeasedWorker):
+                return
+            request = CancelTask(task.task_id, task.attempt, force, recursive)
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._core.peers.to(worker.address).call(request)
+                    if not force:
+                        return
+                    await asyncio.sleep(patience_s)
+            except (TimeoutError, PlatformError) as error:
+                logger.debug("cancelling %s: %r", short(task.task_id), error)
+            if force and task.state is PUSHED and task.worker is worker:
+                raylet = self._core.raylet if worker.raylet is None else self._core.peers.to(worker.raylet)
+                raylet.send(KillWorker(worker.lease_id, "cancelled by force"), lambda *_: None)
+
+
+def _death_certificate(task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> RayError:
+    name = task.prepared.template.name
+    if failure is None:
+        return NodeDiedError(task_name=name, node_id=worker.address.node_id.hex())
+    if not failure.known or not failure.dead:
+        reason = failure.cause or "its raylet does not know what became of it"
+        return WorkerCrashedError(task_name=name, pid=worker.pid, node_id=worker.address.node_id.hex(), reason=reason)
+    return WorkerCrashedError(
+        task_name=name,
+        pid=failure.pid or worker.pid,
+        node_id=worker.address.node_id.hex(),
+        exit_code=failure.exit_code,
+        signal_name=signal.Signals(failure.signal).name if failure.signal else "",
+        stderr_tail=tuple(failure.stderr_tail),
+        reason=failure.cause,
+    )

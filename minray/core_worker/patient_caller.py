@@ -1,0 +1,76 @@
+"""Requests that must reach a process unless it is dead: asked again for as long as that is not certain.
+
+Ray: the retries of src/ray/rpc/retryable_grpc_client.h, which end with a callback when the server is unavailable too long
+
+A peer that does not answer for a few seconds (a partition, a machine that swaps) is given up by ``rpc.connection``, since
+most callers have better things to do than to wait. A ticket or a lease that is given back is another matter: if nobody
+tells the other side, it is taken for ever. Whether the other side is dead is for the gcs to say, and until it does we ask
+on; a peer that refuses us, or whose place somebody else has taken, is dead without asking (``PeerUnreachable.is_certain``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from minray.platform.base import PlatformError
+from minray.protocol.base import Address, Record, Request
+from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
+from minray.rpc.connection import OnAnswer, Peer, Peers, PeerUnreachable, answer_of
+
+ASK_AGAIN_S = 1.0
+
+R = TypeVar("R", bound=Record)
+
+
+class PatientCaller:
+    """All such requests of one process."""
+
+    def __init__(self, peers: Peers, gcs: Peer) -> None:
+        self._peers = peers
+        self._gcs = gcs
+        self._is_closed = False
+
+    def send(self, to: Address, request: Request[R], on_answer: OnAnswer[R]) -> None:
+        """As ``Peer.send``, but if the error is PeerUnreachable, then the peer is dead (or the gcs is gone too)."""
+
+        def on_reply(reply: R | None, error: PlatformError | None, buffers: Sequence[Any]) -> None:
+            if isinstance(error, PeerUnreachable) and not error.is_certain:
+                self._doubt(to, request, on_answer, error)
+            else:
+                on_answer(reply, error, buffers)
+
+        self._peers.to(to).send(request, on_reply)
+
+    def _doubt(self, to: Address, request: Request[R], on_answer: OnAnswer[R], error: PeerUnreachable) -> None:
+        def on_verdict(reply: GetWorkerDeathReply | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            if self._is_closed:
+                return
+            if reply is None:
+                on_answer(None, error, ())
+            elif reply.death is not None:
+                certain = PeerUnreachable(reply.death.cause)
+                certain.is_certain = True
+                on_answer(None, certain, ())
+            else:
+                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._send_again, to, request, on_answer)
+
+        self._gcs.send(GetWorkerDeath(to.worker_id, to.node_id), on_verdict)
+
+    def _send_again(self, to: Address, request: Request[R], on_answer: OnAnswer[R]) -> None:
+        if not self._is_closed:
+            self.send(to, request, on_answer)
+
+    async def call(self, to: Address, request: Request[R]) -> R:
+        """The same for coroutines."""
+
+        def send(on_answer: OnAnswer[R]) -> None:
+            self.send(to, request, on_answer)
+
+        reply, _ = await answer_of(send)
+        return reply
+
+    def close(self) -> None:
+        """We are ending: nothing is asked again."""
+        self._is_closed = True

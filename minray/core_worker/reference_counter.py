@@ -1,0 +1,265 @@
+"""Who holds which object: distributed reference counting by ownership.
+
+Ray: src/ray/core_worker/reference_counter.h; Wang et al., "Ownership: a distributed futures system for fine-grained
+tasks", NSDI 2021, section 4.2
+
+Pure: events in, effects (``Effects``) out. One entry for every object that this process owns or knows.
+
+A process *holds* an object while it has a local ``ObjectRef``, a task of its own that has not finished and takes the
+object as an argument (``submitted``), or another held value that contains it (``contained``). The owner frees an object
+when it does not hold it itself and no *ticket* is out. A ticket is a name for one passing-on: before a reference leaves
+a process for another, the owner notes a ticket for the receiver; the receiver gives all tickets back when it holds the
+object no longer. Since a ticket is noted before the reference travels, an object on its way is never freed, whichever
+message is late (G58, G65, S7). Tickets have names and spent ones leave a tombstone, so repetitions change nothing (G112).
+
+A ticket also names its *lender*, the process that passes the reference on (the owner or another borrower). When the
+borrower dies, the ticket is void. When the lender dies, it is doubtful, for the message may not have left: the owner asks
+the borrower, who hears nothing of that lender any more once he has answered.
+
+Arguments of a task need no tickets: the submitter holds them until the task's reply (``submitted``), and the worker asks
+for tickets of its own for whatever it still holds then (``keep_after_task``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from minray.protocol.base import Address
+from minray.protocol.core_worker import Loan, RefInfo
+
+MAX_TOMBSTONES = 100_000
+MAX_HELD_TICKETS = 100
+"""A borrower of one object that has more of them gives the older ones back: one is enough."""
+
+
+class Reference(msgspec.Struct, eq=False, gc=False):
+    """What this process knows of one object."""
+
+    owner: Address | None
+    """None: this process."""
+    local: int = 0
+    """ObjectRef instances in this process."""
+    submitted: int = 0
+    """Unfinished tasks of this process that take it as an argument, and running tasks that were given it."""
+    contained: int = 0
+    """Held values here that contain it."""
+    lent: dict[bytes, tuple[Address, Address]] | None = None
+    """Owner only: tickets that are out, each with its borrower and its lender."""
+    held_tickets: list[bytes] | None = None
+    """Borrower only: tickets to give back."""
+    nested: tuple[bytes, ...] = ()
+    """Objects inside its value, once the value is here."""
+    pinned: bool = False
+    """Pickled by the user, out of our sight: never freed while this process lives."""
+
+    def is_held(self) -> bool:
+        return self.local > 0 or self.submitted > 0 or self.contained > 0 or self.pinned
+
+
+class Effects:
+    """What follows from an event; the shell carries it out."""
+
+    __slots__ = ("freed", "give_back", "doubtful")
+
+    def __init__(self) -> None:
+        self.freed: list[bytes] = []
+        """Forget the values of these."""
+        self.give_back: list[tuple[bytes, Address, list[bytes]]] = []
+        """Tell the owner that these tickets are spent."""
+        self.doubtful: dict[tuple[Address, bytes], list[Loan]] = {}
+        """Ask these borrowers which of these loans of a dead lender (its worker id) have reached them."""
+
+
+class ReferenceCounter:
+    """The table of one process."""
+
+    def __init__(self) -> None:
+        self._references: dict[bytes, Reference] = {}
+        self._spent: OrderedDict[bytes, None] = OrderedDict()
+        """Tickets that came back: a late AddBorrower with one of these is void."""
+        self._dead: OrderedDict[bytes, None] = OrderedDict()
+        """Workers and nodes that are known to be dead: nothing is lent to them any more, nor by them."""
+
+    def __len__(self) -> int:
+        return len(self._references)
+
+    def get(self, object_id: bytes) -> Reference | None:
+        return self._references.get(object_id)
+
+    def items(self) -> list[tuple[bytes, Reference]]:
+        return list(self._references.items())
+
+    def owns_borrowed(self) -> bool:
+        """Whether other processes depend on this one's life (G63, G64)."""
+        return any(reference.lent for reference in self._references.values())
+
+    # --- holding
+
+    def add_owned(self, object_id: bytes) -> Reference:
+        """A new object of this process, with one local reference."""
+        reference = self._references[object_id] = Reference(None)
+        reference.local = 1
+        return reference
+
+    def add_local(self, object_id: bytes, owner: Address | None) -> bool:
+        """An ObjectRef was made here; True if the object was unknown until now."""
+        reference = self._references.get(object_id)
+        if reference is None:
+            reference = self._references[object_id] = Reference(owner)
+            reference.local = 1
+            return True
+        reference.local += 1
+        return False
+
+    def remove_local(self, object_id: bytes, effects: Effects) -> None:
+        reference = self._references[object_id]
+        reference.local -= 1
+        assert reference.local >= 0, "an ObjectRef was dropped twice"
+        if not reference.is_held():
+            self._maybe_free(object_id, reference, effects)
+
+    def add_submitted(self, object_ids: Iterable[bytes], owners: Iterable[Address | None]) -> None:
+        """A task that takes these objects was submitted here (or, on a worker, arrived here)."""
+        for object_id, owner in zip(object_ids, owners, strict=True):
+            reference = self._references.get(object_id)
+            if reference is None:
+                reference = self._references[object_id] = Reference(owner)
+            reference.submitted += 1
+
+    def remove_submitted(self, object_ids: Iterable[bytes], effects: Effects) -> None:
+        for object_id in object_ids:
+            reference = self._references[object_id]
+            reference.submitted -= 1
+            assert reference.submitted >= 0, "a task let go of an argument twice"
+            self._maybe_free(object_id, reference, effects)
+
+    def on_value(self, object_id: bytes, nested: Iterable[RefInfo], own_id: bytes, effects: Effects) -> bool:
+        """The value of an object has arrived with these references inside; False if nobody here wants it any more."""
+        reference = self._references.get(object_id)
+        wanted = reference is not None and not reference.nested
+        contained: list[bytes] = []
+        for info in nested:
+            inner = self._references.get(info.object_id)
+            if inner is None:
+                inner = self._references[info.object_id] = Reference(None if info.owner.worker_id == own_id else info.owner)
+            if wanted:
+                inner.contained += 1
+                contained.append(info.object_id)
+            self._receive_ticket(info.object_id, inner, info.ticket, effects)
+        if reference is not None and wanted:
+            reference.nested = tuple(contained)
+        return reference is not None
+
+    def pin(self, object_id: bytes) -> None:
+        self._references[object_id].pinned = True
+
+    # --- lending
+
+    def lend(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> None:
+        """Owner: ``lender`` is about to pass a reference on to ``borrower``. Nothing, if the object is freed already."""
+        reference = self._references.get(object_id)
+        if reference is None or ticket in self._spent:
+            return
+        if self._dead and any(self._is_dead(party) for party in (borrower, lender)):
+            return
+        if reference.lent is None:
+            reference.lent = {}
+        reference.lent[ticket] = borrower, lender
+
+    def _is_dead(self, address: Address) -> bool:
+        return address.worker_id in self._dead or address.node_id in self._dead
+
+    def take_back(self, object_id: bytes, tickets: Iterable[bytes], effects: Effects) -> None:
+        """Owner: a borrower has given tickets back."""
+        reference = self._references.get(object_id)
+        for ticket in tickets:
+            _remember(self._spent, ticket)
+            if reference is not None and reference.lent is not None:
+                reference.lent.pop(ticket, None)
+        if reference is not None:
+            self._maybe_free(object_id, reference, effects)
+
+    def on_death(self, worker_or_node_id: bytes, effects: Effects) -> None:
+        """A process (or a whole node) is gone: as borrower its tickets are void, as lender they are doubtful."""
+        _remember(self._dead, worker_or_node_id)
+        for object_id, reference in list(self._references.items()):
+            if reference.lent:
+                void: list[bytes] = []
+                for ticket, (borrower, lender) in reference.lent.items():
+                    if worker_or_node_id in (borrower.worker_id, borrower.node_id):
+                        void.append(ticket)
+                    elif worker_or_node_id in (lender.worker_id, lender.node_id):
+                        effects.doubtful.setdefault((borrower, lender.worker_id), []).append(Loan(object_id, ticket))
+                if void:
+                    self.take_back(object_id, void, effects)
+
+    # --- borrowing
+
+    def receive_ticket(self, info: RefInfo, effects: Effects) -> None:
+        """Borrower: a ticket has come for a reference that was here before it (and may be gone by now)."""
+        reference = self._references.get(info.object_id)
+        if reference is not None:
+            self._receive_ticket(info.object_id, reference, info.ticket, effects)
+        else:
+            effects.give_back.append((info.object_id, info.owner, [info.ticket]))
+
+    def _receive_ticket(self, object_id: bytes, reference: Reference, ticket: bytes, effects: Effects) -> None:
+        if ticket:
+            if reference.owner is None:
+                self.take_back(object_id, [ticket], effects)
+                return
+            if reference.held_tickets is None:
+                reference.held_tickets = []
+            elif len(reference.held_tickets) >= MAX_HELD_TICKETS:
+                effects.give_back.append((object_id, reference.owner, reference.held_tickets))
+                reference.held_tickets = []
+            reference.held_tickets.append(ticket)
+        self._maybe_free(object_id, reference, effects)
+
+    def holds_ticket(self, loan: Loan) -> bool:
+        """Borrower: whether this ticket has arrived and was not given back."""
+        reference = self._references.get(loan.object_id)
+        return reference is not None and loan.ticket in (reference.held_tickets or ())
+
+    def needs_ticket(self, object_id: bytes) -> bool:
+        """Borrower: whether only somebody else's hold keeps this object alive for us."""
+        reference = self._references.get(object_id)
+        return reference is not None and reference.owner is not None and not reference.held_tickets and reference.is_held()
+
+    def keep_after_task(self, object_ids: Iterable[bytes]) -> list[tuple[bytes, Address]]:
+        """Worker: which arguments of a task are still held here beside the task itself, without a ticket."""
+        kept: list[tuple[bytes, Address]] = []
+        for object_id in object_ids:
+            reference = self._references.get(object_id)
+            if reference is None or reference.owner is None or reference.held_tickets:
+                continue
+            if reference.local > 0 or reference.contained > 0 or reference.submitted > 1 or reference.pinned:
+                kept.append((object_id, reference.owner))
+        return kept
+
+    # --- freeing
+
+    def _maybe_free(self, object_id: bytes, reference: Reference, effects: Effects) -> None:
+        """Forget what nobody needs, and what was held only by that (a chain of any length)."""
+        unneeded = [(object_id, reference)]
+        while unneeded:
+            object_id, reference = unneeded.pop()
+            if reference.is_held() or reference.lent or self._references.get(object_id) is not reference:
+                continue
+            del self._references[object_id]
+            effects.freed.append(object_id)
+            if reference.owner is not None and reference.held_tickets:
+                effects.give_back.append((object_id, reference.owner, reference.held_tickets))
+            for inner_id in reference.nested:
+                inner = self._references[inner_id]
+                inner.contained -= 1
+                unneeded.append((inner_id, inner))
+
+
+def _remember(tombstones: OrderedDict[bytes, None], key: bytes) -> None:
+    tombstones[key] = None
+    if len(tombstones) > MAX_TOMBSTONES:
+        tombstones.popitem(last=False)

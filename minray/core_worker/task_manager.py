@@ -1,0 +1,152 @@
+"""Tasks that this process has submitted and that have not ended: their states, attempts and outcomes.
+
+Ray: src/ray/core_worker/task_manager.h
+
+Pure. A task is ``PENDING_ARGS_AVAIL`` until its arguments exist, ``PENDING_NODE_ASSIGNMENT`` until a leased worker takes
+it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` or ``FAILED`` and forgotten. The states'
+names are those of Ray's state API.
+
+Retries: a death of the worker or its node uses one of ``max_retries``; a user's exception does only if
+``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free.
+A cancelled task is never retried (G19). Lineage (keeping finished tasks to run them again) comes with the object plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from minray.common.ids import short
+from minray.common.state_table import InvalidTransition
+from minray.common.task_spec import TaskTemplate
+from minray.protocol.base import Address
+from minray.protocol.core_worker import Argument, RefInfo
+
+NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
+    "",
+    "PENDING_ARGS_AVAIL",
+    "PENDING_NODE_ASSIGNMENT",
+    "SUBMITTED_TO_WORKER",
+    "FINISHED",
+    "FAILED",
+)
+NO_ARGUMENTS: list[Argument] = []
+NOTHING: list[bytes] = []
+"""Shared by all that have none; never changed."""
+TRANSITIONS = {
+    NEW: (WAITING, QUEUED),
+    WAITING: (QUEUED, FAILED),
+    QUEUED: (PUSHED, FAILED),
+    PUSHED: (QUEUED, FINISHED, FAILED),
+}
+
+
+class FunctionExport:
+    """Whether the gcs has a function's definition; shared by all templates of that function."""
+
+    __slots__ = ("function_id", "done")
+
+    def __init__(self, function_id: bytes, done: bool) -> None:
+        self.function_id = function_id
+        self.done = done
+
+
+class PreparedTemplate:
+    """One function with one set of options, made ready to be called many times."""
+
+    __slots__ = ("template", "header", "export", "mean_us", "key")
+
+    def __init__(self, template: TaskTemplate, header: bytes, export: FunctionExport) -> None:
+        self.template = template
+        self.header = header
+        """The encoded TaskHeader, which every PushTask carries."""
+        self.export = export
+        self.mean_us: float | None = None
+        """How long a call takes on a worker, by recent calls; None before the first has ended."""
+        self.key: object | None = None
+        """The submitter's queue for this shape, remembered because shapes are slow to hash."""
+
+    def on_duration(self, duration_us: int) -> None:
+        """Learn: fast downwards, because first calls import things; slowly upwards."""
+        if self.mean_us is None:
+            self.mean_us = float(duration_us)
+        else:
+            self.mean_us += (duration_us - self.mean_us) * (0.5 if duration_us < self.mean_us else 0.2)
+
+
+class PendingTask(msgspec.Struct, eq=False, gc=False):
+    """One submitted task. A Struct because there may be a million of them: quick to make, and no work for the collector."""
+
+    task_id: bytes
+    prepared: PreparedTemplate
+    args: bytes
+    slots: tuple[tuple[bytes, Address], ...]
+    """Top-level arguments that are references: id and owner."""
+    nested: tuple[RefInfo, ...]
+    """References inside the arguments."""
+    inline_buffers: list[bytes]
+    parent_id: bytes
+    """The task that submitted this one; empty for a driver's."""
+    depth: int
+    retries_left: int
+    """-1: without end."""
+    attempt: int = 0
+    state: str = NEW
+    cancelled: bool = False
+    """Once True, never False; whatever its worker answers is then TaskCancelledError or its value."""
+    waiting_for: set[bytes] | None = None
+    """While WAITING: the arguments that do not exist yet."""
+    arguments: list[Argument] = NO_ARGUMENTS
+    """Resolved arguments, once not WAITING."""
+    worker: object | None = None
+    """While PUSHED: the leased worker."""
+    sequence: int = 0
+    """While PUSHED: its position within the lease."""
+    estimate_us: float = 0.0
+    """While PUSHED: how much work it was taken for."""
+
+    def held_ids(self) -> list[bytes]:
+        """The objects that this task keeps alive."""
+        if not self.slots and not self.nested:
+            return NOTHING
+        return [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]
+
+
+class TaskManager:
+    """The table of one process."""
+
+    def __init__(self, record: Callable[[str, str, str, str], None] | None) -> None:
+        self._record = record
+        self.tasks: dict[bytes, PendingTask] = {}
+        """All that have not ended, by task id, oldest first."""
+        self.submitted_count = 0
+        self.finished_count = 0
+
+    def add(self, task: PendingTask) -> None:
+        self.tasks[task.task_id] = task
+        self.submitted_count += 1
+
+    def move(self, task: PendingTask, new: str) -> None:
+        """A step of the state table; FINISHED and FAILED forget the task."""
+        old = task.state
+        if new not in TRANSITIONS[old]:
+            raise InvalidTransition(f"task {short(task.task_id)}: {old or 'new'} -> {new}")
+        task.state = new
+        if self._record is not None:
+            self._record("task", short(task.task_id), old, new)
+        if new is FINISHED or new is FAILED:
+            del self.tasks[task.task_id]
+            self.finished_count += 1
+
+    def may_retry(self, task: PendingTask) -> bool:
+        """Use up one retry, if there is one: True, and the next attempt has begun."""
+        if task.cancelled or task.retries_left == 0:
+            return False
+        if task.retries_left > 0:
+            task.retries_left -= 1
+        task.attempt += 1
+        return True
+
+    def children_of(self, parent_id: bytes) -> list[PendingTask]:
+        return [task for task in self.tasks.values() if task.parent_id == parent_id]

@@ -1,0 +1,287 @@
+"""What user threads may call: submit, get, put, wait, cancel, why.
+
+Ray: the methods of CoreWorker that python/ray/_raylet.pyx calls
+
+Nothing here touches the tables of the core worker but to look a value up; everything else is posted to its loop, in
+order. A thread that has to wait parks. In a worker, a parked task lends its CPUs and gives unstarted neighbours back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from minray import serialization
+from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD, MAX_DIRECT_CALL_OBJECT_SIZE
+from minray.common.ids import PUT_INDEX, return_id
+from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.memory_store import StoredObject, Waiter
+from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
+from minray.exceptions import GetTimeoutError, RayError, unpack_exception
+from minray.object_ref import ObjectRef
+from minray.platform.base import Parker
+from minray.protocol.base import Address, R, decode, encode
+from minray.protocol.core_worker import RefInfo, TaskHeader
+from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources, Poll
+from minray.serialization import Serialized
+
+_id_of = operator.attrgetter("_id")
+
+
+class UserApi:
+    """The user's side of one core worker; safe in any thread but the loop's."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self.core = core
+        self._user_code = core.platform.user_code
+        self._post = self._user_code.post
+        self._objects = core.store.objects
+        self._own = core.address
+        self._function_count = 0
+
+    # --- tasks
+
+    def prepare(self, template: TaskTemplate, export: FunctionExport) -> PreparedTemplate:
+        """Make a function with its options ready to be called."""
+        return PreparedTemplate(template, encode(TaskHeader(template, self._own)), export)
+
+    def export(self, export: FunctionExport, function: Callable[..., Any]) -> None:
+        """Pickle a definition and make it known to the cluster; its tasks wait until it is (G15).
+
+        Raises whatever pickling raises, and ValueError for a definition that is too large to be sent.
+        """
+        pickled = cloudpickle.dumps(function, 5)
+        if len(pickled) > FUNCTION_SIZE_ERROR_THRESHOLD:
+            name, size = getattr(function, "__qualname__", repr(function)), len(pickled) >> 20
+            raise ValueError(
+                f"remote function {name} is too large: {size} MiB of at most {FUNCTION_SIZE_ERROR_THRESHOLD >> 20}. Does it"
+                " use a large object of the program? Put that (minray.put) and give the function the reference"
+            )
+        self._post(self.core.export, export, pickled)
+
+    def base_environment(self) -> RuntimeEnv:
+        """The runtime environment that tasks submitted here inherit."""
+        return self.core.environment
+
+    def new_function_id(self) -> bytes:
+        self._function_count += 1
+        return self.core.config.worker_id[:12] + self._function_count.to_bytes(4, "big")
+
+    def submit(self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call: its reference, a list of them, or None for ``num_returns=0``."""
+        core = self.core
+        task_id = core.task_ids.next()
+        retries = prepared.template.max_retries
+        running = core.executor.current
+        parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
+        if args or kwargs:
+            call = serialization.serialize_call(args, kwargs, MAX_DIRECT_CALL_OBJECT_SIZE, self._put_serialized)
+            value = call.value
+            assert value is not None
+            slots = tuple((ref._id, ref._owner) for ref in call.slots)
+            nested = tuple(RefInfo(ref._id, ref._owner, b"") for ref in value.refs)
+            task = PendingTask(task_id, prepared, value.data, slots, nested, value.buffers, parent_id, depth, retries)
+        else:
+            task = PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries)
+        self._post(core.submit, task)
+        num_returns = prepared.template.num_returns
+        if num_returns == 1:
+            return ObjectRef(task_id + b"\0\0\0\1", self._own, core.drop_ref)
+        if num_returns == 0:
+            return None
+        return [ObjectRef(return_id(task_id, index), self._own, core.drop_ref) for index in range(1, num_returns + 1)]
+
+    def cancel(self, ref: ObjectRef[Any], force: bool, recursive: bool) -> None:
+        self._post(self.core.cancel, ref._id, ref._owner, force, recursive)
+
+    # --- objects
+
+    def put(self, value: Any) -> ObjectRef[Any]:
+        return self._put_serialized(serialization.serialize(value))
+
+    def _put_serialized(self, value: Serialized) -> ObjectRef[Any]:
+        core = self.core
+        object_id = core.task_ids.next() + PUT_INDEX
+        nested = [RefInfo(ref._id, ref._owner, b"") for ref in value.refs] if value.refs else ()
+        stored = StoredObject(value.data, value.buffers, False, nested)
+        self._objects[object_id] = stored
+        self._post(core.on_put, object_id, stored)
+        return ObjectRef(object_id, self._own, core.drop_ref)
+
+    def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+        """The values in order; raises the first error that is known, or GetTimeoutError."""
+        objects = self._objects
+        missing = [ref for ref in refs if ref._id not in objects]
+        if missing:
+            if len(missing) == len(refs) or not any(ref._id in objects and objects[ref._id].is_error for ref in refs):
+                self._wait(missing, len(missing), True, timeout_s)
+            still_missing = False
+            for ref in refs:
+                stored = objects.get(ref._id)
+                if stored is None:
+                    still_missing = True
+                elif stored.is_error:
+                    raise unpack_exception(bytes(stored.data))
+            if still_missing:
+                raise GetTimeoutError(timeout_s=timeout_s)
+        return [self.value_of(objects[ref._id]) for ref in refs]
+
+    def value_of(self, stored: StoredObject) -> Any:
+        """Deserialise, or raise."""
+        if stored.is_error:
+            raise unpack_exception(bytes(stored.data))
+        refs = self.core.make_refs(stored) if stored.nested else []
+        return serialization.deserialize(stored.data, stored.buffers, refs)
+
+    def wait(
+        self, refs: list[ObjectRef[Any]], num_returns: int, timeout_s: float | None
+    ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
+        """Two lists in input order: ready ones (at most ``num_returns``), and the rest (G8)."""
+        objects = self._objects
+        if len(set(map(_id_of, refs))) != len(refs):
+            raise ValueError("wait takes each reference once, but the list has duplicates")
+        chosen = self._first_ready(refs, num_returns)
+        if len(chosen) < num_returns:
+            missing = [ref for ref in refs if ref._id not in objects]
+            self._wait(missing, num_returns - len(chosen), False, timeout_s)
+            chosen = self._first_ready(refs, num_returns)
+        if len(chosen) == 1:
+            rest = refs.copy()
+            return [rest.pop(chosen[0])], rest
+        ready = set(chosen)
+        return [refs[index] for index in chosen], [ref for index, ref in enumerate(refs) if index not in ready]
+
+    def _first_ready(self, refs: list[ObjectRef[Any]], most: int) -> list[int]:
+        objects = self._objects
+        chosen: list[int] = []
+        for index, ref in enumerate(refs):
+            if ref._id in objects:
+                chosen.append(index)
+                if len(chosen) == most:
+                    break
+        return chosen
+
+    def _wait(self, refs: Sequence[ObjectRef[Any]], needed: int, stop_at_error: bool, timeout_s: float | None) -> None:
+        """Park until so many of these (which are not here) have come, or the time is up."""
+        core, user_code = self.core, self._user_code
+        if user_code.is_loop_thread():
+            raise RuntimeError("get() and wait() would block minray's own thread; await the reference instead")
+        parker = user_code.parker()
+        waiter = Waiter(needed, stop_at_error, parker.release)
+        wanted = [(ref._id, ref._owner) for ref in refs]
+        blocks_task = core.executor.current is not None
+        try:
+            self._user_code.post_later(core.begin_wait, wanted, waiter, blocks_task)
+            self._park(parker, refs, timeout_s)
+        finally:
+            self._user_code.post_later(core.end_wait, [object_id for object_id, _ in wanted], waiter)
+
+    def _park(self, parker: Parker, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> None:
+        warning_s = self.core.config.system_config.get_warning_s
+        if warning_s <= 0 or (timeout_s is not None and timeout_s <= warning_s):
+            parker.wait(timeout_s)
+            return
+        if not parker.wait(warning_s):
+            missing = next((ref for ref in refs if ref._id not in self._objects), refs[0])
+            print(f"minray: still waiting after {warning_s:g} s: {self.why(missing)}", file=sys.stderr)
+            parker.wait(None if timeout_s is None else timeout_s - warning_s)
+
+    # --- futures, explanations, calls to the loop
+
+    def ready_future(self, refs: Sequence[ObjectRef[Any]]) -> concurrent.futures.Future[None]:
+        """Done when all of these are here; for ``await`` and ``ObjectRef.future``."""
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        missing = [(ref._id, ref._owner) for ref in refs if ref._id not in self._objects]
+        if not missing:
+            future.set_result(None)
+            return future
+
+        def release() -> None:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
+
+        self._post(self.core.begin_wait, missing, Waiter(len(missing), True, release), False)
+        return future
+
+    def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
+        result: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def on_ready(_ready: concurrent.futures.Future[None]) -> None:
+            if result.set_running_or_notify_cancel():
+                try:
+                    result.set_result(self.value_of(self._objects[ref._id]))
+                except RayError as error:
+                    result.set_exception(error.with_traceback(None))  # which would lead back to this future
+                except BaseException as error:
+                    result.set_exception(error)
+
+        self.ready_future([ref]).add_done_callback(on_ready)
+        return result
+
+    def why(self, ref: ObjectRef[Any]) -> str:
+        """The chain of reasons, as one sentence with arrows."""
+        lines: list[str] = self.run_on_loop(lambda: self.core.explainer.explain_in_time(ref._id, ref._owner))
+        return " <- ".join(lines)
+
+    def known_nodes(self) -> list[NodeInfo]:
+        """All nodes that the gcs knows, dead ones too."""
+        return self._read_channel(NODES, NodeInfo)
+
+    def resource_reports(self) -> list[NodeResources]:
+        """The last report of each node."""
+        return self._read_channel(RESOURCES, NodeResources)
+
+    def _read_channel(self, channel: str, record: type[R]) -> list[R]:
+        async def ask() -> list[R]:
+            reply = await self.core.gcs.call(Poll(channel, b"", 0, 1.0))
+            return [decode(record, value) for _, value in reply.entries if value is not None]
+
+        rows: list[R] = self.run_on_loop(ask)
+        return rows
+
+    def run_on_loop(self, make_coroutine: Callable[[], Any]) -> Any:
+        """Run a coroutine on the core worker's loop and park for its result."""
+        parker = self._user_code.parker()
+        outcome: list[Any] = []
+
+        async def run() -> None:
+            try:
+                outcome.append((await make_coroutine(), None))
+            except Exception as error:
+                outcome.append((None, error))
+            parker.release()
+
+        tasks = self.core.background
+        self._post(lambda: tasks.add(_named_task(run(), tasks)))
+        parker.wait(None)
+        result, error = outcome[0]
+        if error is not None:
+            raise error
+        return result
+
+    # --- hooks of ObjectRef
+
+    def pickle_out_of_band(self, ref: ObjectRef[Any]) -> tuple[bytes, bytes]:
+        self._post(self.core.references.pin, ref._id)
+        return ref._id, encode(ref._owner)
+
+    def unpickle_out_of_band(self, object_id: bytes, owner: bytes) -> ObjectRef[Any]:
+        address = decode(Address, owner)
+        self._post(self.core.on_ref_unpickled, object_id, address)
+        return ObjectRef(object_id, address, self.core.drop_ref)
+
+    def call_site_of(self, ref: ObjectRef[Any]) -> str:
+        task = self.core.tasks.tasks.get(ref._id[:24])
+        return task.prepared.template.name if task is not None else ""
+
+def _named_task(coroutine: Any, tasks: set[Any]) -> Any:
+    task = asyncio.get_running_loop().create_task(coroutine, name="user_call")
+    task.add_done_callback(tasks.discard)
+    return task

@@ -1,0 +1,337 @@
+"""A driver's connection: ``init``, ``shutdown``, and which cluster is meant.
+
+Ray: ray.init in python/ray/_private/worker.py
+
+``init()`` starts a cluster for this process, which ends with it, or joins one that is there. ``address`` decides: "local"
+starts one; "auto" joins the newest that ``minray start`` has begun (ConnectionError if there is none); anything else names
+a cluster; None is ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if there is one, else "local". A cluster that
+another script's ``init()`` has started is never joined unless it is named.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from minray import worker
+from minray._version import __version__
+from minray.common.config import SystemConfig, WorkerConfig
+from minray.common.resources import CPU
+from minray.common.task_spec import RuntimeEnv
+from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.user_api import UserApi
+from minray.discovery import NodeFile, candidates, session_token, with_environment
+from minray.node import Node, NodeOptions, start_node
+from minray.platform.base import PlatformError
+from minray.platform.processes import PlainProcesses
+from minray.platform.real import make_platform
+from minray.platform.user_code import DriverUserCode, IoThread
+from minray.protocol.gcs import JobConfig
+from minray.protocol.raylet import FlushLogs
+from minray.task_options import check_runtime_env, merge_runtime_env
+from minray.worker_output import LinePrinter
+
+CONNECT_TIMEOUT_S = 10.0
+FLUSH_TIMEOUT_S = 2.0
+logger = logging.getLogger("minray")
+
+IGNORED_ARGUMENTS = (
+    "include_dashboard",
+    "dashboard_host",
+    "dashboard_port",
+    "job_config",
+    "configure_logging",
+    "logging_format",
+    "logging_config",
+    "enable_resource_isolation",
+    "system_reserved_cpu",
+    "system_reserved_memory",
+    "object_spilling_directory",
+    "_node_ip_address",
+    "_temp_dir",
+    "_plasma_directory",
+    "_metrics_export_port",
+    "_redis_username",
+    "_redis_password",
+    "_tracing_startup_hook",
+    "_enable_object_reconstruction",
+)
+"""Arguments of Ray's ``init`` that are accepted and have nothing to act upon here."""
+
+
+class RayContext(Mapping[str, Any]):
+    """What ``init`` returns: the cluster's addresses as a mapping, and a context manager that shuts down."""
+
+    dashboard_url = ""
+
+    def __init__(self, address_info: dict[str, Any]) -> None:
+        self.address_info = address_info
+
+    def __getitem__(self, key: str) -> Any:
+        return self.address_info[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.address_info)
+
+    def __len__(self) -> int:
+        return len(self.address_info)
+
+    def __enter__(self) -> RayContext:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutdown()
+
+    def disconnect(self) -> None:
+        shutdown()
+
+    def __repr__(self) -> str:
+        return f"RayContext({self.address_info})"
+
+
+class _Connection:
+    """All that ``init`` has begun and ``shutdown`` must end."""
+
+    def __init__(self, node: Node | None, file: NodeFile, thread: IoThread, core: CoreWorker, printer: LinePrinter) -> None:
+        self.node = node
+        """Ours, if we started it."""
+        self.file = file
+        self.thread = thread
+        self.core = core
+        self.printer = printer
+        self.pid = os.getpid()
+
+
+_connection: _Connection | None = None
+_inherited: list[_Connection] = []
+"""In a forked child: the parent's connection. It is not ours to close, which collecting it as garbage would do."""
+
+
+def is_initialized() -> bool:
+    """Whether this process is connected to a cluster."""
+    return worker.connected_api() is not None
+
+
+def init(
+    address: str | None = None,
+    *,
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    resources: dict[str, float] | None = None,
+    labels: dict[str, str] | None = None,
+    object_store_memory: float | None = None,
+    ignore_reinit_error: bool = False,
+    namespace: str | None = None,
+    runtime_env: dict[str, Any] | None = None,
+    log_to_driver: bool = True,
+    logging_level: int | str = logging.INFO,
+    _system_config: dict[str, Any] | None = None,
+    _memory: float | None = None,
+    _node_name: str | None = None,
+    **ignored: Any,
+) -> RayContext:
+    """Start a cluster on this machine, or join one; see the head of this file for ``address``.
+
+    ``num_cpus``, ``num_gpus`` (logical), ``resources``, ``labels``, ``object_store_memory`` (bytes) describe the node to
+    be started and are ValueErrors when joining. ``runtime_env`` holds for all tasks of this driver. ``log_to_driver`` shows
+    what workers print. Returns a mapping with the cluster's addresses that is also a context manager.
+
+    Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
+    ConnectionError if the named cluster cannot be reached or does not know our token, ValueError and TypeError for
+    arguments.
+    """
+    global _connection
+    if _connection is not None and _connection.pid != os.getpid():
+        _inherited.append(_connection)
+        _connection = None
+    if _connection is not None or worker.connected_api() is not None:
+        if ignore_reinit_error:
+            return RayContext(_address_info(_connection.file) if _connection is not None else _address_info_of_worker())
+        raise RuntimeError("this process is connected already; call shutdown() first, or pass ignore_reinit_error=True")
+    _check_arguments(ignored)
+    _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
+    if not all(isinstance(text, str) for pair in (labels or {}).items() for text in pair):
+        raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
+    if runtime_env:
+        check_runtime_env("runtime_env", runtime_env)
+    _set_level(logging_level)
+    system_config = SystemConfig.from_overrides(with_environment(_system_config))
+    options = NodeOptions(
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        memory=_memory,
+        object_store_memory=object_store_memory,
+        resources=dict(resources or {}),
+        labels=dict(labels or {}),
+        node_name=_node_name or "",
+        system_config=system_config,
+    )
+    files = candidates(address)
+    if files:
+        if num_cpus is not None or num_gpus is not None or resources or labels or object_store_memory is not None:
+            raise ValueError("num_cpus, num_gpus, resources, labels and object_store_memory are for starting, not joining")
+        _connection = _join(files, namespace or "", runtime_env, log_to_driver)
+    else:
+        node = start_node(options)
+        try:
+            _connection = _connect(node, node.file, node.token, namespace or "", runtime_env, log_to_driver)
+        except BaseException:
+            node.close()
+            raise
+        cpus = worker.nodes()[0]["Resources"].get(CPU, 0)
+        logger.info("minray %s started a local cluster with %g CPUs; session %s", __version__, cpus, node.file.session_dir)
+    return RayContext(_address_info(_connection.file))
+
+
+def _check_types(**arguments: tuple[Any, type]) -> None:
+    for name, (value, wanted) in arguments.items():
+        if value is not None and not isinstance(value, wanted):
+            raise TypeError(f"{name} must be a {wanted.__name__}, not {type(value).__name__}")
+
+
+def _check_arguments(ignored: dict[str, Any]) -> None:
+    for name in ignored:
+        if name == "local_mode":
+            raise ValueError("local_mode does not exist any more; a cluster starts in a moment, use init(num_cpus=1)")
+        if name not in IGNORED_ARGUMENTS:
+            raise TypeError(f"init() got an unexpected argument {name!r}")
+
+
+def _set_level(level: int | str) -> None:
+    logger.setLevel(level)
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+
+
+def _join(
+    files: list[NodeFile], namespace: str, runtime_env: dict[str, Any] | None, log_to_driver: bool
+) -> _Connection:
+    """Become a driver on the first of these nodes that answers; raises what the first one said if none does."""
+    errors: list[ConnectionError] = []
+    for file in files:
+        try:
+            token = session_token(file.session_dir)
+            return _connect(None, file, token, namespace, runtime_env, log_to_driver)
+        except RuntimeError as error:
+            errors.append(ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error}"))
+        except ConnectionError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _connect(
+    node: Node | None, file: NodeFile, token: bytes, namespace: str, runtime_env: dict[str, Any] | None, log_to_driver: bool
+) -> _Connection:
+    thread, core = _make_core(file, token)
+    printer = LinePrinter(file.system_config.log_deduplication_window_s, core.platform.user_code.time)
+    if log_to_driver:
+        core.on_lines = printer.show
+    job = JobConfig(_sys_path(), os.getcwd(), namespace, " ".join(sys.argv))
+    try:
+        thread.run(core.start(job), CONNECT_TIMEOUT_S)
+    except (PlatformError, TimeoutError) as error:
+        with suppress(PlatformError, TimeoutError):
+            thread.run(core.close(), FLUSH_TIMEOUT_S)
+        thread.stop()
+        raise ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}") from None
+    core.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
+    worker.connect_process(UserApi(core))
+    return _Connection(node, file, thread, core, printer)
+
+
+def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, CoreWorker]:
+    """A core worker for this process, not started yet, on a thread of its own."""
+    thread = IoThread()
+    worker_id = secrets.token_bytes(16)
+    config = WorkerConfig(
+        worker_id,
+        bytes.fromhex(file.node_id),
+        file.node_ip,
+        file.raylet_endpoint,
+        file.gcs_endpoint,
+        file.socket_dir,
+        file.tcp_host,
+        file.session_dir,
+        True,
+        file.system_config,
+    )
+    platform = make_platform("driver", worker_id, file.system_config, token, PlainProcesses(), DriverUserCode(thread.loop))
+
+    async def make() -> CoreWorker:
+        return CoreWorker(platform, config)
+
+    return thread, thread.run(make())
+
+
+def _sys_path() -> list[str]:
+    """Where workers must look for the modules that this driver can import; "" (an interactive session) is the directory."""
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+def _address_info(file: NodeFile) -> dict[str, Any]:
+    return {
+        "address": file.gcs_address,
+        "gcs_address": file.gcs_address,
+        "node_id": file.node_id,
+        "node_ip_address": file.node_ip,
+        "session_dir": file.session_dir,
+        "raylet_socket_name": file.raylet_endpoint,
+    }
+
+
+def _address_info_of_worker() -> dict[str, Any]:
+    """For a task that calls ``init(ignore_reinit_error=True)``, as libraries do."""
+    config = worker.current_api().core.config
+    return {
+        "address": config.gcs_endpoint,
+        "gcs_address": config.gcs_endpoint,
+        "node_id": config.node_id.hex(),
+        "node_ip_address": config.node_ip,
+        "session_dir": config.session_dir,
+        "raylet_socket_name": config.raylet_endpoint,
+    }
+
+
+def shutdown() -> None:
+    """Disconnect; a cluster that ``init`` has started ends, with everything in it. Harmless when not connected, and in
+    a task, whose connection is not its own."""
+    global _connection
+    connection, _connection = _connection, None
+    if connection is None:
+        return
+    worker.connect_process(None)
+    if connection.pid != os.getpid():
+        _inherited.append(connection)
+        return
+    core = connection.core
+    try:
+        if core.raylet.death is None:  # Also without a printer: the lines belong into the session's logs.
+            connection.thread.run(_flush_logs(core), FLUSH_TIMEOUT_S)
+            connection.printer.flush_repetitions()
+        connection.thread.run(core.close(), FLUSH_TIMEOUT_S)
+    except (PlatformError, TimeoutError) as error:
+        logger.debug("the cluster did not say goodbye: %s", error)
+    finally:
+        connection.thread.stop()
+        if connection.node is not None:
+            connection.node.close()
+
+
+async def _flush_logs(core: CoreWorker) -> None:
+    await core.raylet.call(FlushLogs(core.job_id))
+
+
+def _auto_init() -> None:
+    init()
+
+
+worker.auto_init = _auto_init
+atexit.register(shutdown)

@@ -1,0 +1,674 @@
+"""What `get` raises, and how an exception travels from the process that raised it to the one that asks.
+
+Ray: python/ray/exceptions.py (and the `RayException` message of src/ray/protobuf/common.proto). Names and bases are Ray's.
+
+* A user's exception arrives as `RayTaskError(ValueError)`: an instance of both, with the original at `.cause`.
+* The original is rebuilt, not constructed: `__init__` never runs again, so its signature does not matter. Only an
+  author's own `__reduce__` is respected.
+* The packed form has two levels. The outer one is made of builtins and always loads: who failed, and the traceback as
+  text. The inner one is a pickle of the exception; when it cannot be written or read, the outer one is what remains.
+* Frames of minray itself are left out. If there are no others, the trouble is ours, and they stay.
+* A failed argument fails the task: the same error travels on, with a line for each task that it kept from running.
+* A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. One that a task's body let through
+  has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError.
+
+Left out: the errors of actors, placement groups and generators. What we do not like: an exception that is linked to one
+that cannot be unpickled (its cause, or a member of its group) is lost together with it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import signal
+import traceback
+import types
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, NamedTuple, TypeGuard, cast
+
+import cloudpickle
+
+from minray.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
+
+TRACEBACK_TEXT_CHARACTERS = 64 * 1024
+"""Longer traceback texts lose their middle."""
+LINKS = 64
+"""Causes and contexts farther away than this stay behind; pickle's recursion is limited."""
+HOPS = 20
+"""So many tasks that failed because of an argument are named, the first and the last ones."""
+
+_Own = dict[str, Any] | None
+"""The attributes of a RayTaskError where they may differ from its cause's; None if they do not."""
+
+
+
+class TaskFailure(NamedTuple):
+    """Who failed, and where in the user's code."""
+
+    task_name: str
+    pid: int
+    node_id: str
+    ip: str
+    traceback_str: str
+    """Written by the executor, without frames of minray; it ends with the original `Type: message`."""
+
+    def __str__(self) -> str:
+        where = f"(pid={self.pid}, node={self.node_id[:12]}, ip={self.ip})"
+        return f"task {self.task_name} failed {where}\n{self.traceback_str}"
+
+
+class _Hops(NamedTuple):
+    """The tasks that did not run because of this error, oldest first."""
+
+    task_names: tuple[str, ...] = ()
+    """At most HOPS; the middle ones are dropped."""
+    total: int = 0
+    """The number of all of them."""
+
+    def and_then(self, task_name: str) -> _Hops:
+        names = (*self.task_names, task_name)
+        return _Hops(names if len(names) <= HOPS else names[: HOPS // 2] + names[HOPS // 2 + 1 :], self.total + 1)
+
+    def lines(self) -> list[str]:
+        lines = [f"at least one argument of task {name} failed" for name in self.task_names]
+        if self.total > len(self.task_names):
+            lines.insert(HOPS // 2, f"(and so did those of {self.total - len(self.task_names)} tasks in between)")
+        return lines[::-1]
+
+
+class RayError(Exception):
+    """The base of everything minray raises for a task. An instance of RayError itself stands in for an exception that
+    could not be pickled; it then has `original_type`, `original_str` and `original_traceback_str`."""
+
+    # RayError and RayTaskError define as little as possible: whatever they define hides an attribute of the user's
+    # exception. In particular no __init__, so that `type(error)("better message")` means what it says.
+
+    original_type: str
+    original_str: str
+    original_traceback_str: str
+
+    _minray_hops: _Hops = _Hops()
+
+    def __str__(self) -> str:
+        return "\n".join([*self._minray_hops.lines(), super().__str__()])
+
+
+class RayTaskError(RayError):
+    """A task raised. `get` raises a subclass of this and of the exception's own type, if that can be subclassed."""
+
+    _minray_failure: TaskFailure | None = None
+    """None only if user code has constructed the instance: `raise type(error)("better message")`."""
+    _minray_cause: BaseException | None = None
+    _minray_cause_class: type[Exception] | None = None
+    """Of a dual class: the user's."""
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The original exception, with its remote traceback."""
+        return self._minray_cause
+
+    @property
+    def task_failure(self) -> TaskFailure | None:
+        return self._minray_failure
+
+    def __str__(self) -> str:
+        if self._minray_failure is None:
+            return super().__str__()
+        return "\n".join([*self._minray_hops.lines(), str(self._minray_failure)])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _is_wrapper(self):
+            return unpack_exception, (_pack_unchanged(self),)
+        return _loads, (_dumps(self, None),)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+# --- errors of the system ---------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False)
+class _SystemError(RayError):
+    """What the errors below share: fields, all optional, and a message that is made of them unless one is given."""
+
+    # `message` is positional because pickle and copy construct an exception from its args.
+    message: str = ""
+    _: KW_ONLY
+    reason: str = ""
+    """What is known besides the fields."""
+
+    def __post_init__(self) -> None:
+        self.args = (self.message or self._describe(),)
+
+    def _describe(self) -> str:
+        """The first sentence of the class's documentation, and every field that is known."""
+        sentence = (type(self).__doc__ or type(self).__name__).partition("\n")[0].rstrip(".")
+        details, lines = [], []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("message", "reason") or value in (None, "", ()):
+                continue
+            if isinstance(value, TaskFailure):
+                lines.append(str(value))
+            elif isinstance(value, tuple):
+                lines += [f"{field.name.replace('_', ' ')}:", *(f"  | {line}" for line in value)]
+            else:
+                words = [word for word in field.name.split("_") if word not in ("hex", "name")]
+                if words[-1] in ("bytes", "s"):
+                    words, value = words[:-1], f"{value:,} {words[-1]}"
+                details.append(" ".join([*words, str(value)]))
+        about = f" ({', '.join(details)})" if details else ""
+        return "\n".join([f"{sentence}{about}{f': {self.reason}' if self.reason else ''}", *lines])
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TaskCancelledError(_SystemError):
+    """The task was cancelled."""
+
+    task_name: str = ""
+    task_id_hex: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class WorkerCrashedError(_SystemError):
+    """The worker died while it ran the task, and no retries are left. This is its death certificate."""
+
+    task_name: str = ""
+    pid: int | None = None
+    node_id: str = ""
+    exit_code: int | None = None
+    """As `subprocess` has it: negative for a signal."""
+    signal_name: str = ""
+    """Follows from a negative exit code."""
+    stderr_tail: tuple[str, ...] = ()
+    """The last lines the worker wrote to stderr."""
+
+    def __post_init__(self) -> None:
+        if self.exit_code is not None and self.exit_code < 0 and not self.signal_name:
+            known = -self.exit_code in set(signal.Signals)
+            self.signal_name = signal.Signals(-self.exit_code).name if known else f"signal {-self.exit_code}"
+        super().__post_init__()
+
+    def _describe(self) -> str:
+        how = "died" if self.exit_code is None else f"exited with code {self.exit_code}"
+        if self.signal_name:
+            how = f"was killed by {self.signal_name}{_LIKELY.get(self.signal_name, '')}"
+        where = "" if self.pid is None else f" (pid={self.pid}, node={self.node_id[:12]})"
+        task = f"task {self.task_name}" if self.task_name else "a task"
+        text = f"the worker{where} {how} while it ran {task}" + (f": {self.reason}" if self.reason else "")
+        if self.stderr_tail:
+            text += "\nthe last lines of its stderr:" + "".join(f"\n  | {line}" for line in self.stderr_tail)
+        return text
+
+
+_LIKELY = {
+    "SIGKILL": " (by somebody, or by the kernel when memory ran out)",
+    "SIGSEGV": " (a bad memory access in compiled code)",
+    "SIGABRT": " (compiled code gave up)",
+}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class NodeDiedError(_SystemError):
+    """The node that ran the task died or cannot be reached, and no retries are left."""
+
+    task_name: str = ""
+    node_id: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LocalRayletDiedError(_SystemError):
+    """The raylet of this process's own node died."""
+
+    node_id: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ObjectLostError(_SystemError):
+    """All copies of the object are lost."""
+
+    object_id_hex: str = ""
+    owner: str = ""
+    """Where its owner is, or was."""
+    call_site: str = ""
+    """The line of user code that created the reference."""
+
+
+class ObjectFetchTimedOutError(ObjectLostError):
+    """The object could not be fetched for too long, although its owner knows of a copy."""
+
+
+class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
+    """The object was deleted while there were references to it; this should not happen."""
+
+
+class ObjectFreedError(ObjectLostError):
+    """The object was freed explicitly."""
+
+
+class OwnerDiedError(ObjectLostError):
+    """The process that owned the object died, and the object with it."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class GetTimeoutError(_SystemError, TimeoutError):
+    """A value was not ready in time."""
+
+    timeout_s: float | None = None
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ObjectStoreFullError(_SystemError):
+    """The object store is full."""
+
+    needed_bytes: int | None = None
+    capacity_bytes: int | None = None
+    top_holders: tuple[str, ...] = ()
+    """Who holds most of it, a line each."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OutOfDiskError(_SystemError):
+    """The disk for spilled objects is full."""
+
+    path: str = ""
+    used_bytes: int | None = None
+    capacity_bytes: int | None = None
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OutOfMemoryError(_SystemError):
+    """The node ran out of memory, the worker was killed while it ran the task, and no retries are left."""
+
+    task_name: str = ""
+    pid: int | None = None
+    node_id: str = ""
+    used_bytes: int | None = None
+    capacity_bytes: int | None = None
+
+
+class RuntimeEnvSetupError(_SystemError):
+    """The runtime environment could not be set up."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TaskUnschedulableError(_SystemError):
+    """No node may ever run the task."""
+
+    task_name: str = ""
+
+
+class RaySystemError(_SystemError):
+    """minray itself failed."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class UnserializableException(_SystemError):
+    """The exception cannot be rebuilt in this process."""
+
+    task_failure: TaskFailure | None = None
+    """What is left of it."""
+
+
+# --- packing and unpacking --------------------------------------------------------------------------------------------
+
+
+def pack_exception(error: BaseException, *, task_name: str, pid: int, node_id: str, ip: str) -> bytes:
+    """What the executor sends when the task has raised `error`, or when the runtime has to say `error` about it."""
+    failure = TaskFailure(task_name, pid, node_id, ip, _traceback_text(error))
+    raised_by_user = any(not is_runtime(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
+    if not raised_by_user and (_is_wrapper(error) or isinstance(error, RayError) and not isinstance(error, RayTaskError)):
+        return _pack_unchanged(error, failure)
+    if _is_wrapper(error):
+        # A `get` inside the task raised it, and the task let it through: still one wrapper around the original.
+        return _encode(True, failure, _Hops(), cast(BaseException, error.cause), _attributes_of(error))
+    return _encode(True, failure, _Hops(), error)
+
+
+def unpack_exception(data: bytes) -> RayError:
+    """What the getter raises. Unpack once per `raise`: an instance collects the frames it is raised through."""
+    # The frames that rebuild_traceback makes lead back to this one and its callers. What is in them must not lead to the
+    # exception again (hence every `del` of one below), or all locals of the getter would live until a garbage collection.
+    is_task_error, failure_fields, hops_fields, inner = pickle.loads(data)
+    failure = TaskFailure(*failure_fields)
+    try:
+        error, attributes = pickle.loads(inner)
+        if not isinstance(error, BaseException):
+            raise TypeError(f"its pickle holds a {type(error).__name__}")
+    except Exception as problem:
+        result: RayError = UnserializableException(task_failure=failure, reason=_one_line(problem))
+    else:
+        by_itself = isinstance(error, RayError) and not is_task_error
+        result = cast(RayError, error) if by_itself else _make_task_error(failure, error, attributes)
+    vars(result)["_minray_hops"] = _Hops(*hops_fields)
+    error = None
+    try:
+        return result
+    finally:
+        del result
+
+
+def wrap_dependency(error: RayError, task_name: str) -> RayError:
+    """The result of task `task_name`, which will not run because an argument of it failed with `error`."""
+    return unpack_exception(wrap_packed_dependency(_pack_unchanged(error), task_name))
+
+
+def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
+    """The same for a packed error. Nothing of the user's is unpickled, so it never fails and may run on the loop."""
+    is_task_error, failure_fields, hops_fields, inner = pickle.loads(data)
+    return pickle.dumps((is_task_error, failure_fields, tuple(_Hops(*hops_fields).and_then(task_name)), inner))
+
+
+def _pack_unchanged(error: RayError, failure: TaskFailure | None = None) -> bytes:
+    """`failure` is what remains of a system error that cannot be unpickled; a RayTaskError has its own."""
+    if isinstance(error, RayTaskError) and error.task_failure is not None and error.cause is not None:
+        return _encode(True, error.task_failure, error._minray_hops, error.cause, _attributes_of(error))
+    failure = failure or TaskFailure("", 0, "", "", _traceback_text(error))
+    return _encode(False, failure, error._minray_hops, error)
+
+
+def _encode(is_task_error: bool, failure: TaskFailure, hops: _Hops, error: BaseException, attributes: _Own = None) -> bytes:
+    return pickle.dumps((is_task_error, tuple(failure), tuple(hops), _dumps(error, attributes)))
+
+
+def _is_wrapper(error: BaseException) -> TypeGuard[RayTaskError]:
+    """Is this a RayTaskError around an original? One that user code made with `type(error)(...)` is not: it is packed as
+    an exception of the user's type."""
+    return isinstance(error, RayTaskError) and error._minray_failure is not None
+
+
+def _attributes_of(error: RayTaskError) -> dict[str, Any]:
+    """The user's attributes: those of the original, and what was changed since, such as notes."""
+    return {name: value for name, value in vars(error).items() if not name.startswith("_minray_")}
+
+
+# --- dual classes -----------------------------------------------------------------------------------------------------
+
+_dual_classes: weakref.WeakValueDictionary[type, type[RayTaskError]] = weakref.WeakValueDictionary()
+"""The user's class -> RayTaskError of it. Weak: a class that is defined anew in every task must not stay for ever."""
+
+
+def _dual_class(cause_class: type[BaseException]) -> type[RayTaskError] | None:
+    # A RayTaskError that is a SystemExit or a KeyboardInterrupt too would end whoever asks.
+    if not issubclass(cause_class, Exception) or issubclass(RayTaskError, cause_class):
+        return None
+    names = {"__module__": __name__, "__doc__": cause_class.__doc__, "_minray_cause_class": cause_class}
+    try:
+        dual = _dual_classes.get(cause_class)
+        if dual is None:
+            bases = (RayTaskError, cause_class)
+            made = types.new_class(f"RayTaskError({cause_class.__name__})", bases, {}, lambda space: space.update(names))
+            dual = cast(type[RayTaskError], made)
+            _dual_classes[cause_class] = dual
+        return dual
+    except Exception:  # the class does not want subclasses, and has many ways to say so
+        return None
+
+
+def _make_task_error(failure: TaskFailure, cause: BaseException, attributes: _Own) -> RayTaskError:
+    error = RayTaskError()
+    dual = _dual_class(type(cause))
+    if dual is not None:
+        try:
+            error = cast(RayTaskError, _new_exception(dual, _group_of(cause)))
+            _set_members(error, _members_of(cause))
+        except Exception:  # as above: RayTaskError with .cause is promised, the rest is wished for
+            error = RayTaskError()
+    user_attributes = dict(vars(cause) if attributes is None else attributes)
+    if isinstance(user_attributes.get("__notes__"), list):
+        user_attributes["__notes__"] = user_attributes["__notes__"].copy()
+    _ARGS.__set__(error, _ARGS.__get__(cause))
+    vars(error).update(user_attributes, _minray_failure=failure, _minray_cause=cause)
+    object.__setattr__(error, "__cause__", cause)
+    return error
+
+
+# --- pickling ---------------------------------------------------------------------------------------------------------
+
+
+def _dumps(root: BaseException, attributes: _Own) -> bytes:
+    """Pickle (root, attributes); what cannot be pickled is replaced by a stand-in, and if need be root itself is."""
+    try:
+        return _pickle(root, attributes, {})
+    except Exception as problem:
+        reason = problem
+    family = _family(root)[0]
+    stand_ins = {id(member): RayError() for member in family}
+    bad: dict[int, RayError] = {}
+    for member in family:
+        others = {key: stand_in for key, stand_in in stand_ins.items() if key != id(member)}
+        try:
+            _pickle(member, None, others)
+        except Exception as problem:
+            bad[id(member)] = _stand_in(member, problem)
+    for kept in (attributes, None):
+        try:
+            return _pickle(root, kept, bad)
+        except Exception as problem:
+            reason = problem
+    return _pickle(root, None, {id(root): _stand_in(root, reason)})
+
+
+def _loads(data: bytes) -> Any:
+    return pickle.loads(data)[0]
+
+
+def _pickle(root: BaseException, attributes: _Own, stand_ins: Mapping[int, RayError]) -> bytes:
+    buffer = io.BytesIO()
+    _ExceptionPickler(buffer, root, stand_ins).dump((root, attributes))
+    return buffer.getvalue()
+
+
+def _stand_in(error: BaseException, reason: Exception) -> RayError:
+    name, text = type(error).__qualname__, _text_of(error)
+    stand_in = RayError(f"{name}: {text}\n(a {name} that could not be pickled: {_one_line(reason)})")
+    stand_in.original_type, stand_in.original_str = name, text
+    stand_in.original_traceback_str = _traceback_text(error)
+    return stand_in
+
+
+def _family(root: BaseException) -> tuple[list[BaseException], set[int]]:
+    """The exceptions that root is linked to, itself included, and the ids of those whose own links are too far away."""
+    family, frontier, seen = [root], [root], {id(root)}
+    for _ in range(LINKS):
+        linked = {id(relative): relative for error in frontier for relative in _relatives(error)}
+        frontier = [relative for key, relative in linked.items() if key not in seen]
+        seen.update(linked)
+        family += frontier
+    return family, {id(error) for error in frontier}
+
+
+def _relatives(error: BaseException) -> list[BaseException]:
+    if _is_wrapper(error):
+        return []
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return [relative for relative in (error.__cause__, error.__context__, *members) if relative is not None]
+
+
+class _Links(NamedTuple):
+    """What pickle forgets about an exception."""
+
+    frames: tuple[Frame, ...]
+    cause: BaseException | None
+    context: BaseException | None
+    suppress_context: bool
+    notes: list[str] | None
+
+    def restore(self, error: BaseException) -> None:
+        # object.__setattr__ because exceptions may be frozen dataclasses; suppress_context after cause, which sets it.
+        object.__setattr__(error, "__traceback__", rebuild_traceback(self.frames))
+        object.__setattr__(error, "__cause__", error.cause if _is_wrapper(error) else self.cause)
+        object.__setattr__(error, "__context__", self.context)
+        object.__setattr__(error, "__suppress_context__", self.suppress_context)
+        if self.notes is not None:
+            object.__setattr__(error, "__notes__", self.notes)
+        del error
+
+
+def _links_of(error: BaseException, *, is_root: bool = True, is_end: bool = False) -> _Links:
+    cut = is_end or _is_wrapper(error)  # a wrapper's cause travels inside it
+    return _Links(
+        frames=frames_of(error, keep_ours=is_root and not isinstance(error, RayError)),
+        cause=None if cut else error.__cause__,
+        context=None if cut else error.__context__,
+        suppress_context=error.__suppress_context__,
+        notes=getattr(error, "__notes__", None),
+    )
+
+
+class _ExceptionPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, but for exceptions, wherever they occur."""
+
+    def __init__(self, buffer: io.BytesIO, root: BaseException, stand_ins: Mapping[int, RayError]) -> None:
+        super().__init__(buffer)
+        self._root = root
+        self._ends = _family(root)[1]
+        self._stand_ins = stand_ins
+
+    def reducer_override(self, value: Any) -> Any:
+        if not issubclass(type(value), BaseException):
+            return super().reducer_override(value)
+        error: BaseException = self._stand_ins.get(id(value), value)
+        links = _links_of(error, is_root=error is self._root, is_end=id(value) in self._ends)
+        if not _is_wrapper(error) and (isinstance(error, RayTaskError) or not _reduces_itself(type(error))):
+            return _reduce_by_parts(error, links)
+        reduced = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        if isinstance(reduced, str):  # the name of a global
+            return reduced
+        function, arguments, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
+        return function, arguments, (links, state, setter), items, pairs, _restore_reduced
+
+
+def _reduces_itself(error_class: type[BaseException]) -> bool:
+    """Has the author of the class decided how it is pickled?"""
+    definers = [next(base for base in error_class.__mro__ if name in vars(base)) for name in ("__reduce_ex__", "__reduce__")]
+    return any(definer.__module__ != "builtins" for definer in definers)
+
+
+def _restore_reduced(error: Any, state: tuple[_Links, Any, Any]) -> None:
+    links, own_state, setter = state
+    if own_state is not None:
+        setter(error, own_state) if setter else error.__setstate__(own_state)
+    if isinstance(error, BaseException):
+        links.restore(error)
+    del error
+
+
+def _reduce_by_parts(error: BaseException, links: _Links) -> tuple[Any, ...]:
+    error_class = getattr(error, "_minray_cause_class", None) or type(error)
+    state = (_ARGS.__get__(error), dict(vars(error)), _members_of(error), links)
+    return _new_exception, (error_class, _group_of(error)), state, None, None, _restore_parts
+
+
+def _restore_parts(error: BaseException, state: tuple[tuple[Any, ...], dict[str, Any], dict[str, Any], _Links]) -> None:
+    args, attributes, members, links = state
+    _ARGS.__set__(error, args)
+    vars(error).update(attributes)
+    _set_members(error, members)
+    links.restore(error)
+    del error
+
+
+def _group_of(error: BaseException) -> tuple[Any, ...]:
+    """What only the constructor of an exception group can set."""
+    return (error.message, error.exceptions) if isinstance(error, BaseExceptionGroup) else ()
+
+
+def _new_exception(error_class: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+    """An instance, made without running code of the class's author: by the nearest `__new__` that is built in."""
+    for base in error_class.__mro__:
+        if isinstance(vars(base).get("__new__"), types.BuiltinFunctionType):
+            try:
+                return base.__new__(error_class, *arguments)
+            except TypeError:  # "is not safe": another base has the larger layout
+                continue
+    raise TypeError(f"no way to make a {error_class.__qualname__}")
+
+
+_ARGS: Any = vars(BaseException)["args"]
+"""The descriptors: a class may have replaced `args` by something of its own."""
+_NOT_MEMBERS = (_ARGS, vars(AttributeError)["obj"])
+"""`obj` is whatever lacked the attribute, a module or a socket maybe; pickle leaves it out too."""
+
+
+def _member_descriptors(error_class: type[BaseException]) -> dict[str, Any]:
+    """Where values live that are not in `__dict__`: slots, and the fields of built-in exceptions such as `errno`."""
+    kinds = types.MemberDescriptorType | types.GetSetDescriptorType
+    everything = {name: value for base in reversed(error_class.__mro__) for name, value in vars(base).items()}
+    public = {name: value for name, value in everything.items() if isinstance(value, kinds) and not name.startswith("__")}
+    return {name: value for name, value in public.items() if value not in _NOT_MEMBERS}
+
+
+def _members_of(error: BaseException) -> dict[str, Any]:
+    values = {}
+    for name, descriptor in _member_descriptors(type(error)).items():
+        with suppress(AttributeError):  # an empty slot
+            values[name] = descriptor.__get__(error)
+    return values
+
+
+def _set_members(error: BaseException, values: dict[str, Any]) -> None:
+    present = _members_of(error)
+    for name, descriptor in _member_descriptors(type(error)).items():
+        # Setting what is there already would matter: an OSError with errno None is printed differently from one without.
+        if name in values and not (name in present and present[name] is values[name]):
+            with suppress(AttributeError, TypeError):  # read-only
+                descriptor.__set__(error, values[name])
+
+
+# --- tracebacks -------------------------------------------------------------------------------------------------------
+
+
+def _traceback_text(error: BaseException) -> str:
+    try:
+        if _is_wrapper(error):
+            # Passed on by a task: how it got there, and then the whole story so far.
+            stack = [line for line in traceback.extract_tb(error.__traceback__) if not is_runtime(line.filename)]
+            frames = "".join(traceback.StackSummary.from_list(stack).format())
+            text = f"Traceback (most recent call last):\n{frames}{error}" if stack else str(error)
+        else:
+            described = traceback.TracebackException.from_exception(error)
+            _leave_out_runtime(error, described)
+            text = "".join(described.format()).rstrip("\n")
+    except Exception as problem:  # exceptions can break whoever looks at them
+        text = f"(no traceback: {_one_line(problem)})\n{type(error).__qualname__}: {_text_of(error)}"
+    return _without_middle(text)
+
+
+def _leave_out_runtime(root: BaseException, root_described: traceback.TracebackException) -> None:
+    pairs: list[tuple[BaseException | None, traceback.TracebackException | None]] = [(root, root_described)]
+    while pairs:
+        error, described = pairs.pop()
+        if error is None or described is None:
+            continue
+        users = [line for line in described.stack if not is_runtime(line.filename)]
+        if users or error is not root or isinstance(error, RayError):
+            described.stack[:] = users
+        if _is_wrapper(error):  # its str tells all
+            described.__cause__ = described.__context__ = described.exceptions = None
+            continue
+        pairs += [(error.__cause__, described.__cause__), (error.__context__, described.__context__)]
+        if isinstance(error, BaseExceptionGroup):
+            pairs += zip(error.exceptions, described.exceptions or (), strict=False)
+
+
+def _without_middle(text: str) -> str:
+    if len(text) <= TRACEBACK_TEXT_CHARACTERS:
+        return text
+    half = TRACEBACK_TEXT_CHARACTERS // 2 - 50
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return _without_middle(str(error))
+    except Exception as problem:
+        return f"<its str() raised {type(problem).__name__}>"
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_text_of(error)}".partition("\n")[0]

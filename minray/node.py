@@ -1,0 +1,210 @@
+"""Starting a node: its session, its zygote, and through that gcs and raylet.
+
+Ray: python/ray/_private/node.py, services.py
+
+``start_node`` is called by whoever begins a node: a driver's ``init``, ``cluster_utils``, the command line. It starts the
+zygote, whose program and children are in ``roles``; that file is not imported here, since a driver needs none of it.
+
+A gcs with storage is started again when it ends, at the same endpoints, so its TCP port is chosen before it first runs.
+The head node lives as long as its gcs, any other as long as its raylet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cloudpickle  # noqa: F401  (imported once, in the zygote, for all workers)
+import msgspec
+
+from minray.common.config import GcsConfig, RayletConfig, SystemConfig
+from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
+from minray.discovery import NODE_FILE, SOCKETS, NodeFile, make_session, make_token
+from minray.platform.base import Host, PlatformError, SpawnFailed
+from minray.platform.endpoints import free_port
+from minray.platform.host import RealHost
+from minray.platform.processes import OwnedZygote, start_zygote
+from minray.platform.session import LOGS, remove_session
+
+START_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True)
+class NodeOptions:
+    """What a node is started with."""
+
+    head: bool = True
+    gcs_endpoint: str = ""
+    """Of the cluster to join, if not head."""
+    token: bytes = b""
+    """Of the cluster to join; a head makes its own if it is empty."""
+    num_cpus: float | None = None
+    """None: what the machine has; likewise below."""
+    num_gpus: float | None = None
+    memory: float | None = None
+    object_store_memory: float | None = None
+    resources: dict[str, float] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    node_name: str = ""
+    node_ip: str = "127.0.0.1"
+    tcp_host: str = ""
+    """Listen for other machines on this address too; empty: unix sockets only."""
+    tcp_port: int = 0
+    """Of the gcs; 0: any that is free."""
+    storage: str = ""
+    """Where the gcs keeps its tables; empty: in memory."""
+    detached: bool = False
+    system_config: SystemConfig = field(default_factory=SystemConfig)
+
+
+class Node:
+    """A running node, as the process that began it sees it."""
+
+    def __init__(self, zygote: OwnedZygote, file: NodeFile, token: bytes) -> None:
+        self.zygote = zygote
+        self.file = file
+        self.token = token
+
+    @property
+    def node_id(self) -> str:
+        return self.file.node_id
+
+    def processes(self) -> dict[str, int]:
+        """The pids of what lives of ``gcs`` (head only) and ``raylet``; they die with the zygote."""
+        living = self.zygote.living()
+        return {} if self.zygote.ended else {name: pid for pid, name in living.items()}
+
+    def kill(self, name: str) -> None:
+        """``kill -9`` of the ``raylet`` (the node dies: G108) or the ``gcs``; harmless if it has ended."""
+        pid = self.processes().get(name)
+        if pid is not None:
+            self.zygote.kill(pid)
+
+    def detach(self) -> None:
+        """Let the node live on when this process ends. RuntimeError if it has just ended."""
+        try:
+            self.zygote.detach()
+        except SpawnFailed as error:
+            self.zygote.close()
+            raise RuntimeError(f"the node has ended: {error}") from None
+
+    def close(self) -> None:
+        """End everything on this node, now."""
+        self.zygote.close()
+
+
+# --- starting ----------------------------------------------------------------------------------------------------------
+
+
+def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
+    """What the node offers, in fixed point. Raises ValueError for amounts that make no sense, TypeError for no numbers."""
+    for name, amount in options.resources.items():
+        if name in (CPU, GPU, MEMORY, OBJECT_STORE_MEMORY):
+            raise ValueError(f"resource {name!r} has an argument of its own; resources are for others")
+        if not isinstance(amount, int | float):
+            raise TypeError(f"the amount of resource {name!r} must be a number, not {amount!r}")
+    amounts: dict[str, float] = dict(options.resources)
+    amounts[CPU] = host.cpu_count if options.num_cpus is None else options.num_cpus
+    amounts[GPU] = options.num_gpus or 0
+    amounts[OBJECT_STORE_MEMORY] = options.object_store_memory or int(host.memory_bytes * 0.3)
+    amounts[MEMORY] = options.memory or int(host.memory_bytes * 0.7)
+    amounts[f"node:{options.node_ip}"] = 1
+    if options.head:
+        amounts["node:__internal_head__"] = 1
+    return resource_set(amounts)
+
+
+def start_node(options: NodeOptions) -> Node:
+    """Start gcs (head only) and raylet; returns when the raylet is registered. RuntimeError says what went wrong."""
+    resources = node_resources(options, RealHost())
+    if options.head and options.tcp_host and not options.tcp_port:
+        try:
+            options.tcp_port = free_port(options.tcp_host)
+        except PlatformError as error:
+            raise RuntimeError(f"the node could not be started: {error}") from None
+    token = options.token or make_token()
+    session = make_session(token)
+    try:
+        zygote = start_zygote(["-m", "minray.roles"], str(session))
+    except OSError as error:
+        remove_session(str(session))
+        raise RuntimeError(f"the node could not be started: {error}") from None
+    try:
+        return _boot(options, resources, token, session, zygote)
+    except SpawnFailed as error:
+        zygote.close()
+        raise RuntimeError(f"the node could not be started: {error}") from None
+    except BaseException:
+        zygote.close()
+        raise
+
+
+def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session: Path, zygote: OwnedZygote) -> Node:
+    socket_dir = f"unix:{session / SOCKETS}"
+    gcs_endpoint = options.gcs_endpoint
+    gcs_address = gcs_endpoint.removeprefix("tcp:")
+    if options.head:
+        gcs_endpoint, gcs_address = _start_gcs(options, socket_dir, session, zygote)
+    node_id = secrets.token_bytes(16)
+    config = RayletConfig(
+        node_id,
+        options.node_name or ("head" if options.head else node_id[:3].hex()),
+        options.node_ip,
+        gcs_endpoint,
+        socket_dir,
+        options.tcp_host,
+        0,
+        str(session),
+        resources,
+        options.labels,
+        options.head,
+        options.system_config,
+    )
+    _start_process(zygote, "raylet", msgspec.msgpack.encode(config), control=True, essential=not options.head)
+    file = NodeFile(
+        node_id.hex(),
+        options.node_ip,
+        config.node_name,
+        gcs_endpoint,
+        gcs_address,
+        f"{socket_dir}/raylet",
+        socket_dir,
+        options.tcp_host,
+        str(session),
+        options.head,
+        options.detached,
+        options.system_config,
+        zygote.pid,
+    )
+    try:
+        (session / NODE_FILE).write_bytes(msgspec.json.encode(file))
+    except OSError as error:
+        raise RuntimeError(f"cannot write {session / NODE_FILE}: {error.strerror}") from None
+    return Node(zygote, file, token)
+
+
+def _start_gcs(options: NodeOptions, socket_dir: str, session: Path, zygote: OwnedZygote) -> tuple[str, str]:
+    """Returns its endpoint for this node, and its address for everybody."""
+    endpoints = [f"{socket_dir}/gcs"]
+    if options.tcp_host:
+        endpoints.append(f"tcp:{options.tcp_host}:{options.tcp_port}")
+    config = GcsConfig(endpoints, options.storage, session.name, options.system_config)
+    durable = bool(options.storage)
+    _start_process(zygote, "gcs", msgspec.msgpack.encode(config), essential=not durable, respawn=durable)
+    return endpoints[0], endpoints[-1].removeprefix("tcp:")
+
+
+def _start_process(
+    zygote: OwnedZygote, name: str, config: bytes, *, control: bool = False, essential: bool = False, respawn: bool = False
+) -> None:
+    """Returns when it says that it is ready."""
+    log = os.path.join(zygote.session_dir, LOGS, f"{name}.log")
+    pid = zygote.spawn(
+        name, name, config, log_path=log, ready=True, control=control, essential=essential, respawn=respawn
+    )
+    words: list[str] = json.loads(zygote.wait_ready(pid, START_TIMEOUT_S))
+    if words[0] != "ready":
+        raise RuntimeError(f"the {name} could not be started: {words[1]}")

@@ -1,0 +1,155 @@
+"""What a forked child is: gcs, raylet or worker, each made of the same rooms as in the simulation; and the zygote itself.
+
+Ray: src/ray/gcs/gcs_server_main.cc, src/ray/raylet/main.cc, python/ray/_private/workers/default_worker.py
+
+A composition root. ``python -m minray.roles DESCRIPTOR SESSION_DIR`` is the zygote, which imports everything here once; what
+it forks calls ``run_role`` and ends when that returns. gcs and raylet run their loop in their only thread; a worker's
+main thread runs tasks, and the loop in between (``main_thread``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TextIO
+
+import msgspec
+
+from minray import worker
+from minray.common.config import GcsConfig, RayletConfig, WorkerConfig
+from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.user_api import UserApi
+from minray.discovery import session_token
+from minray.gcs.server import GcsServer
+from minray.platform.base import PlatformError
+from minray.platform.endpoints import UnixEndpoint, make_room, parse
+from minray.platform.main_thread import MainThreadUserCode
+from minray.platform.processes import WorkerProcesses, ZygoteProcesses
+from minray.platform.real import make_platform
+from minray.platform.session import LOGS
+from minray.platform.user_code import DriverUserCode
+from minray.platform.zygote import serve
+from minray.platform.zygote_child import ChildEnds
+from minray.raylet.raylet import Raylet
+from minray.worker_output import TaskNamedStream
+
+
+def run_role(role: str, config: bytes, ends: ChildEnds) -> None:
+    """What a forked child is; returns when its part is over."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True)
+    if role == "worker":
+        _run_worker(msgspec.msgpack.decode(config, type=WorkerConfig), ends)
+    elif role == "gcs":
+        _run_loop(_serve_gcs(msgspec.msgpack.decode(config, type=GcsConfig), ends))
+    else:
+        _run_loop(_serve_raylet(msgspec.msgpack.decode(config, type=RayletConfig), ends))
+
+
+def _run_loop(main: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        uvloop.run(main)
+
+
+def _tell_ready(ends: ChildEnds, *words: str) -> None:
+    if ends.ready_descriptor is not None:
+        ends.ready(json.dumps(words).encode())
+
+
+async def _serve_gcs(config: GcsConfig, ends: ChildEnds) -> None:
+    token = session_token(ends.session_dir)
+    user_code = DriverUserCode(asyncio.get_running_loop())
+    platform = make_platform(
+        "gcs", secrets.token_bytes(16), config.system_config, token, WorkerProcesses(ends), user_code
+    )
+    server = GcsServer(platform, config)
+    try:
+        await server.start()
+    except PlatformError as error:
+        _tell_ready(ends, "failed", str(error))
+        raise SystemExit(1) from None
+    _tell_ready(ends, "ready")
+    await server.wait_closed()
+
+
+async def _serve_raylet(config: RayletConfig, ends: ChildEnds) -> None:
+    token = session_token(ends.session_dir)
+    user_code = DriverUserCode(asyncio.get_running_loop())
+    name = f"raylet/{config.node_name}"
+    platform = make_platform(name, config.node_id, config.system_config, token, ZygoteProcesses(ends), user_code)
+    raylet = Raylet(platform, config, _log_opener(config.session_dir), _remove_socket)
+    try:
+        await raylet.start()
+    except PlatformError as error:
+        _tell_ready(ends, "failed", str(error))
+        raise SystemExit(1) from None
+    if raylet.reason:
+        _tell_ready(ends, "failed", raylet.reason)
+    else:
+        _tell_ready(ends, "ready")
+    reason = await raylet.wait_closed()
+    logging.getLogger(__name__).info("raylet ends: %s", reason)
+
+
+def _remove_socket(endpoint: str) -> None:
+    try:
+        parsed = parse(endpoint)
+        assert isinstance(parsed, UnixEndpoint), endpoint
+        make_room(parsed)
+    except PlatformError as error:
+        logging.getLogger(__name__).warning("the socket of a dead process stays: %s", error)
+
+
+def _log_opener(session_dir: str) -> Callable[[str], TextIO]:
+    def open_log(name: str) -> TextIO:
+        path = os.path.join(session_dir, LOGS, name)
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", buffering=1, errors="replace")
+
+    return open_log
+
+
+def _run_worker(config: WorkerConfig, ends: ChildEnds) -> None:
+    """A loop and user code, which share the main thread (see ``main_thread``)."""
+    loop = asyncio.new_event_loop()
+    token = session_token(config.session_dir)
+    user_code = MainThreadUserCode(loop)
+    name = f"worker/{config.worker_id[:4].hex()}"
+    platform = make_platform(name, config.worker_id, config.system_config, token, WorkerProcesses(ends), user_code)
+
+    async def start() -> UserApi:
+        core = CoreWorker(platform, config)
+        await core.start()
+        return UserApi(core)
+
+    try:
+        api = loop.run_until_complete(start())
+    except PlatformError as error:
+        logging.getLogger(__name__).error("this worker cannot join its node: %s", error)
+        return
+    worker.connect_process(api)
+    sys.stdout = TaskNamedStream(sys.stdout, api.core.executor)
+    sys.stderr = TaskNamedStream(sys.stderr, api.core.executor)
+    user_code.serve()
+
+
+def zygote_main() -> None:
+    """``python -m minray.roles DESCRIPTOR SESSION_DIR``."""
+    import uvloop  # noqa: F401  (imported once, here, for all children)
+
+    assert threading.active_count() == 1, "the zygote must have one thread"
+    serve(int(sys.argv[1]), run_role, session_dir=sys.argv[2])
+
+
+if __name__ == "__main__":
+    from minray.roles import zygote_main as main  # Under its own name, so that pickles and children find it.
+
+    main()

@@ -1,0 +1,199 @@
+"""The options of ``@minray.remote(...)`` and ``.options(...)``: which there are, what they may be, what they become.
+
+Ray: python/ray/_common/ray_option_utils.py, docs "ray.remote"
+
+Errors are Ray's: an unknown name or a value out of range is a ValueError, a wrong type a TypeError. Options that belong to
+what minray does not have yet (generators, placement groups, labels) are unknown names like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cloudpickle
+
+from minray.common.resources import CPU, GPU, MEMORY, resource_set
+from minray.common.task_spec import (
+    DEFAULT_MAX_RETRIES,
+    STRATEGY_AFFINITY,
+    STRATEGY_DEFAULT,
+    STRATEGY_SPREAD,
+    LeaseShape,
+    RuntimeEnv,
+    SchedulingStrategy,
+    TaskTemplate,
+)
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+STRATEGIES = "'DEFAULT', 'SPREAD' or a NodeAffinitySchedulingStrategy"
+RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_amount(name: str, value: Any) -> None:
+    if not _is_number(value):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    resource_set({CPU if name == "num_cpus" else GPU if name == "num_gpus" else MEMORY: value})
+
+
+def _check_resources(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a dict from resource name to amount, not {type(value).__name__}")
+    for key, amount in value.items():
+        if not isinstance(key, str) or not _is_number(amount):
+            raise TypeError(f"{name} maps names to numbers, but has {key!r}: {amount!r}")
+        if key in (CPU, GPU):
+            raise ValueError(f"{name} must not have {key!r}: use num_{key.lower()}s instead")
+    resource_set(value)
+
+
+def _check_integer(least: int) -> Callable[[str, Any], None]:
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, but is {value}")
+
+    return check
+
+
+def _check_retry_exceptions(name: str, value: Any) -> None:
+    if isinstance(value, bool):
+        return
+    classes = isinstance(value, list | tuple) and all(isinstance(entry, type) for entry in value)
+    if not classes or not all(issubclass(entry, Exception) for entry in value):
+        raise TypeError(f"{name} must be True, False, or a list of exception classes, not {value!r}")
+
+
+def _check_name(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+
+
+def _check_strategy(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        if value not in ("DEFAULT", "SPREAD"):
+            raise ValueError(f"{name} must be {STRATEGIES}, not {value!r}")
+    elif not isinstance(value, NodeAffinitySchedulingStrategy):
+        raise TypeError(f"{name} must be {STRATEGIES}, not {type(value).__name__}")
+
+
+def check_runtime_env(name: str, value: Any) -> None:
+    """Raises TypeError or ValueError for what minray's workers cannot be given."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a dict, not {type(value).__name__}")
+    for key in value:
+        if key not in RUNTIME_ENV_FIELDS:
+            raise ValueError(
+                f"{name} has {key!r}, but knows only {', '.join(RUNTIME_ENV_FIELDS)}; "
+                "install packages into the environment that the cluster is started from instead"
+            )
+    env_vars = value.get("env_vars") or {}
+    if not isinstance(env_vars, Mapping) or not all(isinstance(text, str) for pair in env_vars.items() for text in pair):
+        raise TypeError(f"{name}: env_vars must be a dict from str to str")
+    for path in [value.get("working_dir")] if value.get("working_dir") else []:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"{name}: working_dir must be a path, not {type(path).__name__}")
+        if not os.path.isdir(path):
+            raise ValueError(f"{name}: working_dir {os.fspath(path)!r} is not a directory here")
+    modules = value.get("py_modules") or []
+    if not isinstance(modules, list | tuple):
+        raise TypeError(f"{name}: py_modules must be a list, not {type(modules).__name__}")
+    for module in modules:
+        _module_parent(name, module)
+
+
+def _module_parent(name: str, module: Any) -> str:
+    """The directory to put on ``sys.path`` so that this module can be imported."""
+    if isinstance(module, types.ModuleType):
+        path: str | None = getattr(module, "__path__", [module.__file__])[0]
+    elif isinstance(module, str | os.PathLike):
+        path = os.fspath(module)
+    else:
+        raise TypeError(f"{name}: py_modules holds paths or modules, not {type(module).__name__}")
+    if path is None or not os.path.exists(path):
+        raise ValueError(f"{name}: py_modules names {path!r}, which does not exist here")
+    return str(os.path.dirname(os.path.abspath(path)))
+
+
+CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "num_cpus": _check_amount,
+    "num_gpus": _check_amount,
+    "memory": _check_amount,
+    "resources": _check_resources,
+    "num_returns": _check_integer(0),
+    "max_retries": _check_integer(-1),
+    "retry_exceptions": _check_retry_exceptions,
+    "max_calls": _check_integer(0),
+    "name": _check_name,
+    "scheduling_strategy": _check_strategy,
+    "runtime_env": check_runtime_env,
+}
+"""Every option; None means its default everywhere."""
+
+
+def check_options(options: Mapping[str, Any], *, at_call: bool) -> None:
+    """Raises ValueError for unknown names and bad values, TypeError for wrong types; ``at_call``: from ``.options``."""
+    for name, value in options.items():
+        check = CHECKS.get(name)
+        if check is None:
+            raise ValueError(f"{name!r} is not an option of a remote function; options are {', '.join(CHECKS)}")
+        if name == "max_calls" and at_call:
+            raise ValueError("max_calls belongs into @minray.remote(...), not into .options(...)")
+        if value is not None:
+            check(name, value)
+
+
+def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> RuntimeEnv:
+    """A runtime environment on top of the job's (or the parent task's); variables are merged, paths replaced."""
+    if not value:
+        return base
+    env_vars = dict(base.env_vars) | dict(value.get("env_vars") or {})
+    working_dir = os.path.abspath(value["working_dir"]) if value.get("working_dir") else base.working_dir
+    modules = tuple(_module_parent("runtime_env", module) for module in value.get("py_modules") or ())
+    return RuntimeEnv(tuple(sorted(env_vars.items())), working_dir, modules or base.py_modules)
+
+
+def make_template(
+    function_id: bytes, function_name: str, options: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
+) -> TaskTemplate:
+    """What the options become."""
+    given = {name: value for name, value in options.items() if value is not None}
+    amounts: dict[str, float] = {CPU: given.get("num_cpus", 1), GPU: given.get("num_gpus", 0), **given.get("resources", {})}
+    if "memory" in given:
+        amounts[MEMORY] = given["memory"]
+    retry_exceptions = given.get("retry_exceptions", False)
+    types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
+    shape = LeaseShape(
+        tuple(sorted(resource_set(amounts).items())),
+        _strategy(given.get("scheduling_strategy", "DEFAULT")),
+        merge_runtime_env(base_env, given.get("runtime_env")),
+        job_id,
+    )
+    return TaskTemplate(
+        function_id,
+        given.get("name") or function_name,
+        shape,
+        given.get("num_returns", 1),
+        given.get("max_retries", _default_max_retries()),
+        bool(retry_exceptions),
+        cloudpickle.dumps(types_of) if types_of else b"",
+        given.get("max_calls", 1 if given.get("num_gpus") else 0),
+    )
+
+
+def _default_max_retries() -> int:
+    text = os.environ.get("MINRAY_TASK_MAX_RETRIES") or os.environ.get("RAY_TASK_MAX_RETRIES")
+    return int(text) if text else DEFAULT_MAX_RETRIES
+
+
+def _strategy(value: str | NodeAffinitySchedulingStrategy) -> SchedulingStrategy:
+    if isinstance(value, NodeAffinitySchedulingStrategy):
+        return SchedulingStrategy(STRATEGY_AFFINITY, bytes.fromhex(value.node_id), value.soft)
+    return SchedulingStrategy(STRATEGY_SPREAD if value == "SPREAD" else STRATEGY_DEFAULT)

@@ -1,0 +1,78 @@
+"""Tracebacks that travel: described in one process, real again in another.
+
+Ray: python/ray/exceptions.py sends text only
+
+Frames of minray itself are left out, so that a user sees his own code. tblib rebuilds tracebacks too, but its frames carry
+the columns of a stand-in statement, so that Python underlines the wrong part of every line; here the columns are kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import types
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, NamedTuple, cast
+
+FRAMES = 200
+"""A traceback of more frames (a runaway recursion) loses its middle."""
+
+_RUNTIME_DIRECTORY = os.path.dirname(__file__) + os.sep
+
+
+class Frame(NamedTuple):
+    """One line of a traceback."""
+
+    filename: str
+    function: str
+    module: str
+    place: tuple[int, int, int, int]
+    """Line, end line, column and end column of the expression, so that Python underlines it; columns 0 if unknown."""
+
+
+def is_runtime(filename: str) -> bool:
+    """Whether a frame of this file is one of minray's own."""
+    return filename.startswith(_RUNTIME_DIRECTORY)
+
+
+def frames_of(error: BaseException, *, keep_ours: bool) -> tuple[Frame, ...]:
+    """The frames that an exception was raised through; those of minray only if asked for and there are no others."""
+    entries, entry = [], error.__traceback__
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    users = [entry for entry in entries if not is_runtime(entry.tb_frame.f_code.co_filename)]
+    entries = users or (entries if keep_ours else [])
+    if len(entries) > FRAMES:
+        entries = entries[: FRAMES // 2] + entries[-FRAMES // 2 :]
+    return tuple(_frame_of(entry) for entry in entries)
+
+
+def _frame_of(entry: types.TracebackType) -> Frame:
+    code, line = entry.tb_frame.f_code, entry.tb_lineno or 1
+    start, end, column, end_column = next(islice(code.co_positions(), max(entry.tb_lasti, 0) // 2, None), (None,) * 4)
+    known = start == line and end is not None and column is not None and end_column is not None
+    place = (line, end, column, end_column) if known else (line, line, 0, 0)
+    module = str(entry.tb_frame.f_globals.get("__name__", "?"))
+    return Frame(code.co_filename, code.co_name, module, cast(tuple[int, int, int, int], place))
+
+
+def rebuild_traceback(frames: Iterable[Frame]) -> types.TracebackType | None:
+    """A real traceback: each frame is that of a `raise` compiled for the place that it stands for."""
+    following: types.TracebackType | None = None
+    for frame in reversed(tuple(frames)):
+        place: Any = dict(zip(("lineno", "end_lineno", "col_offset", "end_col_offset"), frame.place, strict=True))
+        statement = ast.Raise(ast.Constant(None, **place), None, **place)
+        code = compile(ast.Module([statement], []), frame.filename, "exec").replace(co_name=frame.function)
+        try:
+            exec(code, {"__name__": frame.module, "__file__": frame.filename})
+        except TypeError as raised:  # "exceptions must derive from BaseException"
+            entry = cast(types.TracebackType, raised.__traceback__).tb_next
+            assert entry is not None
+            entry.tb_next, following = following, entry
+    entry = None
+    try:
+        return following
+    finally:
+        del following

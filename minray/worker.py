@@ -1,0 +1,183 @@
+"""The front porch: ``get``, ``put``, ``wait``, ``cancel``, ``why``, and what the cluster has.
+
+Ray: python/ray/_private/worker.py
+
+Whose cluster a call goes to is found through a context variable in simulated processes (several drivers live in one
+interpreter there) and is the process's own connection otherwise. Calling any of these without ``init`` starts a local
+cluster, as Ray does; how is injected by ``minray.driver``, which is above this room.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeVar, overload
+
+from minray.common.resources import to_floats
+from minray.core_worker.user_api import UserApi
+from minray.object_ref import ObjectRef, current_hooks, set_default_hooks
+
+T = TypeVar("T")
+
+current_process_api: ContextVar[UserApi] = ContextVar("minray_api")
+"""Set in simulated processes, together with ``object_ref.current_hooks``."""
+_process_api: UserApi | None = None
+_forked = False
+auto_init: Callable[[], None] | None = None
+"""Starts a local cluster; set by ``minray.driver``."""
+
+
+def connect_process(api: UserApi | None) -> None:
+    """This process is (with None: is no more) connected."""
+    global _process_api
+    _process_api = api
+    set_default_hooks(api)
+
+
+def connect_context(api: UserApi) -> None:
+    """This context (a simulated process) is connected."""
+    current_process_api.set(api)
+    current_hooks.set(api)
+
+
+def connected_api() -> UserApi | None:
+    """The connection, if there is one."""
+    return current_process_api.get(None) or _process_api
+
+
+def current_api() -> UserApi:
+    """The connection; begins one if there is none."""
+    api = current_process_api.get(None) or _process_api
+    if api is not None:
+        return api
+    if _forked:
+        raise RuntimeError(
+            "this process was forked from a driver and has no connection of its own; call minray.init(address=...) in it"
+        )
+    if auto_init is None:
+        raise RuntimeError("not connected to a cluster; call minray.init() first")
+    auto_init()
+    assert _process_api is not None
+    return _process_api
+
+
+def _after_fork() -> None:
+    global _forked
+    if _process_api is not None:
+        _forked = True
+        connect_process(None)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@overload
+def get(object_refs: ObjectRef[T], *, timeout: float | None = None) -> T: ...
+@overload
+def get(object_refs: Sequence[ObjectRef[T]], *, timeout: float | None = None) -> list[T]: ...
+def get(object_refs: Any, *, timeout: float | None = None) -> Any:
+    """The value of a reference, or of each reference of a list, in order (G5-G7).
+
+    Waits until all are there, ``timeout`` seconds at most (None: without end; 0: a poll). Raises what the task raised,
+    GetTimeoutError when the time is up, ValueError for anything but references.
+    """
+    api = current_api()
+    if type(object_refs) is ObjectRef:
+        return api.get((object_refs,), timeout)[0]
+    if not isinstance(object_refs, list):
+        raise ValueError(f"get takes an ObjectRef or a list of them, not {type(object_refs).__name__}")
+    _check_refs("get", object_refs)
+    return api.get(object_refs, timeout)
+
+
+def put(value: T) -> ObjectRef[T]:
+    """Store a value, owned by this process (G57); returns its reference. TypeError for an ObjectRef."""
+    if type(value) is ObjectRef:
+        raise TypeError("put of an ObjectRef is not allowed (the value would be a reference); put a list that contains it")
+    return current_api().put(value)
+
+
+def wait(
+    object_refs: list[ObjectRef[T]], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
+) -> tuple[list[ObjectRef[T]], list[ObjectRef[T]]]:
+    """Wait until ``num_returns`` of the references are ready; returns ``(ready, rest)``, both in input order (G8, G9).
+
+    With ``timeout`` (seconds) the first list may be shorter. With ``fetch_local=False`` it is enough that a value exists
+    anywhere. Raises ValueError for duplicates, for an impossible ``num_returns``, TypeError for anything but a list.
+    """
+    if not isinstance(object_refs, list):
+        raise TypeError(f"wait takes a list of ObjectRefs, not {type(object_refs).__name__}")
+    api = current_api()
+    if not object_refs:
+        return [], []
+    _check_refs("wait", object_refs, TypeError)
+    if not isinstance(num_returns, int):
+        raise TypeError(f"num_returns must be an int, not {type(num_returns).__name__}")
+    if not 0 < num_returns <= len(object_refs):
+        raise ValueError(f"num_returns must be from 1 to {len(object_refs)} (the number of references), not {num_returns}")
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"timeout must not be negative, but is {timeout}")
+    return api.wait(object_refs, num_returns, timeout)
+
+
+def cancel(object_ref: ObjectRef[Any], *, force: bool = False, recursive: bool = True) -> None:
+    """Cancel the task that makes this object (G40-G48): one that has not started never will, a running one is interrupted
+    (KeyboardInterrupt), with ``force=True`` its worker is killed. ``recursive`` takes its child tasks along. Idempotent."""
+    if type(object_ref) is not ObjectRef:
+        raise TypeError(f"cancel takes an ObjectRef, not {type(object_ref).__name__}")
+    current_api().cancel(object_ref, force, recursive)
+
+
+def why(object_ref: ObjectRef[Any]) -> str:
+    """Why this reference is not ready: a chain down to a missing resource, a running task or a dead process."""
+    if type(object_ref) is not ObjectRef:
+        raise TypeError(f"why takes an ObjectRef, not {type(object_ref).__name__}")
+    return current_api().why(object_ref)
+
+
+def _check_refs(name: str, refs: list[Any], error: type[Exception] = ValueError) -> None:
+    if set(map(type, refs)) - {ObjectRef}:
+        wrong = next(ref for ref in refs if type(ref) is not ObjectRef)
+        raise error(f"{name} takes ObjectRefs, but the list has a {type(wrong).__name__}")
+
+
+def nodes() -> list[dict[str, Any]]:
+    """All nodes that ever were in this cluster: NodeID, Alive, NodeManagerAddress, Resources, Labels, DeathReason, ..."""
+    return [
+        {
+            "NodeID": info.node_id.hex(),
+            "Alive": info.alive,
+            "alive": info.alive,
+            "NodeName": info.name,
+            "NodeManagerAddress": info.ip,
+            "NodeManagerHostname": info.hostname,
+            "NodeManagerPort": int(info.address.tcp_endpoint.rpartition(":")[2] or 0),
+            "RayletSocketName": info.address.endpoint.removeprefix("unix:"),
+            "Resources": to_floats(info.resources_total) if info.alive else {},
+            "Labels": info.labels,
+            "IsHead": info.is_head,
+            "DeathReason": info.death_cause,
+        }
+        for info in current_api().known_nodes()
+    ]
+
+
+def cluster_resources() -> dict[str, float]:
+    """What all living nodes have together."""
+    return _sum_up([info.resources_total for info in current_api().known_nodes() if info.alive])
+
+
+def available_resources() -> dict[str, float]:
+    """What of it is free now; as recent as the nodes' reports (a tenth of a second)."""
+    api = current_api()
+    alive = {info.node_id for info in api.known_nodes() if info.alive}
+    return _sum_up([report.available for report in api.resource_reports() if report.node_id in alive])
+
+
+def _sum_up(sets: list[dict[str, int]]) -> dict[str, float]:
+    total: dict[str, int] = {}
+    for amounts in sets:
+        for name, amount in amounts.items():
+            total[name] = total.get(name, 0) + amount
+    return {name: amount for name, amount in to_floats(total).items() if amount > 0}

@@ -1,0 +1,184 @@
+"""The shell around the reference counter: tickets before references, and questions about those of the dead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from minray.core_worker.borrowing import Borrowing
+from minray.core_worker.patient_caller import PatientCaller
+from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.platform.base import RemoteFailure
+from minray.protocol.base import DONE
+from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsReply, Loan, RefInfo, RemoveBorrower
+from tests.core_worker.parts import OWN, address, object_id
+from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.rpc.fake_network import run, turns
+
+OTHER, THIRD = address("other-owner"), address("third")
+MINE, THEIRS = object_id("mine"), object_id("theirs")
+REFS = [(MINE, OWN), (THEIRS, OTHER)]
+
+
+class Scene:
+    """A process that owns ``MINE`` and borrows ``THEIRS``."""
+
+    def __init__(self) -> None:
+        self.peers = RecordingPeers()
+        self.references = ReferenceCounter()
+        self.references.add_owned(MINE)
+        self.references.add_local(THEIRS, OTHER)
+        self.freed: list[bytes] = []
+        self.watches = 0
+        peers: Any = self.peers
+        self.borrowing = Borrowing(
+            peers, PatientCaller(peers, peers.local), OWN, self.references, self.freed.append, self.on_first_lent
+        )
+
+    def on_first_lent(self) -> None:
+        self.watches += 1
+
+    def drop(self, key: bytes) -> None:
+        effects = Effects()
+        self.references.remove_local(key, effects)
+        self.borrowing.apply(effects)
+
+    def lent(self) -> dict[bytes, Any]:
+        reference = self.references.get(MINE)
+        assert reference is not None
+        return reference.lent or {}
+
+
+def test_own_references_are_lent_at_once() -> None:
+    scene = Scene()
+    infos = scene.borrowing.lend_now([(MINE, OWN)], THIRD)
+    assert infos is not None and scene.lent() == {infos[0].ticket: (THIRD, OWN)} and scene.peers.asked == []
+    assert scene.borrowing.lend_now(REFS, THIRD) is None and len(scene.lent()) == 1
+
+
+def test_borrowed_references_travel_when_their_owner_has_noted_it() -> None:
+    async def story() -> None:
+        scene = Scene()
+        lending = asyncio.ensure_future(scene.borrowing.lend(REFS, THIRD))
+        await turns()
+        asked = scene.peers.take(AddBorrower)
+        assert asked.address == OTHER and not lending.done()
+        asked.answer(DONE)
+        infos = await lending
+        assert [(info.object_id, info.owner) for info in infos] == REFS
+        assert asked.request == AddBorrower(THEIRS, THIRD, infos[1].ticket, OWN) and infos[0].ticket in scene.lent()
+
+    run(story)
+
+
+def test_owners_that_are_dead_or_refuse_do_not_hold_up_the_others() -> None:
+    async def story() -> None:
+        scene = Scene()
+        lending = asyncio.ensure_future(scene.borrowing.lend([*REFS, REFS[1]], THIRD))
+        await turns()
+        scene.peers.asked[0].fail(unreachable())
+        scene.peers.asked[1].fail(RemoteFailure("internal", "oops"))
+        assert len(await lending) == 3
+
+    run(story)
+
+
+def test_g112_a_repeated_question_is_answered_with_the_same_tickets() -> None:
+    scene = Scene()
+    tickets = [scene.borrowing.lend_now([(MINE, OWN)] * 2, THIRD, question) for question in (b"q1", b"q1", b"q2", b"", b"")]
+    assert tickets[0] == tickets[1]
+    assert len({info.ticket for infos in tickets for info in infos or ()}) == len(scene.lent()) == 8
+
+
+def test_tickets_of_our_own_replace_the_hold_of_others() -> None:
+    async def story() -> None:
+        scene = Scene()
+        assert scene.references.needs_ticket(THEIRS)
+        scene.borrowing.keep_soon(THEIRS, OTHER)
+        await turns()
+        asked = scene.peers.take(AddBorrower)
+        assert asked.request.borrower == OWN
+        asked.answer(DONE)
+        await turns()
+        assert not scene.references.needs_ticket(THEIRS)
+        scene.drop(THEIRS)
+        returned = scene.peers.take(RemoveBorrower)
+        assert returned.address == OTHER and returned.request.tickets == [asked.request.ticket]
+
+    run(story)
+
+
+def test_a_reference_that_is_dropped_before_its_ticket_comes_gives_it_back() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.borrowing.keep_soon(THEIRS, OTHER)
+        await turns()
+        asked = scene.peers.take(AddBorrower)
+        scene.drop(THEIRS)
+        assert scene.peers.asked == []
+        asked.answer(DONE)
+        await turns()
+        assert scene.peers.take(RemoveBorrower).request.tickets == [asked.request.ticket]
+
+    run(story)
+
+
+def test_deaths_are_watched_from_the_first_loan_to_somebody_else_on() -> None:
+    scene = Scene()
+    scene.borrowing.lend_now([(MINE, OWN)], OWN)
+    assert scene.watches == 0
+    for _ in range(2):
+        scene.borrowing.lend_now([(MINE, OWN)], THIRD)
+    assert scene.watches == 1
+
+
+def test_what_is_freed_is_forgotten() -> None:
+    scene = Scene()
+    scene.drop(MINE)
+    assert scene.freed == [MINE]
+
+
+def test_loans_of_a_dead_lender_are_checked_with_the_borrower() -> None:
+    scene = Scene()
+    lender = address("lender")
+    for ticket in (b"t1", b"t2"):
+        scene.borrowing.lend_here(MINE, THIRD, ticket, lender)
+    effects = Effects()
+    scene.references.on_death(lender.worker_id, effects)
+    scene.borrowing.apply(effects)
+    asked = scene.peers.take(CheckTickets)
+    assert asked.address == THIRD
+    assert asked.request == CheckTickets(lender.worker_id, [Loan(MINE, b"t1"), Loan(MINE, b"t2")])
+    asked.answer(CheckTicketsReply([Loan(MINE, b"t2")]))
+    assert list(scene.lent()) == [b"t1"]
+
+
+def test_loans_of_a_dead_lender_to_ourselves_are_void() -> None:
+    """We take tickets of our own objects back when they arrive; what is still out has not arrived."""
+    scene = Scene()
+    lender = address("lender")
+    scene.borrowing.lend_here(MINE, OWN, b"t", lender)
+    effects = Effects()
+    scene.references.on_death(lender.worker_id, effects)
+    scene.borrowing.apply(effects)
+    assert scene.lent() == {} and scene.peers.asked == [] and scene.peers.reported_dead == [lender.worker_id]
+
+
+def test_who_answers_for_the_tickets_of_a_dead_lender_hears_it_no_more() -> None:
+    scene = Scene()
+    scene.references.receive_ticket(RefInfo(THEIRS, OTHER, b"arrived"), Effects())
+    loans = [Loan(THEIRS, b"arrived"), Loan(THEIRS, b"not-arrived"), Loan(object_id("unknown"), b"t")]
+    assert scene.borrowing.missing(b"lender", loans) == loans[1:]
+    assert scene.peers.reported_dead == [b"lender"]
+
+
+def test_closing_ends_what_is_being_kept() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.borrowing.keep_soon(THEIRS, OTHER)
+        await turns()
+        scene.borrowing.close()
+        await turns()
+        assert not scene.borrowing._registering
+
+    run(story)

@@ -1,0 +1,154 @@
+"""A task waits for its arguments; what is small travels in it, what failed fails it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
+from minray.core_worker.dependency_resolver import DependencyResolver
+from minray.core_worker.memory_store import MemoryStore, StoredObject
+from minray.core_worker.task_manager import FAILED, WAITING, PendingTask, PreparedTemplate, TaskManager
+from minray.protocol.base import Address
+from minray.protocol.core_worker import Argument, RefInfo, Value
+from tests.core_worker.parts import OWN, address, object_id, pending, prepare, stored
+
+A, B = object_id("a"), object_id("b")
+OTHER = address("other")
+LARGE = stored(b"x" * (MAX_DIRECT_CALL_OBJECT_SIZE + 1))
+
+
+class Scene:
+    """A resolver with a store; other owners answer when the test says so."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.tasks = TaskManager(None)
+        self.ready: list[PendingTask] = []
+        self.failed: list[tuple[PendingTask, StoredObject]] = []
+        self.probes: dict[bytes, Callable[[], None]] = {}
+        self.resolver = DependencyResolver(OWN.worker_id, self.store, self, self.ready.append, self.on_failed)  # type: ignore[arg-type]
+
+    def probe(self, key: bytes, owner: Address, inline_limit: int, on_large: Callable[[], None]) -> None:
+        """As ``FutureResolver.probe``."""
+        assert inline_limit == MAX_DIRECT_CALL_OBJECT_SIZE and owner == OTHER
+        self.probes[key] = on_large
+
+    def on_failed(self, task: PendingTask, error: StoredObject) -> None:
+        self.tasks.move(task, FAILED)
+        self.failed.append((task, error))
+
+    def resolve(self, *slots: tuple[bytes, Address], prepared: PreparedTemplate | None = None) -> PendingTask:
+        task = pending(prepared or prepare(), slots=slots)
+        self.tasks.add(task)
+        self.tasks.move(task, WAITING)
+        self.resolver.resolve(task)
+        return task
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def inlined(value: StoredObject, key: bytes, owner: Address = OWN) -> Argument:
+    return Argument(Value(value.data), key, owner)
+
+
+def test_g10_a_task_waits_for_all_its_arguments(scene: Scene) -> None:
+    task = scene.resolve((A, OWN), (B, OTHER))
+    assert scene.ready == [] and scene.resolver.missing_of(task) == [A, B]
+    scene.store.put(A, stored(b"1"))
+    assert scene.ready == [] and scene.resolver.missing_of(task) == [B]
+    scene.store.put(B, stored(b"2"))
+    assert scene.ready == [task] and task.waiting_for is None
+    assert task.arguments == [inlined(stored(b"1"), A), inlined(stored(b"2"), B, OTHER)]
+
+
+def test_arguments_that_are_here_are_no_reason_to_wait(scene: Scene) -> None:
+    scene.store.put(A, stored())
+    task = scene.resolve((A, OWN))
+    assert scene.ready == [task]
+
+
+def test_an_argument_that_is_passed_twice_is_waited_for_once(scene: Scene) -> None:
+    task = scene.resolve((A, OWN), (A, OWN))
+    scene.store.put(A, stored())
+    assert scene.ready == [task] and len(task.arguments) == 2
+
+
+def test_g1_a_failed_argument_fails_the_task_without_waiting_for_the_others(scene: Scene) -> None:
+    error = stored(b"error", is_error=True)
+    task = scene.resolve((A, OWN), (B, OWN))
+    scene.store.put(A, error)
+    assert scene.failed == [(task, error)] and scene.ready == []
+    scene.store.put(B, stored())
+    assert scene.ready == [] and len(scene.failed) == 1
+
+
+def test_g1_an_argument_that_has_failed_already_fails_the_task_at_once(scene: Scene) -> None:
+    scene.store.put(A, stored(is_error=True))
+    scene.resolve((A, OWN))
+    assert len(scene.failed) == 1 and scene.ready == []
+
+
+def test_g76_large_arguments_stay_references(scene: Scene) -> None:
+    scene.store.put(A, LARGE)
+    task = scene.resolve((A, OWN))
+    assert task.arguments == [Argument(None, A, OWN)]
+
+
+def test_g76_c9_the_limit_itself_still_travels_inline(scene: Scene) -> None:
+    scene.store.put(A, stored(b"x" * MAX_DIRECT_CALL_OBJECT_SIZE))
+    assert scene.resolve((A, OWN)).arguments[0].value is not None
+
+
+def test_g76_all_inlined_arguments_together_are_bounded(scene: Scene) -> None:
+    count = TASK_RPC_INLINED_BYTES_LIMIT // MAX_DIRECT_CALL_OBJECT_SIZE + 5
+    slots = [(object_id(str(number)), OWN) for number in range(count)]
+    for key, _ in slots:
+        scene.store.put(key, stored(b"x" * MAX_DIRECT_CALL_OBJECT_SIZE))
+    inline = [argument.value for argument in scene.resolve(*slots).arguments if argument.value is not None]
+    assert sum(len(value.data) for value in inline) == TASK_RPC_INLINED_BYTES_LIMIT // 102_400 * 102_400
+
+
+def test_a_large_borrowed_argument_is_enough_when_it_exists_elsewhere(scene: Scene) -> None:
+    task = scene.resolve((A, OTHER))
+    scene.probes[A]()
+    assert scene.ready == [task] and task.arguments == [Argument(None, A, OTHER)]
+    again = scene.resolve((A, OTHER))
+    assert scene.ready == [task, again], "remembered while anybody here holds it"
+    scene.resolver.forget(A)
+    scene.resolve((A, OTHER))
+    assert len(scene.ready) == 2
+
+
+def test_references_inside_a_small_argument_travel_with_it(scene: Scene) -> None:
+    inside = [RefInfo(B, OTHER, b"")]
+    scene.store.put(A, StoredObject(b"value", (), False, inside))
+    value = scene.resolve((A, OWN)).arguments[0].value
+    assert value is not None and value.nested == inside
+
+
+def test_buffers_of_a_small_argument_travel_inside_the_record(scene: Scene) -> None:
+    scene.store.put(A, stored(b"value", buffers=[memoryview(b"buffer")]))
+    value = scene.resolve((A, OWN)).arguments[0].value
+    assert value is not None and value.inline_buffers == [b"buffer"] and value.buffer_count == 0
+
+
+def test_g15_a_function_that_is_being_exported_is_one_more_argument(scene: Scene) -> None:
+    prepared = prepare(exported=False)
+    task, other = scene.resolve((A, OWN), prepared=prepared), scene.resolve(prepared=prepared)
+    scene.store.put(A, stored())
+    assert scene.ready == []
+    prepared.export.done = True
+    scene.resolver.on_function_exported(prepared.template.function_id)
+    assert scene.ready == [task, other]
+
+
+def test_a_cancelled_task_is_left_alone_when_its_argument_comes(scene: Scene) -> None:
+    task = scene.resolve((A, OWN))
+    scene.tasks.move(task, FAILED)
+    scene.store.put(A, stored())
+    assert scene.ready == scene.failed == []

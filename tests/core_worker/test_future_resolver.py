@@ -1,0 +1,134 @@
+"""Values of borrowed references: one question per object, asked until there is an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minray.core_worker.future_resolver import ANY_SIZE, FutureResolver
+from minray.core_worker.memory_store import MemoryStore, StoredObject
+from minray.core_worker.patient_caller import PatientCaller
+from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.platform.base import RemoteFailure
+from minray.protocol.base import Address
+from minray.protocol.core_worker import FREED, LARGE, PENDING, READY, GetObject, ObjectReply, Value
+from tests.core_worker.parts import OWN, address, object_id
+from tests.core_worker.peers import Asked, RecordingPeers, unreachable
+from tests.rpc.fake_network import pass_time, run
+
+OWNER = address("the-owner")
+A = object_id("a")
+LIMIT = 1000
+
+
+class Scene:
+    """A resolver in a process that holds a reference to ``A``."""
+
+    def __init__(self) -> None:
+        self.peers = RecordingPeers()
+        self.references = ReferenceCounter()
+        self.references.add_local(A, OWNER)
+        self.came: list[tuple[bytes, StoredObject]] = []
+        self.lost: list[str] = []
+        self.large = 0
+        peers: Any = self.peers
+        self.resolver = FutureResolver(
+            PatientCaller(peers, peers.local),
+            OWN,
+            self.references,
+            MemoryStore(),
+            lambda *came: self.came.append(came),
+            self.on_lost,
+        )
+
+    def on_lost(self, key: bytes, owner: Address, reason: str) -> None:
+        assert (key, owner) == (A, OWNER)
+        self.lost.append(reason)
+
+    def on_large(self) -> None:
+        self.large += 1
+
+    def ask(self, limit: int = ANY_SIZE) -> Asked:
+        if limit == ANY_SIZE:
+            self.resolver.fetch(A, OWNER)
+        else:
+            self.resolver.probe(A, OWNER, limit, self.on_large)
+        return self.peers.take(GetObject)
+
+    def drop_reference(self) -> None:
+        self.references.remove_local(A, Effects())
+
+
+def test_a_value_is_asked_for_once_however_many_want_it() -> None:
+    async def story() -> None:
+        scene = Scene()
+        asked = scene.ask()
+        scene.resolver.fetch(A, OWNER)
+        assert scene.peers.asked == [] and asked.address == OWNER and asked.request.inline_limit == ANY_SIZE
+        asked.answer(ObjectReply(READY, Value(b"value")))
+        ((key, stored),) = scene.came
+        assert (key, stored.data) == (A, b"value") and scene.resolver.open_requests() == 0
+        scene.ask()
+
+    run(story)
+
+
+def test_small_values_come_and_large_ones_are_reported_to_all_who_asked() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.ask(LIMIT).answer(ObjectReply(READY, Value(b"small")))
+        assert len(scene.came) == 1 and scene.large == 0
+        asked = scene.ask(LIMIT)
+        scene.resolver.probe(A, OWNER, LIMIT, scene.on_large)
+        asked.answer(ObjectReply(LARGE))
+        assert scene.large == 2 and len(scene.came) == 1 and scene.resolver.open_requests() == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("limit", [LIMIT, ANY_SIZE])
+def test_g112_a_value_that_does_not_exist_yet_is_asked_for_with_the_same_question(limit: int) -> None:
+    async def story() -> None:
+        scene = Scene()
+        first = scene.ask(limit)
+        first.answer(ObjectReply(PENDING))
+        await pass_time(0.001)
+        again = scene.peers.take(GetObject)
+        assert again.request == first.request and scene.resolver.open_requests() == 1
+        again.answer(ObjectReply(READY, Value(b"value")))
+        assert scene.ask(limit).request.question != first.request.question
+
+    run(story)
+
+
+def test_nobody_asks_on_for_what_nobody_holds() -> None:
+    async def story() -> None:
+        scene = Scene()
+        asked = scene.ask()
+        scene.drop_reference()
+        asked.answer(ObjectReply(PENDING))
+        await pass_time(100)
+        assert scene.peers.asked == [] and scene.resolver.open_requests() == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("limit", [LIMIT, ANY_SIZE])
+def test_what_the_owner_has_freed_is_lost(limit: int) -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.ask(limit).answer(ObjectReply(FREED))
+        assert "does not know object" in scene.lost[0] and scene.large == 0 and scene.resolver.open_requests() == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("error", [unreachable(), RemoteFailure("internal", "oops")])
+def test_g62_with_a_dead_owner_the_value_is_lost(error: Any) -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.ask().fail(error)
+        assert scene.lost == [str(error)] and scene.resolver.open_requests() == 0
+
+    run(story)

@@ -1,0 +1,487 @@
+"""Which worker runs which task: leases and their reuse, pipelining, fairness, and what goes wrong.
+
+``Scene`` is a submitter, a clock, and an owner's view of raylets and workers: the test says what they answer.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from minray.core_worker.normal_task_submitter import LeasedWorker, NormalTaskSubmitter
+from minray.core_worker.task_manager import FINISHED, PUSHED, QUEUED, PendingTask, PreparedTemplate, TaskManager
+from minray.protocol.raylet import GRANTED, MAX_CALLS, LeaseReply
+from tests.core_worker.parts import Asked, address, config, id_of, lease_ids, pending, prepare, shape
+
+LINGER_S = 0.0101
+TIME_IS_UP_S = 0.501
+SHORT_US = 100.0
+LONG_US = 50_000.0
+
+
+class Scene:
+    """See the head of this file."""
+
+    def __init__(self, **overrides: object) -> None:
+        self.now = 100.0
+        self.tasks = TaskManager(None)
+        self.asked = Asked(lambda: self.now)
+        self.submitter = NormalTaskSubmitter(config(**overrides), lease_ids(), self.tasks, self.asked)
+
+    def submit(self, prepared: PreparedTemplate, count: int = 1, depth: int = 0) -> list[PendingTask]:
+        made = [pending(prepared, depth=depth) for _ in range(count)]
+        for task in made:
+            self.tasks.add(task)
+            self.submitter.on_task_ready(task, self.now)
+        self.end_turn()
+        return made
+
+    def end_turn(self) -> None:
+        while self.asked.turns:
+            self.asked.turns -= 1
+            self.submitter.on_turn(self.now)
+
+    def grant(self, contended: bool = False, number: int = 0) -> LeasedWorker:
+        """The oldest open request is granted."""
+        request = self.open_requests()[number]
+        name = f"worker-{len(self.asked.requests)}"
+        reply = LeaseReply(GRANTED, address(name), pid=1, contended=contended)
+        self.submitter.on_lease_reply(request, reply, self.now)
+        return next(worker for worker in self.leased() if worker.lease_id == request.lease_id)
+
+    def open_requests(self) -> list:  # type: ignore[type-arg]
+        return [request for key in self.submitter._keys.values() for request in key.requests.values()]
+
+    def leased(self) -> list[LeasedWorker]:
+        return self.submitter.leased_workers()
+
+    def finish(self, worker: LeasedWorker, count: int = 1) -> list[PendingTask]:
+        """The oldest tasks of a worker end, one by one."""
+        ended = []
+        for _ in range(count):
+            task = next(iter(worker.in_flight.values()))
+            self.submitter.on_task_answered(worker, task, self.now)
+            self.tasks.move(task, FINISHED)
+            self.submitter.refill(worker, self.now)
+            ended.append(task)
+        self.end_turn()
+        return ended
+
+    def give_back(self, worker: LeasedWorker) -> list[PendingTask]:
+        """The worker answers NOT_STARTED for all but the first."""
+        tasks = list(worker.in_flight.values())[1:]
+        for task in tasks:
+            self.submitter.on_task_given_back(worker, task, self.now)
+            self.submitter.refill(worker, self.now)
+        self.submitter.on_tasks_unstarted(tasks, self.now)
+        self.end_turn()
+        return tasks
+
+    def wait(self, duration_s: float) -> None:
+        """Time passes; timers that were asked for go off."""
+        end = self.now + duration_s
+        while self.asked.timers and self.asked.timers[0] <= end:
+            self.now = self.asked.timers.pop()
+            self.submitter.on_timer(self.now)
+        self.now = end
+
+    def returned(self) -> list[LeasedWorker]:
+        return [worker for worker, _, _ in self.asked.returned]
+
+    def tasks_of(self, worker: LeasedWorker) -> list[PendingTask]:
+        return [task for each, task in self.asked.pushed if each is worker]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+# --- leases
+
+
+def test_a_task_asks_for_a_worker_and_is_pushed_to_it(scene: Scene) -> None:
+    (task,) = scene.submit(prepare(), depth=3)
+    (request,) = scene.asked.requests
+    assert (request.shape, request.raylet, request.grant_or_reject, request.depth) == (shape(), None, False, 3)
+    assert task.state is QUEUED
+    worker = scene.grant()
+    assert scene.asked.pushed == [(worker, task)] and (task.state, task.worker, task.sequence) == (PUSHED, worker, 1)
+
+
+def test_a_worker_is_reused_for_any_function_of_the_same_shape(scene: Scene) -> None:
+    scene.submit(prepare("f"))
+    worker = scene.grant()
+    scene.finish(worker)
+    scene.submit(prepare("g"))
+    assert len(scene.tasks_of(worker)) == 2 and len(scene.asked.requests) == 1
+
+
+def test_shapes_do_not_share_workers(scene: Scene) -> None:
+    scene.submit(prepare("f"))
+    scene.finish(scene.grant())
+    for other in (prepare("g", shape=shape(2)), prepare("h", shape=shape(1, COLOR="red"))):
+        scene.submit(other)
+    assert len(scene.asked.pushed) == 1 and len(scene.asked.requests) == 3
+
+
+def test_open_requests_are_bounded(scene: Scene) -> None:
+    scene.submit(prepare(), count=1000)
+    assert len(scene.asked.requests) == 10
+    scene.submitter.node_count = 14
+    scene.submitter.on_lease_ended(scene.asked.requests[0], scene.now)
+    assert len(scene.open_requests()) == 14
+
+
+def test_the_bound_of_open_requests_is_configurable() -> None:
+    scene = Scene(max_pending_lease_requests_per_scheduling_category=3)
+    scene.submit(prepare(), count=10)
+    assert len(scene.open_requests()) == 3
+
+
+def test_requests_that_are_not_needed_any_more_are_taken_back_once(scene: Scene) -> None:
+    prepared = prepare(mean_us=SHORT_US)
+    scene.submit(prepared, count=3)
+    worker = scene.grant()
+    assert len(scene.tasks_of(worker)) == 3 and scene.asked.cancelled == scene.open_requests()
+    scene.finish(worker, 3)
+    assert len(scene.asked.cancelled) == 2
+
+
+def test_a_worker_granted_against_a_cancelled_request_is_used_or_given_back(scene: Scene) -> None:
+    prepared = prepare()
+    busy, first, second = scene.submit(prepared, count=3)
+    scene.grant()
+    for task in (first, second):
+        scene.submitter.remove_queued(task, scene.now)
+    unwanted = scene.grant()
+    assert unwanted.in_flight == {} and scene.returned() == []
+    scene.wait(LINGER_S)
+    assert scene.returned() == [unwanted]
+    wanted = scene.grant()
+    scene.submit(prepared)
+    assert scene.asked.pushed[-1][0] is wanted
+
+
+def test_a_cancelled_request_that_ends_makes_room_for_a_new_one(scene: Scene) -> None:
+    """While it is open it counts as a request; when it ends, what has come since asks again."""
+    scene.submit(prepare(mean_us=SHORT_US), count=2)
+    worker = scene.grant()
+    (cancelled,) = scene.asked.cancelled
+    (late,) = scene.submit(prepare(mean_us=LONG_US))
+    assert scene.open_requests() == [cancelled] and late.state is QUEUED
+    scene.submitter.on_lease_ended(cancelled, scene.now)
+    assert len(scene.open_requests()) == 1 and scene.open_requests() != [cancelled]
+    assert worker.in_flight
+
+
+def test_spillback_asks_the_other_raylet_once_and_finally(scene: Scene) -> None:
+    scene.submit(prepare())
+    elsewhere = address("raylet-2")
+    (first,) = scene.asked.requests
+    scene.submitter.on_lease_redirected(first, elsewhere, True, scene.now)
+    second = scene.asked.requests[-1]
+    assert scene.open_requests() == [second] and second.lease_id != first.lease_id
+    assert (second.raylet, second.grant_or_reject) == (elsewhere, True)
+    scene.submitter.on_lease_redirected(second, None, False, scene.now)
+    third = scene.asked.requests[-1]
+    assert scene.open_requests() == [third] and (third.raylet, third.grant_or_reject) == (None, False)
+    assert scene.grant().raylet is None
+
+
+def test_a_cancelled_request_is_not_redirected(scene: Scene) -> None:
+    scene.submit(prepare(mean_us=SHORT_US), count=2)
+    scene.grant()
+    (cancelled,) = scene.asked.cancelled
+    scene.submitter.on_lease_redirected(cancelled, address("raylet-2"), True, scene.now)
+    assert scene.open_requests() == []
+
+
+def test_take_queue_empties_it(scene: Scene) -> None:
+    tasks = scene.submit(prepare(), count=3)
+    assert scene.submitter.take_queue(shape()) == tasks
+    scene.submitter.on_lease_ended(scene.asked.requests[0], scene.now)
+    assert len(scene.asked.requests) == 3
+
+
+# --- pipelining
+
+
+def test_nothing_is_queued_behind_a_function_that_was_never_measured(scene: Scene) -> None:
+    scene.submit(prepare(), count=2)
+    assert len(scene.grant().in_flight) == 1
+
+
+def test_nothing_long_is_queued_and_nothing_behind_it(scene: Scene) -> None:
+    scene.submit(prepare(mean_us=LONG_US), count=2)
+    worker = scene.grant()
+    assert len(worker.in_flight) == 1
+    scene.submit(prepare("g", mean_us=SHORT_US))
+    assert len(worker.in_flight) == 1
+
+
+def test_short_functions_are_pipelined_up_to_the_target(scene: Scene) -> None:
+    scene.submit(prepare(mean_us=900.0), count=30)
+    assert len(scene.grant().in_flight) == 11  # 10 ms of work
+
+
+def test_the_pipeline_is_refilled_as_it_drains(scene: Scene) -> None:
+    scene.submit(prepare(mean_us=900.0), count=30)
+    worker = scene.grant()
+    scene.finish(worker, 9)
+    assert len(worker.in_flight) == 11
+
+
+def test_idle_workers_come_first(scene: Scene) -> None:
+    scene.submit(prepare("slow"), count=2)
+    busy, idle = scene.grant(), scene.grant()
+    scene.finish(idle)
+    prepared = prepare(mean_us=SHORT_US)
+    scene.submit(prepared)
+    assert len(idle.in_flight) == 1
+    scene.finish(idle)
+    scene.finish(busy)
+    scene.submit(prepared, count=2)
+    assert [len(busy.in_flight), len(idle.in_flight)] == [1, 1]
+
+
+def test_pipelining_has_a_hard_limit() -> None:
+    scene = Scene(max_tasks_in_flight_per_worker=4)
+    scene.submit(prepare(mean_us=1.0), count=30)
+    assert len(scene.grant().in_flight) == 4
+
+
+def test_work_is_shared_among_idle_workers(scene: Scene) -> None:
+    scene.submit(prepare("slow"), count=2)
+    workers = [scene.grant(), scene.grant()]
+    scene.submit(prepare("fast", mean_us=SHORT_US), count=9)
+    for worker in workers:
+        scene.finish(worker)
+    assert sorted(len(worker.in_flight) for worker in workers) == [0, 9], "the first to ask takes what is there"
+    scene.wait(LINGER_S)
+    assert scene.asked.reclaimed == [worker for worker in workers if worker.in_flight]
+
+
+def test_acknowledged_is_everything_before_the_oldest_unanswered(scene: Scene) -> None:
+    scene.submit(prepare(mean_us=SHORT_US), count=3)
+    worker = scene.grant()
+    assert worker.acknowledged() == 0
+    second = worker.in_flight[2]
+    scene.submitter.on_task_answered(worker, second, scene.now)
+    assert worker.acknowledged() == 0
+    scene.finish(worker)
+    assert worker.acknowledged() == 2
+    scene.finish(worker)
+    assert worker.acknowledged() == 3
+
+
+def test_unstarted_tasks_come_back_to_the_front_in_their_order(scene: Scene) -> None:
+    prepared = prepare(mean_us=900.0)
+    tasks = scene.submit(prepared, count=20)
+    worker = scene.grant()
+    assert scene.give_back(worker) == tasks[1:11]
+    other = scene.grant()
+    assert scene.tasks_of(other) == tasks[1:12]
+
+
+def test_g101_nothing_is_queued_behind_a_task_that_blocks(scene: Scene) -> None:
+    """Its worker has given tasks back; it may be waiting for one of them, so they go elsewhere."""
+    tasks = scene.submit(prepare(mean_us=SHORT_US), count=5)
+    worker = scene.grant()
+    scene.give_back(worker)
+    assert list(worker.in_flight.values()) == tasks[:1] and len(scene.open_requests()) == 4
+    other = scene.grant()
+    assert list(other.in_flight.values()) == tasks[1:]
+    scene.finish(worker)
+    scene.submit(prepare(mean_us=SHORT_US), count=2)
+    assert len(worker.in_flight) == 2, "it has ended, and all is well again"
+
+
+def test_tasks_behind_a_surprisingly_long_one_are_fetched_for_an_idle_worker(scene: Scene) -> None:
+    prepared = prepare(mean_us=SHORT_US)
+    scene.submit(prepare("slow"), count=2)
+    stuck, idle = scene.grant(), scene.grant()
+    scene.submit(prepared, count=4)
+    scene.finish(stuck)
+    assert len(stuck.in_flight) == 4
+    scene.finish(idle)
+    assert scene.asked.reclaimed == []
+    scene.wait(LINGER_S)
+    assert scene.asked.reclaimed == [stuck] and scene.returned() == []
+    tasks = scene.give_back(stuck)
+    assert list(idle.in_flight.values()) == tasks
+    scene.wait(LINGER_S)
+    assert scene.asked.reclaimed == [stuck]
+
+
+# --- giving back, fairness
+
+
+def test_an_idle_lease_lingers_and_then_goes_back(scene: Scene) -> None:
+    scene.submit(prepare())
+    worker = scene.grant()
+    scene.finish(worker)
+    scene.wait(LINGER_S / 2)
+    assert scene.asked.returned == []
+    scene.wait(LINGER_S / 2)
+    assert scene.asked.returned == [(worker, False, "idle")] and scene.leased() == []
+
+
+def test_a_loop_of_single_tasks_keeps_its_lease_for_ever(scene: Scene) -> None:
+    prepared = prepare()
+    scene.submit(prepared)
+    worker = scene.grant()
+    for _ in range(100):
+        scene.finish(worker)
+        scene.wait(LINGER_S * 0.9)
+        scene.submit(prepared)
+    assert scene.asked.returned == [] and len(scene.asked.requests) == 1
+
+
+def test_without_lingering_a_lease_goes_back_at_once() -> None:
+    scene = Scene(worker_lease_linger_milliseconds=0)
+    scene.submit(prepare())
+    worker = scene.grant()
+    scene.finish(worker)
+    assert scene.returned() == [worker]
+
+
+def test_a_lingering_lease_goes_back_when_others_wait(scene: Scene) -> None:
+    scene.submit(prepare())
+    worker = scene.grant()
+    scene.finish(worker)
+    scene.submitter.on_revoke(scene.now)
+    assert scene.returned() == [worker]
+
+
+def test_where_others_wait_leases_do_not_linger(scene: Scene) -> None:
+    scene.submit(prepare())
+    worker = scene.grant(contended=True)
+    scene.finish(worker)
+    assert scene.returned() == [worker]
+
+
+def test_an_old_lease_goes_back_between_two_tasks_when_others_wait(scene: Scene) -> None:
+    """It asks for another worker in the same breath, so that it gets its turn again."""
+    scene.submit(prepare(mean_us=LONG_US), count=50)
+    worker = scene.grant()
+    scene.wait(TIME_IS_UP_S)
+    scene.submitter.on_revoke(scene.now)
+    assert scene.asked.returned == [], "it is busy"
+    scene.finish(worker)
+    assert scene.asked.returned == [(worker, False, "lease time is up")] and len(scene.open_requests()) == 10
+
+
+def test_an_old_lease_is_kept_when_nobody_waits(scene: Scene) -> None:
+    scene.submit(prepare(mean_us=LONG_US), count=50)
+    worker = scene.grant()
+    scene.wait(10 * TIME_IS_UP_S)
+    scene.finish(worker)
+    assert scene.asked.returned == [] and len(worker.in_flight) == 1
+
+
+def test_a_revocation_is_forgotten_after_a_while(scene: Scene) -> None:
+    scene.submit(prepare(mean_us=LONG_US), count=50)
+    worker = scene.grant(contended=True)
+    scene.wait(2 * TIME_IS_UP_S)
+    scene.finish(worker)
+    assert scene.asked.returned == []
+
+
+def test_an_overdue_lease_drains_before_it_goes_back(scene: Scene) -> None:
+    scene.submit(prepare(mean_us=900.0), count=50)
+    worker = scene.grant()
+    scene.wait(TIME_IS_UP_S)
+    scene.submitter.on_revoke(scene.now)
+    scene.finish(worker, 10)
+    assert len(worker.in_flight) == 1 and scene.asked.returned == []
+    scene.finish(worker)
+    assert scene.returned() == [worker]
+
+
+def test_a_lease_that_goes_back_while_its_last_reply_is_looked_at_takes_no_more(scene: Scene) -> None:
+    (task,) = scene.submit(prepare())
+    worker = scene.grant()
+    scene.submitter.on_task_answered(worker, task, scene.now)
+    scene.submitter.on_revoke(scene.now)
+    scene.submit(prepare())
+    scene.submitter.refill(worker, scene.now)
+    assert scene.returned() == [worker] and len(scene.asked.pushed) == 1 and len(scene.open_requests()) == 1
+
+
+# --- trouble
+
+
+def test_a_lost_worker_is_given_up_with_all_that_it_had(scene: Scene) -> None:
+    tasks = scene.submit(prepare(mean_us=SHORT_US), count=3)
+    worker = scene.grant()
+    assert scene.submitter.on_worker_lost(worker) == tasks
+    assert scene.asked.returned == [(worker, True, "its channel broke")]
+    assert scene.submitter.on_worker_lost(worker) == [] and len(scene.asked.returned) == 1
+    assert all(task.worker is None for task in tasks)
+
+
+def test_tasks_of_a_lost_worker_that_had_not_started_ask_for_another(scene: Scene) -> None:
+    scene.submit(prepare(mean_us=SHORT_US), count=3)
+    lost = scene.submitter.on_worker_lost(scene.grant())
+    for request in list(scene.asked.cancelled):
+        scene.submitter.on_lease_ended(request, scene.now)
+    scene.submitter.on_tasks_unstarted(lost[1:], scene.now)
+    assert list(scene.grant().in_flight.values()) == lost[1:]
+
+
+def test_g23_a_worker_that_exits_takes_no_more_tasks_and_goes_back(scene: Scene) -> None:
+    scene.submit(prepare(max_calls=1), count=3)
+    worker = scene.grant()
+    scene.submitter.on_worker_exiting(worker)
+    scene.finish(worker)
+    assert scene.asked.returned == [(worker, True, MAX_CALLS)] and len(scene.tasks_of(worker)) == 1
+    assert len(scene.open_requests()) == 2
+
+
+def test_a_queued_task_that_is_cancelled_takes_its_request_along(scene: Scene) -> None:
+    (task,) = scene.submit(prepare())
+    scene.submitter.remove_queued(task, scene.now)
+    assert scene.asked.cancelled == scene.asked.requests
+    scene.submitter.on_lease_ended(scene.asked.requests[0], scene.now)
+    assert scene.open_requests() == []
+
+
+def test_gpu_ids_of_the_lease_are_the_workers(scene: Scene) -> None:
+    scene.submit(prepare())
+    reply = LeaseReply(GRANTED, address("w"), pid=5, gpu_ids=[1, 3])
+    scene.submitter.on_lease_reply(scene.asked.requests[0], reply, scene.now)
+    (worker,) = scene.leased()
+    assert (worker.gpu_ids, worker.pid, worker.address.worker_id) == ([1, 3], 5, id_of("w"))
+
+
+def test_why_can_name_an_open_request(scene: Scene) -> None:
+    assert scene.submitter.request_of(shape()) is None
+    scene.submit(prepare())
+    assert scene.submitter.request_of(shape()) is scene.asked.requests[0]
+    scene.grant()
+    assert scene.submitter.request_of(shape()) is None
+
+
+# --- cost
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("mean_us", [20.0, 200.0, 2_000.0])
+def test_a_thousand_tasks_cost_at_most_1_1_records_each(scene: Scene, workers: int, mean_us: float) -> None:
+    """Pushes, lease requests, cancellations, returns and reclaims, from the first submission to the last lease returned."""
+    prepared = prepare()
+    scene.submit(prepared, count=1000)
+    leased = [scene.grant() for _ in range(workers)]
+    while any(worker.in_flight for worker in leased):
+        for worker in leased:
+            if worker.in_flight:
+                prepared.on_duration(int(mean_us))
+                scene.now += mean_us / 1e6 / workers
+                scene.finish(worker)
+    for request in list(scene.asked.cancelled):
+        scene.submitter.on_lease_ended(request, scene.now)
+    scene.wait(1)
+    asked = scene.asked
+    records = [asked.pushed, asked.requests, asked.cancelled, asked.returned, asked.reclaimed]
+    assert len(asked.pushed) == 1000 and scene.leased() == scene.open_requests() == []
+    assert sum(map(len, records)) <= 1100

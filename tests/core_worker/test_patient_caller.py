@@ -1,0 +1,120 @@
+"""Requests that are asked until the other side answers or is known to be dead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from minray.core_worker.patient_caller import ASK_AGAIN_S, PatientCaller
+from minray.platform.base import PlatformError, RemoteFailure
+from minray.protocol.base import DONE
+from minray.protocol.core_worker import RemoveBorrower
+from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply, WorkerDeath
+from minray.rpc.connection import PeerUnreachable
+from tests.core_worker.parts import address
+from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.rpc.fake_network import pass_time, run, turns
+
+THERE = address("there")
+REQUEST = RemoveBorrower(b"object", b"borrower", [b"ticket"])
+DEATH = WorkerDeath(THERE.worker_id, THERE.node_id, 5, "it was killed")
+
+
+class Scene:
+    """One patient caller that has asked something."""
+
+    def __init__(self) -> None:
+        self.peers = RecordingPeers()
+        peers: Any = self.peers
+        self.patient = PatientCaller(peers, peers.local)
+        self.answers: list[Any] = []
+        self.patient.send(THERE, REQUEST, lambda reply, error, _: self.answers.append(reply or error))
+
+    def is_silent(self) -> None:
+        self.peers.take(RemoveBorrower).fail(unreachable(is_certain=False))
+
+
+def test_an_answer_is_an_answer() -> None:
+    scene = Scene()
+    asked = scene.peers.take(RemoveBorrower)
+    assert asked.address == THERE
+    asked.answer(DONE)
+    assert scene.answers == [DONE] and scene.peers.asked == []
+
+
+@pytest.mark.parametrize("error", [unreachable(), RemoteFailure("internal", "oops")])
+def test_a_certain_error_is_an_answer_too(error: PlatformError) -> None:
+    scene = Scene()
+    scene.peers.take(RemoveBorrower).fail(error)
+    assert scene.answers == [error] and scene.peers.asked == []
+
+
+def test_silence_is_waited_out() -> None:
+    async def story() -> None:
+        scene = Scene()
+        for _ in range(10):
+            scene.is_silent()
+            verdict = scene.peers.take(GetWorkerDeath)
+            assert verdict.request == GetWorkerDeath(THERE.worker_id, THERE.node_id)
+            verdict.answer(GetWorkerDeathReply(None))
+            await turns()
+            assert scene.peers.asked == scene.answers == []
+            await pass_time(2 * ASK_AGAIN_S)
+        scene.peers.take(RemoveBorrower).answer(DONE)
+        assert scene.answers == [DONE]
+
+    run(story)
+
+
+def test_g62_who_is_silent_is_dead_when_the_gcs_says_so() -> None:
+    scene = Scene()
+    scene.is_silent()
+    scene.peers.take(GetWorkerDeath).answer(GetWorkerDeathReply(DEATH))
+    (error,) = scene.answers
+    assert isinstance(error, PeerUnreachable) and error.is_certain and str(error) == "it was killed"
+
+
+def test_without_a_gcs_silence_is_all_there_is_to_say() -> None:
+    scene = Scene()
+    scene.is_silent()
+    scene.peers.take(GetWorkerDeath).fail(unreachable())
+    (error,) = scene.answers
+    assert isinstance(error, PeerUnreachable) and not error.is_certain
+
+
+@pytest.mark.parametrize("before_the_verdict", [True, False])
+def test_nothing_is_asked_again_after_the_end(before_the_verdict: bool) -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.is_silent()
+        verdict = scene.peers.take(GetWorkerDeath)
+        if before_the_verdict:
+            scene.patient.close()
+        verdict.answer(GetWorkerDeathReply(None))
+        scene.patient.close()
+        await pass_time(2 * ASK_AGAIN_S)
+        assert scene.peers.asked == scene.answers == []
+
+    run(story)
+
+
+def test_coroutines_call_patiently_too() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.peers.asked.clear()
+        calling = [asyncio.ensure_future(scene.patient.call(THERE, REQUEST)) for _ in range(3)]
+        await turns()
+        answered, failed, given_up = scene.peers.asked
+        calling[2].cancel()
+        await turns()
+        answered.answer(DONE)
+        failed.fail(unreachable())
+        given_up.answer(DONE)
+        assert await calling[0] == DONE
+        with pytest.raises(PeerUnreachable):
+            await calling[1]
+        assert calling[2].cancelled()
+
+    run(story)

@@ -1,0 +1,167 @@
+"""Values to bytes and back: references by number, arrays read-only, arguments in slots."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
+from minray.object_ref import ObjectRef
+from minray.serialization import Serialized, deserialize, fill_slots, serialize, serialize_call
+from tests.core_worker.parts import object_id
+
+LIMIT = MAX_DIRECT_CALL_OBJECT_SIZE
+
+
+def ref(name: str) -> ObjectRef[Any]:
+    return ObjectRef(object_id(name), "owner", None)
+
+
+def round_trip(value: Any) -> Any:
+    serialized = serialize(value)
+    return deserialize(serialized.data, serialized.buffers, serialized.refs)
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(plain)
+def test_plain_values_survive(value: Any) -> None:
+    assert round_trip(value) == value
+
+
+def test_functions_and_classes_of_the_main_program_survive() -> None:
+    assert round_trip(lambda x: x + 1)(1) == 2
+
+
+def test_g13_arrays_come_back_read_only_and_the_original_may_change() -> None:
+    array = np.arange(1000)
+    serialized = serialize({"a": array, "b": np.zeros(3)})
+    array[0] = 99
+    value = deserialize(serialized.data, serialized.buffers, [])
+    assert value["a"][0] == 0
+    for out in value.values():
+        with pytest.raises(ValueError, match="read-only"):
+            out[0] = 1
+
+
+def test_arrays_of_any_layout_survive() -> None:
+    array = np.arange(24).reshape(4, 6)
+    for each in (array.T, array[::2, ::3], np.asfortranarray(array), array[:0], np.array(5)):
+        np.testing.assert_array_equal(round_trip(each), each)
+
+
+def test_large_buffers_are_not_in_the_stream() -> None:
+    serialized = serialize(np.zeros(100_000))
+    assert len(serialized.data) < 1000 and serialized.size() > 800_000
+
+
+def test_g14_an_object_referenced_twice_arrives_once() -> None:
+    inner: list[int] = []
+    first, second = round_trip([inner, inner])
+    assert first is second
+
+
+def test_references_travel_as_numbers_in_order_and_once_each() -> None:
+    a, b = ref("a"), ref("b")
+    serialized = serialize([b, {"x": a}, b])
+    assert serialized.refs == [b, a] and object_id("a") not in serialized.data
+    out = deserialize(serialized.data, serialized.buffers, [b, a])
+    assert out[0] is out[2] is b and out[1]["x"] is a
+
+
+def test_a_message_cannot_be_unpickled_on_its_own() -> None:
+    data = serialize([ref("a")]).data
+    with pytest.raises(RuntimeError, match="part of a minray message"):
+        pickle.loads(data)
+
+
+def test_a_value_that_serialises_others_on_its_way_keeps_its_own_references() -> None:
+    class Nosy:
+        def __reduce__(self) -> Any:
+            serialize([ref("another")])
+            return list, ()
+
+    serialized = serialize([ref("a"), Nosy(), ref("b")])
+    assert serialized.refs == [ref("a"), ref("b")]
+
+
+def test_what_fails_to_pickle_leaves_nothing_behind() -> None:
+    with pytest.raises(TypeError, match="cannot pickle"):
+        serialize([ref("a"), (i for i in "x")])
+    assert serialize([ref("b")]).refs == [ref("b")]
+
+
+def test_a_reference_says_that_it_is_dropped() -> None:
+    dropped: list[bytes] = []
+    made: ObjectRef[Any] = ObjectRef(object_id("a"), "owner", dropped.append)
+    del made
+    gc.collect()
+    assert dropped == [object_id("a")]
+
+
+# --- calls
+
+
+class Puts:
+    """Where arguments that are too large go."""
+
+    def __init__(self) -> None:
+        self.values: list[Serialized] = []
+
+    def __call__(self, value: Serialized) -> ObjectRef[Any]:
+        self.values.append(value)
+        return ref(f"put-{len(self.values)}")
+
+
+def call(*args: Any, **kwargs: Any) -> tuple[Any, list[ObjectRef[Any]], Puts]:
+    puts = Puts()
+    value, slots = serialize_call(args, kwargs, LIMIT, puts)
+    assert value is not None
+    return deserialize(value.data, value.buffers, value.refs), slots, puts
+
+
+def test_a_call_without_arguments_is_nothing() -> None:
+    assert serialize_call((), {}, LIMIT, Puts()) == (None, [])
+
+
+def test_g11_top_level_references_become_slots_and_nested_ones_stay() -> None:
+    out, slots, _ = call(ref("a"), [ref("b")], key=ref("c"))
+    assert slots == [ref("a"), ref("c")]
+    assert fill_slots(out, ["A", "C"]) == (("A", [ref("b")]), {"key": "C"})
+
+
+def test_g14_an_object_in_two_arguments_arrives_once() -> None:
+    shared: list[int] = []
+    (args, kwargs), _, _ = call(shared, key=[shared])
+    assert args[0] is kwargs["key"][0]
+
+
+def test_g76_c9_an_argument_above_the_limit_is_put(
+    over: int = len(pickle.dumps(b"x" * LIMIT, 5)) - LIMIT,
+) -> None:
+    for size, puts_expected in ((LIMIT - over, 0), (LIMIT - over + 1, 1)):
+        out, slots, puts = call(b"x" * size, 1)
+        assert (len(puts.values), len(slots)) == (puts_expected, puts_expected)
+        assert out[0][1] == 1
+
+
+def test_g76_many_arguments_below_the_limit_do_not_make_an_endless_message() -> None:
+    """Those that do not fit into 10 MiB any more are put like large ones."""
+    arguments = [bytes([number]) * 90_000 for number in range(200)]
+    puts = Puts()
+    value, slots = serialize_call(tuple(arguments), {}, LIMIT, puts)
+    assert value is not None and value.size() <= TASK_RPC_INLINED_BYTES_LIMIT + 200_000
+    (args, kwargs), values = deserialize(value.data, value.buffers, []), [pickle.loads(put.data) for put in puts.values]
+    assert len(slots) == len(values) > 0
+    assert fill_slots((args, kwargs), values) == (tuple(arguments), {})

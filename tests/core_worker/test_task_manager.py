@@ -1,0 +1,111 @@
+"""The table of unfinished tasks: states, retries, and what a function is known to take."""
+
+from __future__ import annotations
+
+import pytest
+
+from minray.common.state_table import InvalidTransition
+from minray.core_worker.task_manager import (
+    FAILED,
+    FINISHED,
+    NEW,
+    PUSHED,
+    QUEUED,
+    TRANSITIONS,
+    WAITING,
+    PendingTask,
+    TaskManager,
+)
+from minray.protocol.core_worker import RefInfo
+from tests.core_worker.parts import OWN, object_id, pending, prepare
+
+STATES = (NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED)
+PATHS = {NEW: [], WAITING: [WAITING], QUEUED: [QUEUED], PUSHED: [QUEUED, PUSHED]}
+"""How to get to each state that is not an end."""
+
+
+def task_in(tasks: TaskManager, state: str) -> PendingTask:
+    task = pending(prepare())
+    tasks.add(task)
+    for step in PATHS[state]:
+        tasks.move(task, step)
+    return task
+
+
+@pytest.mark.parametrize("new", STATES)
+@pytest.mark.parametrize("old", PATHS)
+def test_only_the_steps_of_the_table_are_taken(old: str, new: str) -> None:
+    tasks = TaskManager(None)
+    task = task_in(tasks, old)
+    if new in TRANSITIONS[old]:
+        tasks.move(task, new)
+        assert task.state is new
+    else:
+        with pytest.raises(InvalidTransition, match=f"-> {new}"):
+            tasks.move(task, new)
+
+
+def test_a_task_that_has_ended_is_forgotten() -> None:
+    tasks = TaskManager(None)
+    done, failed, running = (task_in(tasks, PUSHED) for _ in range(3))
+    tasks.move(done, FINISHED)
+    tasks.move(failed, FAILED)
+    assert list(tasks.tasks.values()) == [running]
+    assert (tasks.submitted_count, tasks.finished_count) == (3, 2)
+
+
+def test_every_step_is_recorded() -> None:
+    seen: list[tuple[str, str, str]] = []
+    tasks = TaskManager(lambda table, key, old, new: seen.append((table, old, new)))
+    tasks.move(task_in(tasks, PUSHED), FINISHED)
+    assert seen == [("task", NEW, QUEUED), ("task", QUEUED, PUSHED), ("task", PUSHED, FINISHED)]
+
+
+@pytest.mark.parametrize(("max_retries", "executions"), [(0, 1), (3, 4)])
+def test_g16_a_task_runs_at_most_max_retries_times_more(max_retries: int, executions: int) -> None:
+    tasks = TaskManager(None)
+    task = pending(prepare(max_retries=max_retries))
+    attempts = [task.attempt]
+    while tasks.may_retry(task):
+        attempts.append(task.attempt)
+    assert attempts == list(range(executions))
+
+
+def test_g16_minus_one_retries_without_end() -> None:
+    tasks = TaskManager(None)
+    task = pending(prepare(max_retries=-1))
+    assert all(tasks.may_retry(task) for _ in range(1000)) and task.attempt == 1000
+
+
+def test_g19_a_cancelled_task_is_never_retried() -> None:
+    task = pending(prepare(max_retries=-1))
+    task.cancelled = True
+    assert not TaskManager(None).may_retry(task) and task.attempt == 0
+
+
+def test_children_are_known_by_their_parent() -> None:
+    tasks = TaskManager(None)
+    children = [pending(prepare(), parent_id=parent) for parent in (b"a", b"b", b"a")]
+    for child in children:
+        tasks.add(child)
+    assert tasks.children_of(b"a") == [children[0], children[2]]
+
+
+def test_a_task_holds_its_arguments_and_what_is_inside_them() -> None:
+    top_level, inside = object_id("top"), object_id("inside")
+    task = pending(prepare(), slots=((top_level, OWN),), nested=(RefInfo(inside, OWN, b""),))
+    assert task.held_ids() == [top_level, inside]
+    assert pending(prepare()).held_ids() == []
+
+
+def test_durations_are_learnt_fast_downwards_and_slowly_upwards() -> None:
+    """A first call imports things; one slow call among many says little."""
+    prepared = prepare()
+    prepared.on_duration(80_000)
+    assert prepared.mean_us == 80_000
+    for _ in range(10):
+        prepared.on_duration(100)
+    assert prepared.mean_us == pytest.approx(100, rel=1)
+    prepared.mean_us = 100.0
+    prepared.on_duration(1100)
+    assert prepared.mean_us == 300
