@@ -1,0 +1,189 @@
+"""``python -m minray.simulation --seed N``: a small program on a simulated cluster, its story and the digest of its trace.
+
+    python -m minray.simulation --seed 7 --nodes 3 --faults swarm     one run: result, faults, story, digest
+    python -m minray.simulation --seed 7 --html run.html              the run as a page for a browser
+    python -m minray.simulation --seed 7 --faults swarm --save it     writes what chance decided to a file
+    python -m minray.simulation --replay it --html run.html           the run of such a file
+    python -m minray.simulation --digest                              one line over a fixed list of seeds
+
+The last form is for comparing interpreters: the line may not depend on hash seeds, memory addresses or the machine.
+
+The tree is a tree of tasks that sleep, fail and are tried again, put values, wait, and cancel what they need no more. The
+single program has one task with one argument: enough to see the life of a task.
+
+A file to replay is JSON: ``{"seed": 7, "nodes": 3, "program": "tree", "overrides": [[key, answer], ...]}``. A key is a list
+of words and numbers, as the run prints them after ``chance``; all chances that are not named have the answer 0, which is
+"nothing special". The program may be left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+import minray
+from minray.simulation.cluster import SimCluster
+from minray.simulation.faults import FaultPlan, Key
+from minray.simulation.page import headline, write_page
+
+DIGEST_SEEDS = range(8)
+LEAVES = 8
+
+
+def plan_named(name: str, seed: int) -> FaultPlan:
+    """The plans that one can ask for by a word."""
+    plans = {"none": FaultPlan(), "quiet": FaultPlan.quiet(), "swarm": FaultPlan.swarm(seed)}
+    return plans[name]
+
+
+def program() -> dict[str, Any]:
+    """The driver. Its tasks are defined inside, so that they travel by value."""
+    time: Any = importlib.import_module("time")
+
+    @minray.remote
+    def leaf(number: int) -> int:
+        time.sleep(0.01 * (number % 4))
+        print(f"leaf {number}")
+        return number * number
+
+    @minray.remote(retry_exceptions=True, max_retries=2)
+    def sum_of(numbers: list[Any], above: Any) -> int:
+        values: list[int] = minray.get(numbers)
+        return sum(values) + int(above)
+
+    @minray.remote(max_retries=0)
+    def failing() -> None:
+        raise ValueError("on purpose")
+
+    @minray.remote
+    def endless() -> None:
+        time.sleep(100_000)
+
+    leaves = [leaf.remote(number) for number in range(LEAVES)]
+    first, rest = minray.wait(leaves, num_returns=LEAVES // 2)
+    branches = [sum_of.remote(first, minray.put(1000)), sum_of.remote(rest, 1)]
+    doomed, unwanted = failing.remote(), endless.remote()
+    minray.cancel(unwanted)
+    outcomes = [type(error).__name__ for error in (_error_of(doomed), _error_of(unwanted))]
+    return {"sum": sum(minray.get(branches)), "outcomes": outcomes, "nodes": len(minray.nodes())}
+
+
+def _error_of(ref: Any) -> Exception | None:
+    try:
+        minray.get(ref)
+    except Exception as error:
+        return error
+    return None
+
+
+def single() -> int:
+    """A driver with one task."""
+    time: Any = importlib.import_module("time")
+
+    @minray.remote
+    def double(number: int) -> int:
+        time.sleep(0.01)
+        print(f"doubling {number}")
+        return 2 * number
+
+    argument: Any = minray.put(21)
+    result: int = minray.get(double.remote(argument))
+    return result
+
+
+PROGRAMS: dict[str, Callable[[], Any]] = {"tree": program, "single": single}
+
+
+def simulate(
+    seed: int,
+    nodes: int,
+    faults: str | Mapping[Key, int],
+    show_output: bool = True,
+    driver: Callable[[], Any] = program,
+) -> tuple[SimCluster, str]:
+    """One run; the cluster is over, its trace can be read. What the program raised is its outcome, too.
+
+    ``faults`` is the name of a plan, or exactly what shall happen.
+    """
+    described = [{"num_cpus": 2}] * nodes
+    plan, overrides = (plan_named(faults, seed), None) if isinstance(faults, str) else (None, faults)
+    with SimCluster(described, seed, plan, overrides, show_output=show_output) as cluster:
+        try:
+            outcome = repr(cluster.run(driver))
+        except minray.exceptions.RayError as error:
+            outcome = type(error).__name__
+        cluster.settle()
+    return cluster, outcome
+
+
+def digest_of(seeds: range) -> str:
+    """Of all traces together, with and without faults."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for seed in seeds:
+        for faults in ("none", "swarm"):
+            cluster, outcome = simulate(seed, 1 + seed % 5, faults, show_output=False)
+            hasher.update(f"{seed} {faults} {outcome} {cluster.trace.digest()}\n".encode())
+    return hasher.hexdigest()
+
+
+def saved(seed: int, nodes: int, program_name: str, answers: Mapping[Key, int]) -> str:
+    """The text of a file to replay."""
+    overrides = [[list(key), answer] for key, answer in answers.items()]
+    return json.dumps({"seed": seed, "nodes": nodes, "program": program_name, "overrides": overrides}, indent=1) + "\n"
+
+
+@click.command()
+@click.option("--seed", default=0, help="Decides everything that happens.")
+@click.option("--nodes", default=3, show_default=True, help="How many nodes, the head included.")
+@click.option("--faults", type=click.Choice(["none", "quiet", "swarm"]), default="none", show_default=True)
+@click.option("--program", "name", type=click.Choice(list(PROGRAMS)), default="tree", show_default=True)
+@click.option("--rows", default=40, show_default=True, help="How many events of the story to show.")
+@click.option(
+    "--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of the run to this file."
+)
+@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write what chance decided to this file.")
+@click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Run such a file again.")
+@click.option("--digest", is_flag=True, help="Print one line over a fixed list of seeds instead.")
+def main(
+    seed: int,
+    nodes: int,
+    faults: str,
+    name: str,
+    rows: int,
+    page: Path | None,
+    save: Path | None,
+    replay: Path | None,
+    digest: bool,
+) -> None:
+    """Run a small program of tasks on a simulated cluster."""
+    if digest:
+        click.echo(digest_of(DIGEST_SEEDS))
+        return
+    struck: str | Mapping[Key, int] = faults
+    if replay is not None:
+        scenario = json.loads(replay.read_text())
+        seed, nodes, name = scenario["seed"], scenario["nodes"], scenario.get("program", "tree")
+        struck = {tuple(key): answer for key, answer in scenario["overrides"]}
+    cluster, outcome = simulate(seed, nodes, struck, driver=PROGRAMS[name])
+    click.echo(f"result  {outcome}")
+    for key, answer in cluster.oracle.answers.items():
+        click.echo(f"chance  {key}: {answer}")
+    click.echo(cluster.trace.story(rows))
+    seconds = cluster.world.loop.ticks / (1 << 20)
+    click.echo(f"{cluster.world.loop.steps} steps, {seconds:.1f} virtual seconds, digest {cluster.trace.digest()}")
+    if page is not None:
+        write_page(cluster.trace, page, headline(seed, nodes, outcome, cluster.trace))
+        click.echo(f"page    {page}")
+    if save is not None:
+        save.write_text(saved(seed, nodes, name, cluster.oracle.answers))
+        click.echo(f"saved   {save}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""One simulated channel: two ends, and a pipe in each direction.
+
+A ``Pipe`` holds the messages on their way, each with the time when it arrives; it can lose a suffix, be held by a cut, and
+be shut. A ``ChannelEnd`` turns messages into calls and replies; the connecting side uses it as ``base.Channel``. What goes
+wrong with them, and when, is decided by ``network.SimWire``.
+
+Only bytes travel, as copies: no object is shared by two processes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from minray.platform.base import (
+    MAX_RECORD_BYTES,
+    Buffer,
+    ChannelBroken,
+    OnIncoming,
+    OnReply,
+    RecordTooLarge,
+    RemoteFailure,
+)
+from minray.simulation.loop import TICKS_PER_SECOND, SimProcess, to_ticks
+from minray.simulation.trace import RECEIVE
+
+if TYPE_CHECKING:
+    from minray.simulation.network import SimNetwork, SimWire
+
+BANDWIDTH_UNIT_BYTES = 1024 * 1024
+BANDWIDTH_UNIT_S = 0.000_5
+"""Every full unit of a message's buffers delays it by so much; other messages may overtake it meanwhile."""
+
+CALL, NOTIFY, REPLY, FAIL, CLOSE, BREAK = "call", "notify", "reply", "fail", "close", "break"
+"""Kinds of messages; the last two are the channel's own: an orderly end, and any other."""
+SILENCE = "silence"
+"""The ``method`` of a break that the receiver notices by itself, so that no cut can hold it."""
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    kind: str
+    number: int = 0
+    """Of the call; a reply has its call's."""
+    method: str = ""
+    payload: bytes = b""
+    buffers: tuple[memoryview, ...] = ()
+    failure: RemoteFailure | None = None
+    """What a FAIL carries."""
+    event: int = -1
+    """The number of its SEND event in the trace; -1: it has none."""
+
+
+class Pipe:
+    """One direction of a channel: messages on their way."""
+
+    def __init__(self, wire: SimWire, source: SimProcess, target: SimProcess, receive: Callable[[Message], None]) -> None:
+        self._wire = wire
+        self.source = source
+        self.target = target
+        self._receive = receive
+        self._way: list[tuple[int, int, Message]] = []
+        """A heap: when they arrive, the order in which they were sent, and what."""
+        self._sent = 0
+        self._last_tick = 0
+        """Before which no message may arrive, but those with buffers."""
+        self._arriving = 0
+        """For when a timer is set, which looks what has arrived; 0: for nothing."""
+        self._shut = False
+        """Nothing more can be put in."""
+        self.held_since = 0
+        """When a cut began to hold it; 0: none does."""
+
+    def put(self, message: Message, delay_s: float = 0.0) -> None:
+        if self._shut or not self.source.alive:
+            return
+        size_bytes = sum(buffer.nbytes for buffer in message.buffers)
+        latency_s = self._wire.latency_s(self.source, self.target) + delay_s
+        tick = max(self._wire.loop.ticks + to_ticks(latency_s), self._last_tick)
+        if message.kind == CLOSE:
+            tick = self._after_all(tick)
+        self._last_tick = tick
+        self._add(tick + to_ticks(size_bytes // BANDWIDTH_UNIT_BYTES * BANDWIDTH_UNIT_S), message)
+
+    def shut(self, lose: int = 0, delay_s: float = 0.0) -> None:
+        """The end: the last ``lose`` messages on the way are lost, and the target learns of it after the others."""
+        if self._shut:
+            return
+        self._shut = True
+        if lose:
+            kept = sorted(self._way, key=lambda entry: entry[1])[:-lose]
+            self._way = sorted(kept)
+        latency_s = self._wire.latency_s(self.source, self.target)
+        self._add(self._after_all(self._wire.loop.ticks + to_ticks(latency_s + delay_s)), Message(BREAK))
+
+    def give_up(self) -> None:
+        """Nothing was acknowledged for too long: all on the way is lost, and the target learns of it by itself."""
+        self._shut = True
+        self._way = []
+        self.held_since = 0
+        self._add(self._wire.loop.ticks, Message(BREAK, method=SILENCE))
+
+    def let_go(self) -> None:
+        """The cut has healed: what was held arrives soon."""
+        self.held_since = 0
+        soon = self._wire.loop.ticks + to_ticks(self._wire.latency_s(self.source, self.target))
+        self._way = sorted((max(tick, soon), order, message) for tick, order, message in self._way)
+        self._last_tick = max(self._last_tick, soon)
+        self._maybe_look()
+
+    def length(self) -> int:
+        return len(self._way)
+
+    def end_there(self) -> ChannelEnd:
+        """Who receives what comes out."""
+        end: ChannelEnd = self._receive.__self__  # type: ignore[attr-defined]
+        return end
+
+    def _after_all(self, tick: int) -> int:
+        return max([tick, *(entry[0] for entry in self._way)])
+
+    def _add(self, tick: int, message: Message) -> None:
+        self._sent += 1
+        heapq.heappush(self._way, (tick, self._sent, message))
+        self._maybe_look()
+
+    def _maybe_look(self) -> None:
+        """Set a timer for the first message, unless one is set for that time or an earlier one."""
+        if self._way and not self.held_since:
+            tick = max(self._way[0][0], self._wire.loop.ticks)
+            if not self._arriving or tick < self._arriving:
+                self._arriving = tick
+                self.target.call_later((tick - self._wire.loop.ticks) / TICKS_PER_SECOND, self._look, tick)
+
+    def _look(self, tick: int) -> None:
+        """Take out the first message if it has arrived; one per step, so that a crash can come between two."""
+        if tick != self._arriving:
+            return
+        self._arriving = 0
+        if self.held_since or not self._way or self._way[0][0] > self._wire.loop.ticks:
+            self._maybe_look()
+            return
+        if self._wire.is_cut(self.source, self.target) and self._way[0][2].method != SILENCE:
+            self.held_since = self._wire.loop.ticks
+            self._wire.hold(self)
+            return
+        message = heapq.heappop(self._way)[2]
+        self._maybe_look()
+        self._receive(message)
+
+
+class SimIncoming:
+    """See ``base.Incoming``."""
+
+    __slots__ = ("method", "payload", "buffers", "peer", "_end", "_number")
+
+    def __init__(self, end: ChannelEnd, message: Message) -> None:
+        self.method = message.method
+        self.payload = message.payload
+        self.buffers: Sequence[Buffer] = message.buffers
+        self.peer = end.peer
+        self._end = end
+        self._number = message.number if message.kind == CALL else None
+        """None: nothing to answer, or answered."""
+
+    def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
+        self._answer(REPLY, payload, buffers, None)
+
+    def fail(self, failure: RemoteFailure) -> None:
+        self._answer(FAIL, b"", (), failure)
+
+    def _answer(self, kind: str, payload: bytes, buffers: Sequence[Buffer], failure: RemoteFailure | None) -> None:
+        if self._number is not None and not self._end.closed:
+            check_size(payload, buffers)
+            number, self._number = self._number, None
+            self._end.network.counters.replies += 1
+            self._end.send(Message(kind, number, self.method, payload, copies(buffers), failure))
+
+
+class ChannelEnd:
+    """One end of a channel; the connecting side uses it as ``base.Channel``."""
+
+    def __init__(self, network: SimNetwork, peer: bytes, on_close: Callable[[], None], on_incoming: OnIncoming) -> None:
+        self.network = network
+        self.peer = peer
+        self.closed = False
+        self.pipe: Pipe
+        """The way out; set when both ends are there."""
+        self.other: ChannelEnd
+        self._on_close = on_close
+        self._on_incoming = on_incoming
+        self._calls: dict[int, OnReply] = {}
+        self._last_number = 0
+
+    def call(self, method: str, payload: bytes, buffers: Sequence[Buffer], on_reply: OnReply) -> None:
+        if self.closed:
+            self.network.process.call_soon(on_reply, ChannelBroken("the channel is closed"), b"", ())
+            return
+        check_size(payload, buffers)
+        self._last_number += 1
+        self._calls[self._last_number] = on_reply
+        self.network.counters.requests += 1
+        self.send(Message(CALL, self._last_number, method, payload, copies(buffers)))
+
+    def notify(self, method: str, payload: bytes) -> None:
+        if not self.closed:
+            check_size(payload, ())
+            self.network.counters.requests += 1
+            self.send(Message(NOTIFY, 0, method, payload))
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.network.ends.pop(self, None)
+        self.pipe.put(Message(CLOSE))
+        self._break_calls()
+
+    def send(self, message: Message) -> None:
+        network = self.network
+        network.counters.bytes += len(message.payload) + sum(buffer.nbytes for buffer in message.buffers)
+        network.count_frame(self)
+        network.wire.send(self, message)
+
+    def receive(self, message: Message) -> None:
+        """One message has arrived, on our process's loop."""
+        if self.closed:
+            return
+        kind = message.kind
+        if kind in (CLOSE, BREAK):
+            self.end()
+            return
+        trace = self.network.wire.trace
+        word = f"{message.method}{'' if kind in (CALL, NOTIFY) else ' ' + kind}"
+        trace.senders[trace.add(self.network.process.name, RECEIVE, word, self.pipe.target.name)] = message.event
+        if kind in (CALL, NOTIFY):
+            self._on_incoming(SimIncoming(self, message))
+        elif on_reply := self._calls.pop(message.number, None):
+            on_reply(message.failure, message.payload, message.buffers)
+
+    def end(self) -> None:
+        """The channel has ended, and not because we closed it."""
+        if self.closed:
+            return
+        self.closed = True
+        self.network.ends.pop(self, None)
+        self.pipe.shut()
+        self._break_calls()
+        self.network.process.call_soon(self._on_close)
+
+    def forget_calls(self) -> None:
+        self._calls.clear()
+
+    def _break_calls(self) -> None:
+        calls, self._calls = self._calls, {}
+        for on_reply in calls.values():
+            error = ChannelBroken("the channel closed before the reply came")
+            self.network.process.call_soon(on_reply, error, b"", ())
+
+
+def check_size(payload: bytes, buffers: Sequence[Buffer]) -> None:
+    """Raises ``RecordTooLarge``, like the real transports."""
+    assert type(payload) is bytes, "only bytes travel"
+    size = len(payload) + 9 * len(buffers)
+    if size > MAX_RECORD_BYTES:
+        raise RecordTooLarge(f"a record of {size} bytes is larger than {MAX_RECORD_BYTES}; send buffers beside it")
+
+
+def copies(buffers: Sequence[Buffer]) -> tuple[memoryview, ...]:
+    """What the receiver gets: read-only, and its own."""
+    return tuple(memoryview(bytes(buffer)) for buffer in buffers) if buffers else ()

@@ -1,0 +1,433 @@
+"""A whole cluster in one Python process: the classes of every real cluster, on simulated machines.
+
+``run(program)`` runs an ordinary synchronous function that uses minray's public API; nothing in it knows that the cluster
+is simulated, and neither does the gcs, a raylet or a core worker. The same program, seed and faults: the same run.
+
+    run(lambda: minray.get([f.remote(i) for i in range(10)]), nodes=3, seed=7, faults=FaultPlan.swarm(7))
+
+``SimCluster`` is the same in steps, for tests that do things to the cluster while a program runs.
+
+Rules
+  * Roles are composed here exactly as in ``minray.roles``, but for the platform.
+  * Faults begin when the driver is connected. ``settle`` stops them, mends the wire, and lets time pass.
+  * An exception that nobody caught, anywhere in gcs, raylets or core workers, fails the run, whatever the program returned.
+
+What is shared although it should not be: modules, with all their globals, are the same in all simulated processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from minray import worker
+from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
+from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.user_api import UserApi
+from minray.gcs.server import GcsServer
+from minray.node import NodeOptions, node_resources
+from minray.platform.base import Platform, PlatformError
+from minray.protocol.gcs import JobConfig
+from minray.protocol.raylet import FlushLogs
+from minray.raylet.raylet import Raylet
+from minray.simulation.faults import FaultPlan, Key, Oracle
+from minray.simulation.interpreter import simulated_meanings
+from minray.simulation.loop import Deadlock, Failure, SimProcess, current_process, to_ticks
+from minray.simulation.machine import Role, SimHost, SimNode, SimWorld
+from minray.simulation.trace import LOG, Trace
+from minray.simulation.user_code import SimUserCode, one_core
+from minray.worker_output import LinePrinter, TaskNamedStream
+
+GCS, HEAD, DRIVER = "gcs", "head", "driver"
+GCS_ENDPOINT = "sim:gcs"
+START_S = 60.0
+"""Virtual seconds within which the nodes must be up."""
+LIMIT_S = 600.0
+"""Virtual seconds that a program may take."""
+SETTLE_S = 30.0
+FLUSH_TIMEOUT_S = 2.0
+
+T = TypeVar("T")
+
+
+class SimulationFailed(AssertionError):
+    """Something in the system itself went wrong, though the program may not have noticed."""
+
+
+class DriverDied(Exception):
+    """A fault struck the driver."""
+
+
+def run(
+    program: Callable[[], T],
+    nodes: int | Sequence[Mapping[str, Any]] = 3,
+    seed: int = 7,
+    faults: FaultPlan | None = None,
+    num_cpus: float = 2,
+    overrides: Mapping[Key, int] | None = None,
+) -> T:
+    """Run ``program`` as the driver of a fresh simulated cluster; return its result, or raise its exception."""
+    described = [{"num_cpus": num_cpus}] * nodes if isinstance(nodes, int) else nodes
+    with SimCluster(described, seed, faults, overrides) as cluster:
+        result = cluster.run(program)
+        cluster.settle()
+    return result
+
+
+class SimCluster:
+    """A cluster with a head (gcs, raylet, drivers) and further nodes; use it as a context manager."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Mapping[str, Any]] = ({"num_cpus": 2},),
+        seed: int = 0,
+        faults: FaultPlan | None = None,
+        overrides: Mapping[Key, int] | None = None,
+        system_config: Mapping[str, Any] | None = None,
+        storage: str = "",
+        show_output: bool = True,
+    ) -> None:
+        """``nodes``: for each what ``NodeOptions`` calls ``num_cpus``, ``resources``, ``labels``, ...; the head first.
+
+        ``storage`` is a path on the head's disk for the gcs, which can then be restarted. Without ``show_output`` what
+        drivers print (their workers' lines included) goes to the trace only.
+        """
+        self.seed = seed
+        self.oracle = Oracle(seed, faults, overrides)
+        self.world: SimWorld
+        self.processes: dict[str, SimProcess] = {}
+        """Those without a parent, by name: gcs, raylets, drivers."""
+        self.cores: dict[str, CoreWorker] = {}
+        """The core worker of every driver and worker that has started, by name."""
+        self.raylets: dict[str, Raylet] = {}
+        """By the name of the node."""
+        self._nodes = nodes
+        self._system_config = SystemConfig.from_overrides(dict(system_config or {}))
+        self._storage = storage
+        self._show_output = show_output
+        self._node_ids: dict[str, bytes] = {}
+        self._programs: dict[str, tuple[Callable[[], Any], asyncio.Future[Any]]] = {}
+        """What each driver runs, and its outcome."""
+        self._stack = ExitStack()
+
+    @property
+    def trace(self) -> Trace:
+        return self.world.trace
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(one_core())
+            stack.enter_context(without_garbage_collection())
+            roles = {
+                "gcs": Role(self._run_gcs, lambda config: self.oracle.bytes(("identity", "gcs", config), 16)),
+                "raylet": Role(self._run_raylet, lambda config: _decode(config, RayletConfig).node_id),
+                "worker": Role(self._run_worker, lambda config: _decode(config, WorkerConfig).worker_id),
+                "driver": Role(self._run_driver, lambda config: _decode(config, WorkerConfig).worker_id),
+            }
+            stack.enter_context(simulated_meanings(self.seed))
+            self.world = SimWorld(self.oracle, roles)
+            stack.callback(self.world.close)
+            stack.enter_context(_journal(self.world))
+            self._start()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        with self._stack:
+            if error is not None:
+                error.add_note(self._explanation())
+            elif self.world.loop.failures:
+                self.raise_failures()
+
+    def raise_failures(self) -> None:
+        """Raise SimulationFailed if an exception of the system was caught by nobody."""
+        failures = self.world.loop.failures
+        if failures:
+            listing = "\n".join(str(failure) for failure in failures)
+            raise SimulationFailed(f"{listing}\n{self._explanation()}") from failures[0].exception
+
+    def _explanation(self) -> str:
+        faults = "".join(f"\n  {key}: {answer}" for key, answer in self.oracle.answers.items())
+        steps = self.world.loop.steps
+        return f"seed {self.seed}; {steps} steps; chances that struck:{faults or ' none'}\n{self.trace.story()}"
+
+    # --- The cluster's own life ---
+
+    def _start(self) -> None:
+        self.world.add_node(SimNode(HEAD))
+        self.start_gcs()
+        for index, options in enumerate(self._nodes):
+            self.add_node(HEAD if index == 0 else f"n{index}", **options)
+        self.wait_until(lambda: set(self.raylets) == set(self._node_ids), START_S)
+
+    def start_gcs(self) -> SimProcess:
+        """Start a gcs, with whatever the last one has left on the head's disk."""
+        config = GcsConfig([GCS_ENDPOINT], self._storage, f"simulated-{self.seed}", self._system_config)
+        return self._add(GCS, GCS, HEAD, config)
+
+    def add_node(self, name: str, **options: Any) -> SimProcess:
+        """Start a raylet on a machine of its own (the head's is shared with gcs and drivers)."""
+        node = self.world.nodes.get(name) or self.world.add_node(SimNode(name))
+        ip = f"10.0.0.{len(self._node_ids) + 1}"
+        node_options = NodeOptions(head=name == HEAD, node_ip=ip, node_name=name, **options)
+        incarnation = ("node id", name, len(self._node_ids))
+        host = SimHost(node, self.world.loop.world, self.oracle, 0)
+        config = RayletConfig(
+            node_id=self.oracle.bytes(incarnation, 16),
+            node_name=name,
+            node_ip=ip,
+            gcs_endpoint=GCS_ENDPOINT,
+            socket_dir=f"sim:{name}",
+            tcp_host="",
+            tcp_port=0,
+            session_dir="",
+            resources=node_resources(node_options, host),
+            labels=node_options.labels,
+            is_head=node_options.head,
+            system_config=self._system_config,
+        )
+        self._node_ids[name] = config.node_id
+        return self._add("raylet", f"raylet/{name}", name, config)
+
+    def _add(self, role: str, name: str, node: str, config: msgspec.Struct) -> SimProcess:
+        process = self.world.start(role, name, self.world.nodes[node], msgspec.msgpack.encode(config))
+        self.processes[name] = process
+        return process
+
+    def kill(self, name: str) -> None:
+        """``kill -9`` of a process by name (``gcs``, ``raylet/n1``, ``worker/1f3c...``)."""
+        victim = next(process for process in self.world.loop.processes if process.name == name and process.alive)
+        victim.exit(None, 9)
+
+    def workers(self, node: str | None = None) -> list[SimProcess]:
+        """The living worker processes, oldest first; of one node if named."""
+        return [
+            process
+            for process in self.world.loop.processes
+            if process.alive and process.name.startswith("worker/") and node in (None, process.node)
+        ]
+
+    # --- Programs ---
+
+    def start_driver(self, program: Callable[[], T], name: str = DRIVER, node: str = HEAD) -> asyncio.Future[T]:
+        """Begin a driver; its future is done when the program and the driver's farewell are."""
+        outcome: asyncio.Future[T] = self.world.loop.create_future()
+        self._programs[name] = program, outcome
+        config = WorkerConfig(
+            worker_id=self.oracle.bytes(("worker id", name), 16),
+            node_id=self._node_ids[node],
+            node_ip="",
+            raylet_endpoint=f"sim:{node}/raylet",
+            gcs_endpoint=GCS_ENDPOINT,
+            socket_dir=f"sim:{node}",
+            tcp_host="",
+            session_dir="",
+            is_driver=True,
+            system_config=self._system_config,
+        )
+        process = self._add(DRIVER, name, node, config)
+        process.on_death.append(lambda: _fail(outcome, DriverDied(name)))
+        if not self._show_output:
+            self.world.read_output(process, lambda stream, line: None)
+        return outcome
+
+    def run(self, program: Callable[[], T], limit_s: float = LIMIT_S) -> T:
+        """Run a program as a driver on the head, to its end."""
+        return self.wait_for(self.start_driver(program, f"{DRIVER}/{len(self._programs)}"), limit_s)
+
+    def wait_for(self, outcome: asyncio.Future[T], limit_s: float = LIMIT_S) -> T:
+        """Let the world go on until a driver has ended; Deadlock after ``limit_s`` virtual seconds."""
+        loop = self.world.loop
+        loop.limit_ticks = loop.ticks + to_ticks(limit_s)
+        return loop.run_until_complete(outcome)
+
+    def wait_until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+        """Let the world go on until something is true."""
+
+        async def wait() -> None:
+            async with asyncio.timeout(limit_s):
+                while not condition():
+                    await asyncio.sleep(0.01)
+
+        try:
+            self.world.loop.run_until_complete(wait())
+        except TimeoutError:
+            raise Deadlock(f"not true after {limit_s:g} virtual seconds\n{self.world.loop.describe()}") from None
+
+    def settle(self, seconds: float = SETTLE_S) -> None:
+        """Stop all faults, mend the wire, let everything that is due happen, and free what is garbage."""
+        self.oracle.heal()
+        self.world.wire.heal()
+        loop = self.world.loop
+        loop.limit_ticks = loop.ticks + to_ticks(seconds + 1)
+        loop.run_until_complete(asyncio.sleep(seconds / 2))
+        gc.collect()
+        loop.run_until_complete(asyncio.sleep(seconds / 2))
+
+    # --- Roles: what ``minray.roles`` does, on simulated platforms ---
+
+    async def _run_gcs(self, platform: Platform, config: bytes) -> int:
+        server = GcsServer(platform, _decode(config, GcsConfig))
+        try:
+            await server.start()
+        except PlatformError:
+            return 1
+        await server.wait_closed()
+        return 0
+
+    async def _run_raylet(self, platform: Platform, config: bytes) -> int:
+        raylet_config = _decode(config, RayletConfig)
+        raylet = Raylet(platform, raylet_config)
+        try:
+            await raylet.start()
+        except PlatformError:
+            return 1
+        self.raylets[raylet_config.node_name] = raylet
+        await raylet.wait_closed()
+        return 0
+
+    async def _run_worker(self, platform: Platform, config: bytes) -> int:
+        user_code = platform.user_code
+        assert isinstance(user_code, SimUserCode)
+        user_code.hold()
+        core = CoreWorker(platform, _decode(config, WorkerConfig))
+        try:
+            await core.start()
+        except PlatformError:
+            return 0
+        self._connect(core)
+        _name_output(core)
+        user_code.serve()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("a worker ends by exit alone")
+
+    async def _run_driver(self, platform: Platform, config: bytes) -> int:
+        program, outcome = self._programs[platform.name]
+        core = CoreWorker(platform, _decode(config, WorkerConfig))
+        printer = LinePrinter(self._system_config.log_deduplication_window_s, platform.user_code.time)
+        core.on_lines = printer.show
+        try:
+            await core.start(JobConfig(list(sys.path), os.getcwd(), "", platform.name))
+        except PlatformError as refusal:
+            _fail(outcome, ConnectionError(f"cannot join the cluster: {refusal}"))
+            return 1
+        self._connect(core)
+        self.oracle.active = True
+        result, error = await _in_user_thread(platform.user_code, program)
+        with contextlib.suppress(PlatformError, TimeoutError):
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await core.raylet.call(FlushLogs(core.job_id))
+            printer.flush_repetitions()
+        await core.close()
+        if error is not None:
+            _fail(outcome, error)
+        elif not outcome.done():
+            outcome.set_result(result)
+        return 0
+
+    def _connect(self, core: CoreWorker) -> None:
+        """The front porch of this simulated process leads to this core worker."""
+        process = current_process.get()
+        assert process is not None
+        self.cores[process.name] = core
+        process.context.run(worker.connect_context, UserApi(core))
+
+
+async def _in_user_thread(user_code: Any, program: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
+
+    def work() -> None:
+        try:
+            result: tuple[Any, BaseException | None] = program(), None
+        except Exception as error:
+            result = None, error
+        user_code.post(ended.set_result, result)
+
+    user_code.run(work)
+    return await ended
+
+
+def _fail(outcome: asyncio.Future[Any], error: BaseException) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)
+
+
+def _decode(config: bytes, record: type[T]) -> T:
+    return msgspec.msgpack.decode(config, type=record)
+
+
+def _name_output(core: CoreWorker) -> None:
+    """A worker's lines carry the name of the task that prints, as in a real worker."""
+    process = current_process.get()
+    assert process is not None and process.on_text is not None
+    streams: dict[str, Any] = {}
+    for name in ("stdout", "stderr"):
+        streams[name] = TaskNamedStream(_Sink(name, process.on_text), core.executor)  # type: ignore[arg-type]
+    process.on_text = lambda name, text: streams[name].write(text)
+
+
+class _Sink:
+    """The part of a stream that ``TaskNamedStream`` writes to."""
+
+    def __init__(self, name: str, on_text: Callable[[str, str], None]) -> None:
+        self._name = name
+        self._on_text = on_text
+
+    def write(self, text: str) -> int:
+        self._on_text(self._name, text)
+        return len(text)
+
+
+class _Journal(logging.Handler):
+    """What the system logs becomes part of the trace; an exception that it logs as an error is a failure of the run."""
+
+    def __init__(self, world: SimWorld) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = current_process.get() or self._world.loop.world
+        self._world.trace.add(process.name, LOG, record.getMessage())
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno >= logging.ERROR and error is not None and process.alive:
+            self._world.loop.failures.append(Failure(process.name, record.getMessage(), error))
+
+
+@contextlib.contextmanager
+def _journal(world: SimWorld) -> Generator[None, None, None]:
+    logger, journal = logging.getLogger("minray"), _Journal(world)
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(journal)
+    try:
+        yield
+    finally:
+        logger.removeHandler(journal)
+        logger.propagate = propagated
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Generator[None, None, None]:
+    """Objects go when their last reference goes, or when ``settle`` says so: never at a time that differs between runs.
+
+    Whoever runs many clusters does it around all of them: then what existed before is looked at once, not for each.
+    """
+    was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not was_frozen:
+            gc.unfreeze()
+        if was_enabled:
+            gc.enable()

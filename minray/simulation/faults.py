@@ -1,0 +1,171 @@
+"""The one oracle of a simulated world, and the faults that strike processes between two of their steps.
+
+Every chance is a question ``choose(key, n)`` with an answer below n, where 0 means "nothing special". Keys say what the
+chance is about (``("crash", "worker/1f3c", "execute(t0)", 3)``), never how many questions came before, so that a plan
+can be shrunk: leaving out a task or a fault does not change what the others meet.
+
+Rules
+  * The answer is a function of seed and key alone, filtered by the plan: a rate for each kind, and for all loud kinds
+    together a budget. Many quiet faults and few loud ones find more than the reverse.
+  * All answers other than 0 are recorded. A replay with exactly those as ``overrides`` is the same run.
+  * A delay and a stall can exceed every time-out of the system.
+  * Faults begin when the world says that it has started, and stop for good at ``heal``: a system whose faults never
+    stop may fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from minray.simulation.loop import SimLoop, SimProcess
+from minray.simulation.trace import FAULT, Trace
+
+Key = tuple[Any, ...]
+
+DELAYS_S = (0.0, 0.000_2, 0.001, 0.01, 0.1)
+"""Quiet: added to a message's way."""
+LONG_DELAYS_S = (0.0, 1.0, 12.0, 70.0)
+STALLS_S = (0.0, 0.000_001, 0.05)
+LONG_STALLS_S = (0.0, 1.0, 15.0, 70.0)
+CUTS_S = (0.0, 0.5, 8.0, 40.0)
+"""How long a partition lasts; the sign of asymmetry is drawn apart."""
+ORPHAN_DELAYS_S = (0.001, 0.000_1, 0.1, 1.0)
+"""How long children live after their parent."""
+RESETS = ("", "lost", "answer lost", "half-open here", "half-open there")
+"""What becomes of a message and its channel; see ``network``."""
+
+QUIET = ("delay", "stall", "preempt", "orphan", "crash_prefix", "unsynced")
+LOUD = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """How much of what may happen."""
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Kind -> chance that an answer is not 0; kinds that are not named do not happen."""
+    budget: int = 0
+    """At most so many loud faults."""
+    targets: tuple[str, ...] = ("worker/",)
+    """Prefixes of the names of processes that may crash or stall for long."""
+    spared_nodes: tuple[str, ...] = ("head",)
+    """Nodes that are not lost: with the head everything ends."""
+
+    @classmethod
+    def quiet(cls) -> FaultPlan:
+        """Every kind of harmless irregularity: what a healthy system must not even notice."""
+        return cls({"delay": 0.2, "stall": 0.01, "preempt": 0.1, "orphan": 0.5})
+
+    @classmethod
+    def swarm(cls, seed: int, targets: tuple[str, ...] = ("worker/",), budget: int = 2) -> FaultPlan:
+        """A few kinds, drawn by the seed, each at a rate drawn by the seed: runs that differ find different bugs."""
+        draw = Oracle(seed)
+        rates = {kind: (0.0, 0.01, 0.1, 0.4)[draw.below(("swarm", kind), 4)] for kind in QUIET}
+        loud = {kind: (0.0, 0.001, 0.01)[draw.below(("swarm", kind), 3)] for kind in LOUD}
+        return cls({**rates, **loud}, 1 + draw.below(("swarm", "budget"), budget), targets)
+
+    def aimed_at(self, *targets: str) -> FaultPlan:
+        return replace(self, targets=targets)
+
+
+class Oracle:
+    """Answers every chance of one world."""
+
+    def __init__(self, seed: int, plan: FaultPlan | None = None, overrides: Mapping[Key, int] | None = None) -> None:
+        self.seed = seed
+        self.plan = plan or FaultPlan()
+        self.overrides = overrides
+        """If given, these are the only answers that are not 0, whatever the plan says."""
+        self.active = False
+        """Whether faults happen now."""
+        self.answers: dict[Key, int] = {}
+        """Every answer so far that was not 0, in order."""
+        self._loud_left = self.plan.budget
+        drawn = [kind for kind, rate in self.plan.rates.items() if rate > 0]
+        self._kinds = frozenset(drawn if overrides is None else [key[0] for key in overrides])
+        self._secret = seed.to_bytes(16, "big", signed=True)
+
+    def wants(self, kind: str) -> bool:
+        """Whether a question of this kind can have an answer other than 0."""
+        return kind in self._kinds
+
+    def choose(self, key: Key, n: int) -> int:
+        """The answer to one chance."""
+        kind = key[0]
+        if not self.active or kind not in self._kinds:
+            return 0
+        if self.overrides is not None:
+            answer = min(self.overrides.get(key, 0), n - 1)
+        else:
+            answer = self._draw(key, n, self.plan.rates[kind])
+        if answer:
+            self.answers[key] = answer
+        return answer
+
+    def _draw(self, key: Key, n: int, rate: float) -> int:
+        loud = key[0] in LOUD
+        if loud and self._loud_left == 0:
+            return 0
+        number = int.from_bytes(self.bytes(key, 8), "big")
+        if (number >> 32) >= rate * (1 << 32):
+            return 0
+        if loud:
+            self._loud_left -= 1
+        return 1 + (number & 0xFFFF_FFFF) % (n - 1)
+
+    def heal(self) -> None:
+        """No more faults."""
+        self.active = False
+
+    # --- Chance that is no fault: entropy, clocks ---
+
+    def bytes(self, key: Key, count: int) -> bytes:
+        """Reproducible entropy."""
+        found = b""
+        while len(found) < count:
+            word = repr((*key, len(found)) if found else key).encode()
+            found += hashlib.blake2b(word, digest_size=min(64, max(1, count - len(found))), key=self._secret).digest()
+        return found
+
+    def below(self, key: Key, n: int) -> int:
+        """Any of 0..n-1, all equally likely."""
+        return int.from_bytes(self.bytes(key, 8), "big") % n
+
+
+class StepFaults:
+    """Crashes, stalls and lost nodes: what strikes a process when a task of it is about to be stepped."""
+
+    KINDS = ("crash", "node_loss", "long_stall", "stall")
+
+    def __init__(self, loop: SimLoop, oracle: Oracle, trace: Trace, lose_node: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._oracle = oracle
+        self._trace = trace
+        self._lose_node = lose_node
+        if any(oracle.wants(kind) for kind in self.KINDS):
+            loop.strike = self.strike
+
+    def strike(self, process: SimProcess, task: str, ordinal: int) -> None:
+        """The loop's hook."""
+        oracle = self._oracle
+        place = (process.name, task, ordinal)
+        where = f"before step {ordinal} of {task}"
+        if oracle.overrides is not None or process.name.startswith(oracle.plan.targets):
+            if oracle.choose(("crash", *place), 2):
+                self._trace.add(process.name, FAULT, "crash", where)
+                process.exit(None, 9)
+                return
+            is_spared = oracle.overrides is None and process.node in oracle.plan.spared_nodes
+            if not is_spared and oracle.choose(("node_loss", *place), 2):
+                self._trace.add(process.name, FAULT, "node lost", where)
+                self._lose_node(process.node)
+                return
+            if stall := oracle.choose(("long_stall", *place), len(LONG_STALLS_S)):
+                self._trace.add(process.name, FAULT, f"stalls for {LONG_STALLS_S[stall]} s", where)
+                self._loop.stall(process, LONG_STALLS_S[stall])
+                return
+        if process is not self._loop.world and (stall := oracle.choose(("stall", *place), len(STALLS_S))):
+            self._loop.stall(process, STALLS_S[stall])

@@ -1,0 +1,216 @@
+"""What the interpreter's own functions mean inside a simulated process.
+
+User code says ``time.sleep``, ``os._exit``, ``print``, ``asyncio.run``. While a world runs, the functions in the tables
+below look at who calls: simulated user code gets the simulated meaning, simulated code on the loop (which may not block)
+gets the time but no sleep, and everybody else (the test runner, its plugins) gets the real one.
+
+What has no simulated meaning yet (threads, child processes, sockets) is a named error rather than a run that cannot be
+repeated. ``random`` is one generator for all of them, seeded per world: who draws when is decided by the seed as well.
+
+What escapes: a name bound before the world began (``from time import sleep``), files, and compiled code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Generator
+from typing import Any, Never, TextIO
+
+from minray.simulation.loop import NotSimulated, SimProcess, current_process
+from minray.simulation.user_code import SimParker, UserLoop, this_thread
+
+EPOCH_S = 1_700_000_000.0
+"""The wall clock when a world begins."""
+
+KillPid = Callable[[SimProcess, int, int], None]
+Real = Callable[..., Any]
+
+
+def wall_time(process: SimProcess) -> float:
+    """What ``time.time()`` says there; the same in all processes of a world, unlike their monotonic clocks."""
+    return EPOCH_S + process.time() - process.clock_offset_s
+
+
+def _sleep(real: Real, process: SimProcess, seconds: float) -> None:
+    thread = this_thread()
+    if thread is None:
+        raise NotSimulated("time.sleep on the loop would block it for ever")
+    thread.sleep(seconds)
+
+
+def _exit(real: Real, process: SimProcess, code: int) -> None:
+    thread = this_thread()
+    if thread is None:
+        process.exit(code)
+    else:
+        thread.die(code, None)
+
+
+def _kill(real: Real, process: SimProcess, pid: int, signal: int) -> None:
+    victim = next((p for p in process.loop.processes if p.pid == pid and p.alive and p.node == process.node), None)
+    if victim is None:
+        raise ProcessLookupError(f"no simulated process has pid {pid}")
+    thread = this_thread()
+    if signal == 0:
+        return
+    if victim is process and thread is not None:
+        thread.die(None, int(signal))
+    else:
+        victim.exit(None, int(signal))
+
+
+def _getcwd(real: Real, process: SimProcess) -> str:
+    thread = this_thread()
+    return thread.working_dir if thread is not None and thread.working_dir is not None else str(real())
+
+
+def _chdir(real: Real, process: SimProcess, path: str) -> None:
+    thread = this_thread()
+    if thread is None:
+        raise NotSimulated("os.chdir on the loop")
+    os.stat(path)
+    thread.working_dir = os.path.join(os.getcwd(), path)
+
+
+def _urandom(real: Real, process: SimProcess, count: int) -> bytes:
+    return process.random_bytes(count) if process.random_bytes is not None else bytes(real(count))
+
+
+def _new_event_loop(real: Real, process: SimProcess) -> Any:
+    thread = this_thread()
+    if thread is None:
+        raise NotSimulated("a second event loop on the loop")
+    return UserLoop(thread)
+
+
+def _await_future(real: Real, process: SimProcess, future: Any, timeout: float | None = None) -> Any:
+    """``concurrent.futures.Future.result`` and ``exception``: waiting happens at the border."""
+    thread = this_thread()
+    if thread is not None and not future.done():
+        parker = SimParker(thread)
+        future.add_done_callback(lambda _: parker.release())
+        parker.wait(timeout)
+    return real(future, 0)
+
+
+def _init(real: Real, process: SimProcess, address: str | None = None, **options: Any) -> Any:
+    """``minray.init``: a simulated driver is connected before its program begins."""
+    return importlib.import_module("minray.driver").RayContext({"address": address or "simulated"})
+
+
+def _shutdown(real: Real, process: SimProcess) -> None:
+    """``minray.shutdown``: the driver leaves when its program has ended."""
+
+
+MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
+    "time": {
+        "sleep": _sleep,
+        "time": lambda real, process: wall_time(process),
+        "time_ns": lambda real, process: int(wall_time(process) * 1e9),
+        "monotonic": lambda real, process: process.time(),
+        "monotonic_ns": lambda real, process: int(process.time() * 1e9),
+        "perf_counter": lambda real, process: process.time(),
+        "perf_counter_ns": lambda real, process: int(process.time() * 1e9),
+    },
+    "os": {
+        "_exit": _exit,
+        "kill": _kill,
+        "getpid": lambda real, process: process.pid,
+        "getcwd": _getcwd,
+        "chdir": _chdir,
+        "urandom": _urandom,
+    },
+    "asyncio": {"new_event_loop": _new_event_loop},
+    "asyncio.events": {"new_event_loop": _new_event_loop},
+    "minray": {"init": _init, "shutdown": _shutdown},
+    "minray.driver": {"init": _init, "shutdown": _shutdown},
+    "concurrent.futures:Future": {"result": _await_future, "exception": _await_future},
+}
+"""Module (or class) and function -> the meaning, called with the real function, the calling process, and the arguments."""
+
+NOT_SIMULATED = {
+    "threading:Thread": "start",
+    "subprocess:Popen": "__init__",
+    "socket:socket": "__init__",
+    "multiprocessing.process:BaseProcess": "start",
+    "os": "fork",
+}
+"""Class (or module) and function that simulated code may not call."""
+
+
+def _dispatch(real: Real, meaning: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatched(*args: Any, **kwargs: Any) -> Any:
+        process = current_process.get()
+        return real(*args, **kwargs) if process is None else meaning(real, process, *args, **kwargs)
+
+    dispatched.__name__ = dispatched.__qualname__ = getattr(real, "__name__", "dispatched")
+    return dispatched
+
+
+def _refuse(what: str) -> Callable[..., Any]:
+    def refuse(real: Real, process: SimProcess, *args: Any, **kwargs: Any) -> Never:
+        raise NotSimulated(f"{what} inside the simulated process {process.name}")
+
+    return refuse
+
+
+class _Stream:
+    """Stands for ``sys.stdout`` or ``sys.stderr``; what a simulated process writes goes to whoever reads its output."""
+
+    def __init__(self, name: str, real: TextIO) -> None:
+        self._name = name
+        self._real = real
+
+    def write(self, text: str) -> int:
+        process = current_process.get()
+        if process is None or process.on_text is None:
+            return self._real.write(text)
+        process.on_text(self._name, text)
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def _owner(place: str) -> Any:
+    """``module`` or ``module:Class``, imported."""
+    module_name, _, class_name = place.partition(":")
+    module = importlib.import_module(module_name)
+    return getattr(module, class_name) if class_name else module
+
+
+def _replacements() -> Generator[tuple[Any, str, Any], None, None]:
+    """Owner, attribute, and what it becomes."""
+    for place, functions in MEANINGS.items():
+        for name, meaning in functions.items():
+            yield _owner(place), name, _dispatch(getattr(_owner(place), name), meaning)
+    for place, name in NOT_SIMULATED.items():
+        refuse = _refuse(f"{place.replace(':', '.')}.{name}")
+        yield _owner(place), name, _dispatch(getattr(_owner(place), name), refuse)
+    yield sys, "stdout", _Stream("stdout", sys.stdout)
+    yield sys, "stderr", _Stream("stderr", sys.stderr)
+
+
+@contextlib.contextmanager
+def simulated_meanings(seed: int) -> Generator[None, None, None]:
+    """While inside, the functions above mean what they should; one world at a time per interpreter."""
+    random: Any = importlib.import_module("random")
+    random_state = random.getstate()
+    random.seed(seed)
+    before: list[tuple[Any, str, Any]] = []
+    try:
+        for owner, name, replacement in _replacements():
+            before.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, replacement)
+        yield
+    finally:
+        for owner, name, real in reversed(before):
+            setattr(owner, name, real)
+        random.setstate(random_state)

@@ -1,0 +1,551 @@
+"""The event loop of the simulated world: asyncio in virtual time, for many simulated processes in one thread.
+
+``SimLoop`` has no selector. When nothing is ready it moves time to the next timer; when there is no timer either, it
+raises ``Deadlock`` with everything that waits, so that a lost wake-up is an exception and never a hung test.
+
+Rules
+  * The unit of nondeterminism is process, link and timer. Within a process callbacks run first in, first out, as asyncio
+    documents it: every ``SimProcess`` has its own ready queue, and a turn of the loop is one pass over one queue.
+  * A callback belongs to the process found in its context (``current_process``); tasks inherit it when they are created.
+  * A crashed process never runs again: its tasks are not cancelled, no ``finally`` of theirs runs, and they are kept until
+    the world is closed, because a coroutine that is freed would unwind.
+  * Time is a whole number of ticks of about one microsecond, which makes all sums exact. Every process has a clock
+    of its own with another zero, so that comparing ``loop.time()`` of two processes is a bug that shows.
+  * Tasks and futures hash by a counter: asyncio iterates over sets of them, and addresses differ between runs.
+
+What we do not like about it yet: a step takes no virtual time, so a process that computes for long looks infinitely fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import math
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from typing import Any, Never, TypeVar, TypeVarTuple
+
+TICKS_PER_SECOND = 1 << 20
+MAX_STEPS_AT_ONE_INSTANT = 1_000_000
+"""More steps without any time passing are a livelock."""
+MIN_CANCELLED_TIMERS = 500
+"""Cancelled timers are swept out of the heap when they are at least this many and the larger half."""
+WORLD = "world"
+"""The process of everything that is no part of the system: the test itself, the weather."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+current_process: ContextVar[SimProcess | None] = ContextVar("current_process", default=None)
+"""The simulated process whose code is running, on the loop and in user threads alike; None outside of simulations."""
+
+
+class Deadlock(Exception):
+    """Nothing can ever happen again, or not within the limit, and what was asked for has not happened."""
+
+
+class NotSimulated(RuntimeError):
+    """Simulated code asked for something that has no meaning in the simulated world, such as a thread or a socket."""
+
+
+class ProcessGone(BaseException):
+    """Raised out of calls that a simulated process does not survive; nothing catches it, nothing notices."""
+
+
+def to_ticks(seconds: float) -> int:
+    """Rounded up, so that a timer never fires early."""
+    return math.ceil(seconds * TICKS_PER_SECOND)
+
+
+class SimFuture(asyncio.Future[T]):
+    """A future with a reproducible hash."""
+
+    __slots__ = ("ordinal",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ordinal: int) -> None:
+        self.ordinal = ordinal
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.ordinal
+
+
+class SimTask(asyncio.Task[T]):
+    """A task with a reproducible hash, and a name that does not count across runs."""
+
+    __slots__ = ("ordinal", "process")
+
+    def __init__(
+        self,
+        coro: Coroutine[Any, Any, T],
+        loop: asyncio.AbstractEventLoop,
+        ordinal: int,
+        process: SimProcess,
+        name: str,
+        context: Context,
+    ) -> None:
+        self.ordinal = ordinal
+        self.process = process
+        super().__init__(coro, loop=loop, name=name, context=context)
+
+    def __hash__(self) -> int:
+        return self.ordinal
+
+    @property
+    def strike_name(self) -> str:
+        """What faults aim at: callbacks whose object has this name can be struck."""
+        return self.get_name()
+
+
+class SimHandle(asyncio.Handle):
+    """A callback that waits for its turn in the queue of its process."""
+
+    __slots__ = ("process",)
+    _callback: Callable[..., object]
+    _args: tuple[Any, ...]
+    _context: Context
+
+    def __init__(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], loop: SimLoop, context: Context, process: SimProcess
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._source_traceback = None
+        self._repr = None
+        self.process = process
+
+
+class SimTimer(asyncio.TimerHandle):
+    """A callback that waits for its time; ``when()`` is on the clock of its process."""
+
+    __slots__ = ("process",)
+    _callback: Callable[..., object]
+    _args: tuple[Any, ...]
+    _context: Context
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: SimLoop,
+        context: Context,
+        process: SimProcess,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._source_traceback = None
+        self._repr = None
+        self._when = when
+        self._scheduled = True
+        self.process = process
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self.process.loop.on_timer_cancelled()
+            asyncio.Handle.cancel(self)
+
+
+class SimProcess:
+    """What the loop knows of one simulated process."""
+
+    def __init__(self, loop: SimLoop, name: str, node: str, pid: int, clock_offset_s: int) -> None:
+        self.loop = loop
+        self.name = name
+        """As in ``Platform.name``; unique among the processes that ever lived in this world."""
+        self.node = node
+        self.pid = pid
+        self.clock_offset_s = clock_offset_s
+        """What this process's ``loop.time()`` shows when the world begins."""
+        self.context = contextvars.Context()
+        """All code of the process runs in copies of it."""
+        self.context.run(current_process.set, self)
+        self.ready: deque[SimHandle | SimTimer] = deque()
+        self.queued = False
+        """Whether the loop has this process in its list of those to run."""
+        self.alive = True
+        self.stalled_until = 0
+        """Tick before which the process does not run."""
+        self.ordinals: dict[str, int] = {}
+        """How often things of each name have happened in it (tasks stepped, while faults are looked for)."""
+        self.on_death: list[Callable[[], None]] = []
+        """What the rest of the world does when it dies; called once, in order, outside of the process."""
+        self.tombs: list[object] = []
+        """After its death: tasks, handles and timers, kept so that nothing of them unwinds."""
+        self.user_thread_ident = 0
+        """The real thread that runs its user code, if there is one."""
+        self.on_exit: Callable[[int | None, int | None], None] | None = None
+        """Ends it with ``(code, signal)``; set by the machine it runs on. Without one the loop just kills it."""
+        self.on_text: Callable[[str, str], None] | None = None
+        """Takes what it prints, ``(stream, text)``; None: it goes where this interpreter prints."""
+        self.random_bytes: Callable[[int], bytes] | None = None
+        """Its entropy; set by the machine."""
+
+    def __repr__(self) -> str:
+        return f"<SimProcess {self.name}>"
+
+    @property
+    def can_run(self) -> bool:
+        return self.alive and self.stalled_until <= self.loop.ticks
+
+    def time(self) -> float:
+        return self.loop.ticks / TICKS_PER_SECOND + self.clock_offset_s
+
+    def exit(self, code: int | None, signal: int | None = None) -> None:
+        """End the process. Returns, so that the caller can get out of the way; nothing after that has any effect."""
+        if self.on_exit is not None:
+            self.on_exit(code, signal)
+        self.loop.kill(self)
+
+    def next_ordinal(self, name: str) -> int:
+        """Count up: faults are aimed at "the third step of this task", "the second message of that kind"."""
+        ordinal = self.ordinals[name] = self.ordinals.get(name, 0) + 1
+        return ordinal
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> asyncio.Handle:
+        """From anywhere in the simulated world: call back in this process."""
+        return self.loop.call_soon(callback, *args, context=self.context)
+
+    def call_later(self, delay_s: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
+        return self.loop.call_later(delay_s, callback, *args, context=self.context)
+
+    def create_task(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        return self.loop.create_task(coro, name=name, context=self.context.copy())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception that nobody caught: a bug of ours."""
+
+    process: str
+    message: str
+    exception: BaseException | None
+
+    def __str__(self) -> str:
+        return f"{self.process}: {self.message}: {self.exception!r}"
+
+
+Strike = Callable[[SimProcess, str, int], None]
+"""Asked before every step of a task: ``(process, task name, ordinal)``; may kill or stall the process."""
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """See the head of this file."""
+
+    _thread_id: int | None
+    _stopping: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ticks = 0
+        """Virtual time."""
+        self.limit_ticks = to_ticks(24 * 3600)
+        """When the world ends, finished or not."""
+        self.steps = 0
+        """Callbacks run so far."""
+        self.strike: Strike | None = None
+        self.failures: list[Failure] = []
+        self.unnamed_tasks: dict[str, None] = {}
+        """Coroutines that were made tasks without a name; names are what faults are aimed with."""
+        self.current: SimProcess | None = None
+        """Whose turn it is."""
+        self.on_close: list[Callable[[], None]] = []
+        """What ends with the world, in order (user threads)."""
+        self.describers: list[Callable[[], str]] = []
+        """Lines about what waits beside the tasks (user threads); empty ones are left out."""
+        self._ordinal = 0
+        self._sequence = 0
+        """Timers of one instant fire in the order in which they were set."""
+        self._timers: list[tuple[int, int, SimTimer]] = []
+        self._cancelled_timers = 0
+        self._runnable: deque[SimProcess] = deque()
+        self._step_of_last_instant = 0
+        self.processes: list[SimProcess] = []
+        """All that ever were, in order of their start."""
+        self.world = self.add_process(WORLD, node="", clock_offset_s=0)
+
+    # --- Processes ---
+
+    def add_process(self, name: str, node: str, clock_offset_s: int) -> SimProcess:
+        process = SimProcess(self, name, node, pid=1000 + len(self.processes), clock_offset_s=clock_offset_s)
+        self.processes.append(process)
+        return process
+
+    def kill(self, process: SimProcess) -> None:
+        """From now on nothing of it runs. May be called from within it: it then ends with the current step."""
+        if not process.alive:
+            return
+        assert process is not self.world
+        self._bury(process)
+        on_death, process.on_death = process.on_death, []
+        for callback in on_death:
+            callback()
+
+    def _bury(self, process: SimProcess) -> None:
+        process.alive = False
+        process.tombs.extend(task for task in self.pending_tasks() if task.process is process)
+        process.tombs.extend(process.ready)
+        process.ready.clear()
+
+    def stall(self, process: SimProcess, duration_s: float) -> None:
+        """Let nothing of it run for a while; messages and timers wait, as after SIGSTOP and SIGCONT."""
+        process.stalled_until = max(process.stalled_until, self.ticks + to_ticks(duration_s))
+        self.world.call_later(duration_s, self._maybe_queue, process)
+
+    def _maybe_queue(self, process: SimProcess) -> None:
+        if process.ready and not process.queued and process.can_run:
+            process.queued = True
+            self._runnable.append(process)
+
+    def pending_tasks(self) -> list[SimTask[Any]]:
+        """In the order of their creation."""
+        tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
+        return sorted(tasks, key=lambda task: task.ordinal)
+
+    def next_ordinal(self) -> int:
+        self._ordinal += 1
+        return self._ordinal
+
+    # --- What asyncio asks of a loop ---
+
+    def time(self) -> float:
+        process = self.current
+        return self.ticks / TICKS_PER_SECOND + (process.clock_offset_s if process is not None else 0)
+
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+        if context is None:
+            context = self._ambient_context()
+        process = context.get(current_process) or self.world
+        handle = SimHandle(callback, args, self, context, process)
+        if process.alive:
+            process.ready.append(handle)
+            if not process.queued and process.stalled_until <= self.ticks:
+                process.queued = True
+                self._runnable.append(process)
+        else:
+            process.tombs.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        self._check_thread()
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self._schedule(self.ticks + to_ticks(max(delay, 0)), callback, args, context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        offset_s = self.current.clock_offset_s if self.current is not None else 0
+        return self._schedule(max(to_ticks(when - offset_s), self.ticks), callback, args, context)
+
+    def _schedule(
+        self, tick: int, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None
+    ) -> asyncio.TimerHandle:
+        if context is None:
+            context = self._ambient_context()
+        process = context.get(current_process) or self.world
+        when = tick / TICKS_PER_SECOND + process.clock_offset_s
+        timer = SimTimer(when, callback, args, self, context, process)
+        self._sequence += 1
+        heapq.heappush(self._timers, (tick, self._sequence, timer))
+        return timer
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimFuture(self, self.next_ordinal())
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        if name is None:
+            name = getattr(coro, "__qualname__", type(coro).__name__)
+            self.unnamed_tasks[name] = None
+        if context is None:
+            context = self._ambient_context()
+        process = context.get(current_process)
+        return SimTask(coro, self, self.next_ordinal(), process or self.world, name, context)
+
+    def run_in_executor(self, executor: object, func: Callable[[*Ts], object], *args: *Ts) -> Never:
+        raise NotSimulated("run_in_executor: threads have no meaning on a simulated loop")
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """An exception that nobody caught; the world fails with it, unless its process is dead anyway."""
+        subject = context.get("task") or context.get("future")
+        process = subject.process if isinstance(subject, SimTask) else self.current or self.world
+        if process.alive and not self.is_closed():
+            name = f" ({subject.get_name()})" if isinstance(subject, SimTask) else ""
+            self.failures.append(Failure(process.name, f"{context['message']}{name}", context.get("exception")))
+
+    def _ambient_context(self) -> Context:
+        return contextvars.copy_context() if self.current is not None else self.world.context.copy()
+
+    def is_loop_thread(self) -> bool:
+        return threading.get_ident() == self._thread_id
+
+    def _check_thread(self) -> None:
+        ident = threading.get_ident()
+        if ident != self._thread_id and (self.current is None or ident != self.current.user_thread_ident):
+            raise NotSimulated("call_soon_threadsafe from a thread that is no part of the simulation")
+
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        self.create_task(agen.aclose(), name="aclose")
+
+    # --- Running ---
+
+    def _run_once(self) -> None:
+        """One turn of one process; if none is ready, the next instant instead."""
+        if not self._runnable:
+            self._advance()
+            return
+        if self.steps - self._step_of_last_instant > MAX_STEPS_AT_ONE_INSTANT:
+            raise Deadlock(f"livelock: {MAX_STEPS_AT_ONE_INSTANT} steps without any time passing\n{self.describe()}")
+        process = self._runnable.popleft()
+        self.current = process
+        try:
+            self._run_turn(process)
+        finally:
+            self.current = None
+            process.queued = bool(process.ready) and process.can_run
+            if process.queued:
+                self._runnable.append(process)
+
+    def _run_turn(self, process: SimProcess) -> None:
+        ready = process.ready
+        for _ in range(len(ready)):
+            if not process.can_run or self._stopping:
+                return
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            if self.strike is not None:
+                self._maybe_strike(process, handle)
+                if not process.can_run:
+                    (ready if process.alive else process.tombs).insert(0, handle)
+                    return
+            self.steps += 1
+            self._run_handle(handle)
+
+    def _run_handle(self, handle: SimHandle | SimTimer) -> None:
+        """As ``asyncio.Handle`` does it, but for what concerns the process or the whole world."""
+        try:
+            handle._context.run(handle._callback, *handle._args)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, Deadlock):
+                raise
+            self.call_exception_handler({"message": f"in {handle._callback!r}", "exception": error})
+        except SystemExit as error:
+            handle.process.exit(error.code if isinstance(error.code, int) else 1 if error.code else 0)
+        except ProcessGone:
+            assert not handle.process.alive
+
+    def _maybe_strike(self, process: SimProcess, handle: SimHandle | SimTimer) -> None:
+        name = getattr(getattr(handle._callback, "__self__", None), "strike_name", None)
+        if name is not None:
+            assert self.strike is not None
+            self.strike(process, name, process.next_ordinal(name))
+
+    def _advance(self) -> None:
+        """Move time to the next timer, and everything due then to the ready queues."""
+        timers = self._timers
+        while timers and self._is_void(timers[0][2]):
+            heapq.heappop(timers)
+        if not timers:
+            raise Deadlock(f"nothing can ever happen again\n{self.describe()}")
+        tick = timers[0][0]
+        if tick > self.limit_ticks:
+            raise Deadlock(f"not done after {self.limit_ticks / TICKS_PER_SECOND:.0f} virtual seconds\n{self.describe()}")
+        self.ticks = tick
+        self._step_of_last_instant = self.steps
+        while timers and timers[0][0] == tick:
+            timer = heapq.heappop(timers)[2]
+            if not self._is_void(timer):
+                process = timer.process
+                process.ready.append(timer)
+                self._maybe_queue(process)
+
+    def _is_void(self, timer: SimTimer) -> bool:
+        """Whether a timer taken off the heap means nothing any more."""
+        if timer._cancelled:
+            self._cancelled_timers -= 1
+            return True
+        process = timer.process
+        if not process.alive:
+            process.tombs.append(timer)
+            return True
+        return False
+
+    def on_timer_cancelled(self) -> None:
+        self._cancelled_timers += 1
+        if self._cancelled_timers > max(MIN_CANCELLED_TIMERS, len(self._timers) // 2):
+            self._timers = [entry for entry in self._timers if not entry[2]._cancelled]
+            heapq.heapify(self._timers)
+            self._cancelled_timers = 0
+
+    def describe(self) -> str:
+        """Every pending task and user thread by process and name, with the line where it waits."""
+        lines = [
+            f"  {task.process.name:<20} {task.get_name():<30} {_where(task)}"
+            for task in self.pending_tasks()
+            if task.process.alive
+        ]
+        lines += filter(None, [describe() for describe in self.describers])
+        return "\n".join(["what waits:", *lines]) if lines else "nothing waits"
+
+    # --- The end of the world ---
+
+    def close(self) -> None:
+        """Unwind everything, cut off from the world: whatever it calls from now on has no effect."""
+        if self.is_closed():
+            return
+        for process in self.processes:
+            if process.alive:
+                self._bury(process)
+        super().close()
+        for callback in self.on_close:
+            callback()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that never began is no mistake here
+            for process in self.processes:
+                for tomb in process.tombs:
+                    if isinstance(tomb, SimTask):
+                        _unwind(tomb)
+        for process in self.processes:
+            process.tombs.clear()
+        self._timers.clear()
+        self._runnable.clear()
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """File and line of the innermost frame of ours that a task waits in."""
+    coro: Any = task.get_coro()
+    frame = None
+    while coro is not None:
+        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None) or frame
+        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
+    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame is not None else ""
+
+
+def _unwind(task: SimTask[Any]) -> None:
+    """Let a coroutine end; whatever it does on its way out has no effect, and is its own affair."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    with contextlib.suppress(BaseException):
+        task.get_coro().close()

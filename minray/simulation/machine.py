@@ -1,0 +1,376 @@
+"""Simulated machines: processes that start and die, their marks and output, disks that forget what was not synced.
+
+A world (``SimWorld``) is one loop, one wire, one oracle and one trace; on its nodes run processes, each with a
+``Platform`` like any other. ``start`` makes one from a role, and ``SimProcesses.spawn`` is the same for children.
+
+Rules
+  * A process ends in one way: its exit status is set, nothing of it runs any more, its channels end, and a little later its
+    parent hears of it, after all of its output.
+  * Children of a dead process die soon after it, as with the zygote's pipe, but not at once.
+  * A crash of the process does not hurt the disk; what was not synced may or may not be there. Nor the marks.
+  * Entropy is a function of the seed, the process's name and how many of that name there were before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Any
+
+from minray.platform.base import ExitStatus, OnOutput, Platform, StorageFailed
+from minray.simulation.faults import ORPHAN_DELAYS_S, Oracle, StepFaults
+from minray.simulation.interpreter import wall_time
+from minray.simulation.loop import Failure, ProcessGone, SimLoop, SimProcess
+from minray.simulation.network import SimNetwork, SimWire
+from minray.simulation.trace import FAULT, LIFE, OUTPUT, Trace
+from minray.simulation.user_code import SimUserCode, this_thread
+
+MARK_BYTES = 64
+TAIL_LINES = 20
+SPAWN_S = 0.004
+REPORT_S = 0.000_1
+"""How long output and the news of a death take to the parent."""
+SYNC_S = 0.002
+
+Main = Callable[[Platform, bytes], Coroutine[Any, Any, int | None]]
+"""What a role does: runs to its end, and returns the exit code."""
+Table = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Role:
+    """What processes of one kind do."""
+
+    main: Main
+    identity: Callable[[bytes], bytes]
+    """Finds the incarnation in the configuration."""
+
+
+@dataclass
+class SimNode:
+    """One machine."""
+
+    name: str
+    cpu_count: int = 4
+    memory_bytes: int = 8 << 30
+    disk: dict[str, dict[str, Table]] = field(default_factory=dict)
+    """Durable stores by path."""
+    disk_full: bool = False
+    lost: bool = False
+
+
+class SimChild:
+    """See ``base.Process``: a process as its parent sees it."""
+
+    def __init__(self, process: SimProcess, parent: SimProcess, on_output: OnOutput) -> None:
+        self.pid = process.pid
+        self.marks = memoryview(bytearray(MARK_BYTES))
+        self._process = process
+        self._parent = parent
+        self._on_output = on_output
+        self._status: ExitStatus | None = None
+        """Set when the parent has heard of the end."""
+        self._waiters: list[asyncio.Future[ExitStatus]] = []
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    async def wait(self) -> ExitStatus:
+        if self._status is not None:
+            return self._status
+        waiter: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return await waiter
+
+    def kill(self) -> None:
+        self._process.exit(None, 9)
+
+    def stderr_tail(self) -> list[str]:
+        return list(self._tail)
+
+    def on_line(self, stream: str, line: str) -> None:
+        self._parent.call_later(REPORT_S, self._hear_line, stream, line)
+
+    def _hear_line(self, stream: str, line: str) -> None:
+        if stream == "stderr":
+            self._tail.append(line)
+        self._on_output(stream, line)
+
+    def on_end(self, status: ExitStatus) -> None:
+        self._parent.call_later(REPORT_S, self._hear_end, status)
+
+    def _hear_end(self, status: ExitStatus) -> None:
+        self._status = status
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(status)
+
+
+class SimProcesses:
+    """See ``base.Processes``: this process, and its children."""
+
+    def __init__(self, world: SimWorld, process: SimProcess, marks: memoryview) -> None:
+        self.pid = process.pid
+        self.marks = marks
+        self._world = world
+        self._process = process
+        self.children: list[SimProcess] = []
+
+    async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> SimChild:
+        await asyncio.sleep(SPAWN_S)
+        return self._world.spawn(self, self._process, role, name, config, on_output)
+
+    def exit(self, code: int) -> None:
+        thread = this_thread()
+        if thread is not None:
+            thread.die(code, None)
+        self._process.exit(code)
+        raise ProcessGone
+
+
+class SimHost:
+    """See ``base.Host``."""
+
+    def __init__(self, node: SimNode, process: SimProcess, oracle: Oracle, incarnation: int) -> None:
+        self.hostname = node.name
+        self.cpu_count = node.cpu_count
+        self.memory_bytes = node.memory_bytes
+        self._process = process
+        self._oracle = oracle
+        self._key = ("entropy", process.name, incarnation)
+        self._draws = 0
+
+    def random_bytes(self, count: int) -> bytes:
+        self._draws += 1
+        return self._oracle.bytes((*self._key, self._draws), count)
+
+    def random(self) -> float:
+        return int.from_bytes(self.random_bytes(6), "big") / (1 << 48)
+
+    def time(self) -> float:
+        return wall_time(self._process)
+
+
+class SimStorage:
+    """See ``base.Storage``: a store on a simulated disk, or with an empty path in this process's memory."""
+
+    def __init__(self, node: SimNode, path: str, process: SimProcess, oracle: Oracle) -> None:
+        self.durable = bool(path)
+        self._node = node
+        self._path = path
+        self._oracle = oracle
+        self._tables: dict[str, Table] = node.disk.setdefault(path, {}) if path else {}
+        self._staged: list[tuple[str, str, bytes | None]] = []
+        self._syncing: list[tuple[str, str, bytes | None]] = []
+        """Written, but not known to be durable."""
+        self._waiters: list[asyncio.Future[None]] = []
+        """Who waits for what is staged."""
+        self._sync_task: asyncio.Task[None] | None = None
+        self._process = process
+        process.on_death.append(self._on_death)
+
+    def load(self, table: str) -> dict[str, bytes]:
+        return dict(self._tables.get(table, {}))
+
+    def put(self, table: str, key: str, value: bytes) -> None:
+        self._staged.append((table, key, value))
+
+    def delete(self, table: str, key: str) -> None:
+        self._staged.append((table, key, None))
+
+    async def commit(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        if self._sync_task is None:
+            self._sync_task = asyncio.get_running_loop().create_task(self._sync(), name="sync")
+        await waiter
+
+    def close(self) -> None:
+        self._staged.clear()
+
+    async def _sync(self) -> None:
+        while self._waiters:
+            waiters, self._waiters = self._waiters, []
+            self._syncing, self._staged = self._staged, []
+            if self.durable:
+                await asyncio.sleep(SYNC_S)
+            error = StorageFailed(f"{self._path}: no space left") if self._node.disk_full and self.durable else None
+            if error is None:
+                self._apply()
+            else:
+                self._staged = self._syncing + self._staged
+            self._syncing = []
+            for waiter in waiters:
+                if waiter.done():
+                    continue
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
+        self._sync_task = None
+
+    def _apply(self) -> None:
+        for table, key, value in self._syncing:
+            if value is None:
+                self._tables.get(table, {}).pop(key, None)
+            else:
+                self._tables.setdefault(table, {})[key] = value
+
+    def _on_death(self) -> None:
+        if self._syncing and self._oracle.choose(("unsynced", self._process.name, self._process.next_ordinal("sync")), 2):
+            self._apply()
+
+
+class SimWorld:
+    """Everything that simulated processes share."""
+
+    def __init__(self, oracle: Oracle, roles: Mapping[str, Role], token: bytes = b"token") -> None:
+        self.loop = SimLoop()
+        self.oracle = oracle
+        self.trace = Trace(self.loop)
+        self.wire = SimWire(self.loop, oracle, self.trace)
+        self.nodes: dict[str, SimNode] = {}
+        self.step_faults = StepFaults(self.loop, oracle, self.trace, self.lose_node)
+        self._roles = roles
+        self._token = token
+        self._incarnations: dict[str, int] = {}
+        """How many processes of each name there were."""
+        self._mains: list[asyncio.Task[None]] = []
+        """The first task of every process, which nobody else may hold."""
+        self._networks: list[SimNetwork] = []
+
+    def add_node(self, node: SimNode) -> SimNode:
+        assert node.name not in self.nodes, node.name
+        self.nodes[node.name] = node
+        return node
+
+    def start(self, role: str, name: str, node: SimNode, config: bytes) -> SimProcess:
+        """Start a process without a parent."""
+        process = self._add_process(name, node)
+        platform = self._platform(process, node, self._roles[role].identity(config), memoryview(bytearray(MARK_BYTES)))
+        self._begin(process, role, platform, config)
+        return process
+
+    def spawn(
+        self, parent: SimProcesses, parent_process: SimProcess, role: str, name: str, config: bytes, on_output: OnOutput
+    ) -> SimChild:
+        node = self.nodes[parent_process.node]
+        process = self._add_process(name, node)
+        child = SimChild(process, parent_process, on_output)
+        platform = self._platform(process, node, self._roles[role].identity(config), child.marks)
+        status = ExitStatus(None, 9)
+        lines = self.read_output(process, child.on_line)
+
+        def on_exit(code: int | None, signal: int | None) -> None:
+            nonlocal status
+            if process.alive:
+                status = ExitStatus(code, signal)
+
+        def on_death() -> None:
+            lines.flush()
+            child.on_end(status)
+
+        process.on_exit = on_exit
+        process.on_death.append(on_death)
+        parent.children.append(process)
+        self._begin(process, role, platform, config)
+        return child
+
+    def read_output(self, process: SimProcess, on_line: Callable[[str, str], None]) -> Lines:
+        """From now on what the process prints goes to the trace and to ``on_line``, line by line."""
+        lines = Lines(self.trace, process.name, on_line)
+        process.on_text = lines.write
+        return lines
+
+    def _add_process(self, name: str, node: SimNode) -> SimProcess:
+        assert not node.lost, f"{node.name} is lost"
+        self._incarnations[name] = self._incarnations.get(name, 0) + 1
+        offset_s = self.oracle.below(("clock", name, self._incarnations[name]), 1 << 16)
+        self.trace.add(name, LIFE, "starts")
+        return self.loop.add_process(name, node.name, offset_s)
+
+    def _platform(self, process: SimProcess, node: SimNode, identity: bytes, marks: memoryview) -> Platform:
+        host = SimHost(node, process, self.oracle, self._incarnations[process.name])
+        process.random_bytes = host.random_bytes
+        processes = SimProcesses(self, process, marks)
+        network = SimNetwork(self.wire, process, self._token)
+        self._networks.append(network)
+        process.on_death.append(lambda: self._on_death(process, processes))
+        oracle = self.oracle
+
+        def preempt(ordinal: int) -> bool:
+            return bool(oracle.choose(("preempt", process.name, ordinal), 2))
+
+        return Platform(
+            name=process.name,
+            identity=identity,
+            network=network,
+            processes=processes,
+            user_code=SimUserCode(process, preempt),
+            host=host,
+            open_storage=lambda path: SimStorage(node, path, process, oracle),
+            record=self.trace.recorder(process.name),
+        )
+
+    def _begin(self, process: SimProcess, role: str, platform: Platform, config: bytes) -> None:
+        self._mains.append(process.create_task(self._live(process, role, platform, config), name=role))
+
+    async def _live(self, process: SimProcess, role: str, platform: Platform, config: bytes) -> None:
+        """The first task of a process: when its role has ended, so has it."""
+        try:
+            code = await self._roles[role].main(platform, config)
+        except Exception as error:
+            self.loop.failures.append(Failure(process.name, "its role raised", error))
+            code = 1
+        process.exit(code or 0)
+
+    def _on_death(self, process: SimProcess, processes: SimProcesses) -> None:
+        self.trace.add(process.name, LIFE, "ends")
+        for child in processes.children:
+            delay_s = ORPHAN_DELAYS_S[self.oracle.choose(("orphan", child.name), len(ORPHAN_DELAYS_S))]
+            self.loop.world.call_later(delay_s, child.exit, None, 9)
+
+    def close(self) -> None:
+        """The end of the world; only its trace and its failures can be read after that."""
+        self.loop.close()
+        for network in self._networks:
+            network.forget()
+        for process in self.loop.processes:
+            process.context = Context()
+            process.on_death.clear()
+
+    def lose_node(self, name: str) -> None:
+        """The machine is gone: all its processes die at once, and nobody is told."""
+        node = self.nodes[name]
+        if not node.lost:
+            node.lost = True
+            self.trace.add(name, FAULT, "node lost")
+            self.wire.lose_node(name)
+            for process in list(self.loop.processes):
+                if process.node == name:
+                    process.exit(None, 9)
+
+
+class Lines:
+    """Cuts what a process prints into lines."""
+
+    def __init__(self, trace: Trace, process: str, on_line: Callable[[str, str], None]) -> None:
+        self._trace = trace
+        self._process = process
+        self._on_line = on_line
+        self._partial = {"stdout": "", "stderr": ""}
+
+    def write(self, stream: str, text: str) -> None:
+        *lines, self._partial[stream] = (self._partial[stream] + text).split("\n")
+        for line in lines:
+            self._tell(stream, line)
+
+    def flush(self) -> None:
+        for stream, rest in self._partial.items():
+            if rest:
+                self._tell(stream, rest)
+
+    def _tell(self, stream: str, line: str) -> None:
+        self._trace.add(self._process, OUTPUT, stream, line)
+        self._on_line(stream, line)

@@ -1,0 +1,327 @@
+"""The simulated network: ordered channels between simulated processes, over one wire that can go wrong.
+
+The contract is the one of ``minray.platform.base``, taken by its word: messages of a channel arrive in order (but for those
+with large buffers) after a time drawn for each, or the channel breaks; after a break a suffix of each direction is lost.
+
+What can go wrong, beside delays (the keys of ``faults`` name the link, the method, and which one of them)
+  * A reset strikes when a message is sent: the message is lost, or it arrives and the answer is lost, or one side learns
+    of the break only half a minute later (half-open).
+  * A cut between two nodes, in both directions or one, holds messages back; it heals, or channels break after 30 s.
+  * A process that crashes leaves a prefix of what it had sent; its peers see the channel end.
+  * A node that is lost says nothing: channels to it break after 30 s, and new ones cannot be opened.
+
+Left out: links that fill up (each message has the whole bandwidth), and more than one path between two nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from minray.platform.base import (
+    AuthenticationFailed,
+    ConnectFailed,
+    ConnectRefused,
+    Counters,
+    OnIncoming,
+    PlatformError,
+    WrongIncarnation,
+)
+from minray.simulation.channel import CALL, NOTIFY, ChannelEnd, Message, Pipe
+from minray.simulation.faults import CUTS_S, DELAYS_S, LONG_DELAYS_S, RESETS, Oracle
+from minray.simulation.loop import SimLoop, SimProcess
+from minray.simulation.trace import FAULT, LIFE, SEND, Trace
+
+LOCAL_LATENCY_S = 0.000_05
+REMOTE_LATENCY_S = 0.000_2
+CONNECT_TIMEOUT_S = 10.0
+SILENCE_S = 30.0
+"""After so long without an acknowledgement a channel breaks."""
+
+
+class SimListener:
+    """See ``base.Listener``."""
+
+    def __init__(self, network: SimNetwork, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> None:
+        self.network = network
+        self.endpoint = endpoint
+        self.identity = identity
+        self.on_incoming = on_incoming
+        self.ends: dict[ChannelEnd, None] = {}
+        """Channels that came in."""
+        self.knocking: dict[asyncio.Future[ChannelEnd], SimProcess] = {}
+        """Who is about to be let in."""
+
+    async def close(self) -> None:
+        wire = self.network.wire
+        if wire.listeners.get(self.endpoint) is self:
+            del wire.listeners[self.endpoint]
+        self.refuse_knocking()
+        ends, self.ends = self.ends, {}
+        for end in ends:
+            end.close()
+
+    def refuse_knocking(self) -> None:
+        for caller, process in self.knocking.items():
+            error = ConnectRefused(f"{self.endpoint}: it went away")
+            process.call_later(REMOTE_LATENCY_S, fail_softly, caller, error)
+        self.knocking.clear()
+
+
+class SimNetwork:
+    """See ``base.Network``; one per process."""
+
+    def __init__(self, wire: SimWire, process: SimProcess, token: bytes = b"") -> None:
+        self.wire = wire
+        self.process = process
+        self.token = token
+        self.counters = Counters()
+        self.ends: dict[ChannelEnd, None] = {}
+        """Open ends of this process, in order of their making."""
+        self.listeners: list[SimListener] = []
+        self._frame: tuple[ChannelEnd, int] | None = None
+        """To whom and when the last message went: what follows at once is in the same frame."""
+        process.on_death.append(self._on_death)
+
+    async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> SimListener:
+        if not endpoint.startswith("sim:") or len(endpoint) == 4:
+            raise PlatformError(f"{endpoint}: not a simulated endpoint; those look like sim:name")
+        if endpoint in self.wire.listeners:
+            raise PlatformError(f"{endpoint}: another process listens there")
+        listener = SimListener(self, endpoint, identity, on_incoming)
+        self.wire.listeners[endpoint] = listener
+        self.listeners.append(listener)
+        return listener
+
+    async def connect(
+        self, endpoint: str, target: bytes, identity: bytes, on_close: Callable[[], None]
+    ) -> ChannelEnd:
+        caller: asyncio.Future[ChannelEnd] = asyncio.get_running_loop().create_future()
+        self.wire.knock(self, endpoint, target, identity, on_close, caller)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                return await caller
+        except TimeoutError:
+            raise ConnectFailed(f"{endpoint}: no answer within {CONNECT_TIMEOUT_S:.0f} s") from None
+
+    def count_frame(self, end: ChannelEnd) -> None:
+        frame = (end, self.process.loop.ticks)
+        if frame != self._frame:
+            self._frame = frame
+            self.counters.frames += 1
+
+    def forget(self) -> None:
+        """Drop what the dead will not need, open calls above all: the collector cannot see through them."""
+        for end in self.ends:
+            end.forget_calls()
+        self.ends.clear()
+        self.listeners.clear()
+
+    def _on_death(self) -> None:
+        self.wire.on_death(self)
+
+
+class SimWire:
+    """What all processes of a world are attached to."""
+
+    def __init__(self, loop: SimLoop, oracle: Oracle, trace: Trace) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.listeners: dict[str, SimListener] = {}
+        self._oracle = oracle
+        self._counts: dict[tuple[str, str], int] = {}
+        """How many messages of each method went over each link, over all its channels."""
+        self._cuts: dict[tuple[str, str], int] = {}
+        """(from node, to node) -> how many cuts hold back what goes there."""
+        self._held: dict[Pipe, None] = {}
+        self._lost_nodes: dict[str, None] = {}
+        self._lost_endpoints: dict[str, None] = {}
+        self._message_faults = [kind for kind in ("delay", "long_delay", "reset", "cut") if oracle.wants(kind)]
+
+    # --- Opening ---
+
+    def knock(
+        self,
+        network: SimNetwork,
+        endpoint: str,
+        target: bytes,
+        identity: bytes,
+        on_close: Callable[[], None],
+        caller: asyncio.Future[ChannelEnd],
+    ) -> None:
+        """Answer ``caller`` with a channel or an error, or never."""
+        process = network.process
+        listener = self.listeners.get(endpoint)
+        if listener is None:
+            if endpoint not in self._lost_endpoints:
+                error = ConnectRefused(f"{endpoint}: nobody listens there")
+                process.call_later(2 * LOCAL_LATENCY_S, fail_softly, caller, error)
+            return
+        there = listener.network.process
+        if self.is_cut(process, there) or self.is_cut(there, process):
+            return
+        listener.knocking[caller] = process
+        delay_s = self._delay_s(f"{process.name}>{there.name}", "connect", ("delay", "long_delay"))
+        there.call_later(
+            REMOTE_LATENCY_S + delay_s, self._let_in, listener, network, target, identity, on_close, caller
+        )
+
+    def _let_in(
+        self,
+        listener: SimListener,
+        network: SimNetwork,
+        target: bytes,
+        identity: bytes,
+        on_close: Callable[[], None],
+        caller: asyncio.Future[ChannelEnd],
+    ) -> None:
+        """On the listener's side: check who comes, and build both ends."""
+        if listener.knocking.pop(caller, None) is None or not network.process.alive:
+            return
+        back = network.process.call_later
+        if network.token != listener.network.token:
+            error: ConnectFailed = AuthenticationFailed(f"{listener.endpoint}: it does not know the cluster token")
+            back(REMOTE_LATENCY_S, fail_softly, caller, error)
+        elif target not in (b"", listener.identity):
+            error = WrongIncarnation(f"{listener.endpoint}: incarnation {target.hex()} is gone")
+            back(REMOTE_LATENCY_S, fail_softly, caller, error)
+        else:
+            near = ChannelEnd(network, listener.identity, on_close, _nothing_comes_in)
+            far = ChannelEnd(listener.network, identity, lambda: listener.ends.pop(far, None), listener.on_incoming)
+            near.pipe = Pipe(self, network.process, listener.network.process, far.receive)
+            far.pipe = Pipe(self, listener.network.process, network.process, near.receive)
+            near.other, far.other = far, near
+            listener.ends[far] = None
+            for end in (near, far):
+                end.network.ends[end] = None
+            back(REMOTE_LATENCY_S, self._opened, near, caller)
+
+    def _opened(self, near: ChannelEnd, caller: asyncio.Future[ChannelEnd]) -> None:
+        if caller.done():
+            near.close()
+        elif near.closed:
+            caller.set_exception(ConnectFailed("the channel broke while it was opened"))
+        else:
+            caller.set_result(near)
+
+    # --- Sending ---
+
+    def send(self, end: ChannelEnd, message: Message) -> None:
+        """Put a message on its way, unless chance will have it otherwise."""
+        pipe = end.pipe
+        word = message.method if message.kind in (CALL, NOTIFY) else f"{message.method} {message.kind}"
+        if pipe.source.alive:
+            message.event = self.trace.add(pipe.source.name, SEND, word, pipe.target.name)
+        if not self._message_faults:
+            pipe.put(message)
+            return
+        link = f"{pipe.source.name}>{pipe.target.name}"
+        delay_s = self._delay_s(link, word, self._message_faults)
+        place = (link, word, self._counts.get((link, word), 0))
+        if cut := self._oracle.choose(("cut", *place), 2 * len(CUTS_S) - 1):
+            duration_s = CUTS_S[(cut + 1) // 2]
+            self.cut(pipe.source.node, pipe.target.node, duration_s, both_ways=cut % 2 == 1)
+        reset = RESETS[self._oracle.choose(("reset", *place), len(RESETS))]
+        if reset != "lost" and not reset.startswith("half-open"):
+            pipe.put(message, delay_s)
+        if reset:
+            self.trace.add(pipe.source.name, FAULT, f"reset of {link}: {reset}", word)
+            self._reset(end, reset)
+
+    def _reset(self, end: ChannelEnd, how: str) -> None:
+        back = end.other.pipe
+        end.pipe.shut(delay_s=SILENCE_S if how == "half-open there" else 0.0)
+        back.shut(lose=0 if how == "lost" else back.length(), delay_s=SILENCE_S if how == "half-open here" else 0.0)
+
+    def _delay_s(self, link: str, word: str, kinds: Sequence[str]) -> float:
+        if not self._message_faults:
+            return 0.0
+        ordinal = self._counts[(link, word)] = self._counts.get((link, word), 0) + 1
+        delay_s = DELAYS_S[self._oracle.choose(("delay", link, word, ordinal), len(DELAYS_S))]
+        if "long_delay" in kinds and (late := self._oracle.choose(("long_delay", link, word, ordinal), len(LONG_DELAYS_S))):
+            self.trace.add(link.partition(">")[0], FAULT, f"{LONG_DELAYS_S[late]} s late: {word}", link)
+            delay_s += LONG_DELAYS_S[late]
+        return delay_s
+
+    # --- Faults of the wire ---
+
+    def latency_s(self, source: SimProcess, target: SimProcess) -> float:
+        return LOCAL_LATENCY_S if source.node == target.node else REMOTE_LATENCY_S
+
+    def is_cut(self, source: SimProcess, target: SimProcess) -> bool:
+        """Whether what ``source`` sends to ``target`` is held back."""
+        return bool(self._cuts) and (source.node, target.node) in self._cuts
+
+    def cut(self, one: str, other: str, duration_s: float | None, both_ways: bool = True) -> None:
+        """Hold back what goes from node to node; for a time, or until ``heal``."""
+        if one == other:
+            return
+        self.trace.add("wire", FAULT, "cut" if both_ways else "cut one way", one, other)
+        for pair in [(one, other), (other, one)][: 1 + both_ways]:
+            self._cuts[pair] = self._cuts.get(pair, 0) + 1
+            if duration_s is not None:
+                self.loop.world.call_later(duration_s, self._mend, pair)
+
+    def _mend(self, pair: tuple[str, str]) -> None:
+        if pair not in self._cuts:
+            return
+        self._cuts[pair] -= 1
+        if self._cuts[pair] == 0:
+            del self._cuts[pair]
+            self.trace.add("wire", LIFE, "mended", *pair)
+            self._release_held()
+
+    def heal(self) -> None:
+        """End all cuts."""
+        self._cuts.clear()
+        self._release_held()
+
+    def _release_held(self) -> None:
+        for pipe in list(self._held):
+            if not self.is_cut(pipe.source, pipe.target):
+                del self._held[pipe]
+                pipe.let_go()
+
+    def hold(self, pipe: Pipe) -> None:
+        """A cut holds this pipe: if it is not released in time, the channel breaks for both sides."""
+        self._held[pipe] = None
+        self.loop.world.call_later(SILENCE_S, self._maybe_give_up, pipe, pipe.held_since)
+
+    def _maybe_give_up(self, pipe: Pipe, held_since: int) -> None:
+        if pipe in self._held and pipe.held_since == held_since:
+            there = pipe.end_there()
+            for each in (pipe, there.pipe):
+                self._held.pop(each, None)
+                each.give_up()
+
+    def on_death(self, network: SimNetwork) -> None:
+        """A process is dead: its endpoints are free, and its peers see its channels end."""
+        process = network.process
+        lost = process.node in self._lost_nodes
+        for listener in network.listeners:
+            if self.listeners.get(listener.endpoint) is listener:
+                del self.listeners[listener.endpoint]
+                if lost:
+                    self._lost_endpoints[listener.endpoint] = None
+            if not lost:
+                listener.refuse_knocking()
+        for end in list(network.ends):
+            there = end.pipe.target.name
+            lose = self._oracle.choose(("crash_prefix", process.name, there), 4) if not lost else end.pipe.length()
+            end.pipe.shut(lose=lose, delay_s=SILENCE_S if lost else 0.0)
+        network.forget()
+
+    def lose_node(self, node: str) -> None:
+        """From now on nothing comes from there and nothing arrives; told before its processes die."""
+        self._lost_nodes[node] = None
+
+
+def fail_softly(caller: asyncio.Future[ChannelEnd], error: PlatformError) -> None:
+    if not caller.done():
+        caller.set_exception(error)
+
+
+def _nothing_comes_in(incoming: object) -> None:
+    raise AssertionError("the connecting side receives replies only")
+
+

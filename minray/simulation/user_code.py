@@ -1,0 +1,360 @@
+"""User code in the simulated world: real threads that run one at a time, handing a baton to and fro.
+
+User code blocks: in ``get``, in ``sleep``, wherever it likes. So it runs in a real thread of its own, as in a real worker,
+but only while the loop stands still: the loop hands the baton to the thread as one step of its process, and the thread
+gives it back when it passes a *border* (a wait, a simulated sleep, the end of its work). Exactly one side runs at any time,
+hence nothing here needs a lock, and the same seed gives the same run.
+
+Rules
+  * A thread becomes ready like any callback of its process: first in, first out, struck by faults, stopped by stalls.
+  * A thread of a dead process stays at its border until the world is closed. Then ``ProcessGone`` is raised there, and
+    whatever it does on its way out has no effect.
+  * Handing over costs two raw lock operations, 5-10 us when both threads share a core (``one_core``), 50 us when not.
+
+Left out: more than one user thread per process (a named error, see ``interpreter``).
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Never, TypeVar, TypeVarTuple
+
+from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone, SimFuture, SimProcess, SimTask
+
+STUCK_S = 60.0
+"""Real seconds after which user code that does not come to a border fails the run."""
+UNWIND_S = 5.0
+"""Real seconds that a thread of a dead process gets to end; after that it is left behind."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+current_thread: ContextVar[UserThread | None] = ContextVar("current_user_thread", default=None)
+
+
+def this_thread() -> UserThread | None:
+    """The simulated user thread that the caller runs in, or None."""
+    thread = current_thread.get()
+    return thread if thread is not None and thread.ident == threading.get_ident() else None
+
+
+class UserThread:
+    """One real thread, and the baton that it shares with the loop."""
+
+    strike_name = "user_code"
+
+    def __init__(self, process: SimProcess) -> None:
+        self.process = process
+        self.ident = 0
+        """Of the real thread; 0 until it first runs."""
+        self.environ = dict(_environment())
+        """The environment variables of its process."""
+        self.working_dir: str | None = None
+        """None: the real one."""
+        self._go = _thread.allocate_lock()
+        self._back = _thread.allocate_lock()
+        self._go.acquire()
+        self._back.acquire()
+        self._parked = True
+        self._waking = False
+        """Whether ``resume`` is in the ready queue."""
+        self._works: deque[tuple[Callable[[], None], Callable[[], None] | None]] = deque()
+        self._interrupts: list[Callable[[], bool]] = []
+        self._idle = True
+        """Whether it has no work."""
+        self._unwinding = False
+        self._ended = False
+
+    def describe(self) -> str:
+        """Where it waits, for the message of a deadlock; empty if it does not."""
+        frame = sys._current_frames().get(self.ident)
+        if self._idle or self._ended or not self.process.alive or frame is None:
+            return ""
+        ours = os.path.dirname(os.path.dirname(__file__))
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+            frame = frame.f_back
+        place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        return f"  {self.process.name:<20} {'user thread':<30} {place}"
+
+    # --- On the loop's side ---
+
+    def add_work(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+        if self.ident == 0:
+            self.ident = self.process.user_thread_ident = _thread.start_new_thread(self._main, ())
+            self.process.loop.on_close.append(self._unwind)
+            self.process.loop.describers.append(self.describe)
+        self._works.append((work, then))
+        self.wake()
+
+    def wake(self) -> None:
+        """Let it run again soon, if it waits."""
+        if self._parked and not self._waking:
+            self._waking = True
+            self.process.call_soon(self.resume)
+
+    def interrupt(self, applies: Callable[[], bool]) -> None:
+        self._interrupts.append(applies)
+        self.wake()
+
+    def resume(self) -> None:
+        """One step of the process: the thread runs from this border to the next."""
+        self._waking = False
+        self._parked = False
+        with _environment_of(self):
+            self._go.release()
+            if not self._back.acquire(timeout=STUCK_S):
+                self._ended = True
+                raise Deadlock(f"user code of {self.process.name} has come to no border for {STUCK_S:.0f} real seconds")
+
+    def _unwind(self) -> None:
+        """The world is closed: let the thread end."""
+        if self._ended:
+            return
+        self._unwinding = True
+        self._parked = False
+        with _environment_of(self):
+            self._go.release()
+            self._back.acquire(timeout=UNWIND_S)
+
+    # --- On the thread's side ---
+
+    def _main(self) -> None:
+        self._go.acquire()
+        try:
+            while not self._unwinding:
+                self._interrupts.clear()
+                if self._works:
+                    work, then = self._works.popleft()
+                    self._run(work)
+                    if then is not None and self.process.alive:
+                        self.process.call_soon(then)
+                if self._works:
+                    self.give_way()
+                else:
+                    self.pause()
+        except ProcessGone:
+            pass
+        finally:
+            self._ended = True
+            self._back.release()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        context = self.process.context.copy()
+        context.run(current_thread.set, self)
+        self._idle = False
+        try:
+            context.run(work)
+        except Exception as error:
+            if self.process.alive:
+                self.process.loop.failures.append(Failure(self.process.name, "user code's frame raised", error))
+        self._idle = True
+
+    def pause(self) -> None:
+        """Give the baton to the loop until somebody wakes this thread."""
+        self._parked = True
+        if not self._unwinding:
+            self._back.release()
+            self._go.acquire()
+        if self._unwinding:
+            raise ProcessGone
+
+    def give_way(self) -> None:
+        """Let the loop do what is ready, and go on."""
+        self._waking = True
+        self.process.call_soon(self.resume)
+        self.pause()
+
+    def border(self) -> None:
+        """Pause, and be interrupted if that is meant for what runs here now."""
+        self.pause()
+        interrupts, self._interrupts = self._interrupts, []
+        for applies in interrupts:
+            if applies():
+                raise KeyboardInterrupt
+
+    def sleep(self, seconds: float) -> None:
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        SimParker(self).wait(seconds)
+
+    def die(self, code: int | None, signal: int | None) -> None:
+        """End the process; does not return."""
+        self.process.exit(code, signal)
+        self.pause()
+
+
+class SimParker:
+    """See ``base.Parker``. Once released it stays released."""
+
+    def __init__(self, thread: UserThread) -> None:
+        self._thread = thread
+        self._released = False
+
+    def wait(self, timeout_s: float | None) -> bool:
+        assert this_thread() is self._thread, "a parker blocks the thread that made it"
+        timer, expired = None, False
+
+        def expire() -> None:
+            nonlocal expired
+            expired = True
+            self._thread.wake()
+
+        if timeout_s is not None and not self._released:
+            timer = self._thread.process.call_later(timeout_s, expire)
+        try:
+            while not self._released and not expired:
+                self._thread.border()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self._released
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            self._thread.wake()
+
+
+class SimUserCode:
+    """See ``base.UserCode``."""
+
+    def __init__(self, process: SimProcess, preempt: Callable[[int], bool] = lambda ordinal: False) -> None:
+        self._process = process
+        self._preempt = preempt
+        """Asked at the n-th ``post`` of a user thread: shall the loop run right now?"""
+        self.thread = UserThread(process)
+        """The main user thread."""
+        self._held: list[tuple[Callable[[], None], Callable[[], None] | None]] | None = None
+        """Work that came before ``serve``; None: it is run as it comes."""
+
+    def hold(self) -> None:
+        """Let work wait for ``serve``, as it waits in a real worker until that is complete."""
+        self._held = []
+
+    def serve(self) -> None:
+        held, self._held = self._held or [], None
+        for work, then in held:
+            self.thread.add_work(work, then)
+
+    def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+        if self._held is not None:
+            self._held.append((work, then))
+        else:
+            self.thread.add_work(work, then)
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        if not self._process.alive:
+            return
+        self._process.call_soon(callback, *args)
+        thread = this_thread()  # Another process's if an object of this one is freed there.
+        if thread is self.thread and self._preempt(self._process.next_ordinal("post")):
+            thread.give_way()
+
+    def post_later(self, callback: Callable[..., None], *args: Any) -> None:
+        self.post(callback, *args)
+
+    def parker(self) -> SimParker:
+        thread = this_thread()
+        assert thread is not None and thread.process is self._process, "only user threads of this process can wait"
+        return SimParker(thread)
+
+    def interrupt(self, applies: Callable[[], bool]) -> None:
+        self.thread.interrupt(applies)
+
+    def time(self) -> float:
+        return self._process.time()
+
+    def is_loop_thread(self) -> bool:
+        return self._process.loop.is_loop_thread()
+
+    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
+        """Modules are this interpreter's: ``sys_path`` changes nothing."""
+        if working_dir is not None:
+            os.stat(working_dir)
+            self.thread.working_dir = working_dir
+        for name, value in env_vars.items():
+            self.thread.environ[os.fsencode(name)] = os.fsencode(value)
+
+
+class UserLoop(asyncio.BaseEventLoop):
+    """What ``asyncio.run`` runs on inside simulated user code: an ordinary loop that waits at the border."""
+
+    def __init__(self, thread: UserThread) -> None:
+        super().__init__()
+        self._thread = thread
+        self._selector = _BorderSelector(thread)
+
+    def time(self) -> float:
+        return self._thread.process.time()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimFuture(self, self._thread.process.loop.next_ordinal())
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        name = name or str(getattr(coro, "__qualname__", "task"))
+        process = self._thread.process
+        return SimTask(coro, self, process.loop.next_ordinal(), process, name, context or copy_context())
+
+    def run_in_executor(self, executor: object, func: Callable[[*Ts], object], *args: *Ts) -> Never:
+        raise NotSimulated("run_in_executor: threads inside simulated user code")
+
+    def _process_events(self, event_list: list[object]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        self._selector.parker.release()
+
+
+class _BorderSelector:
+    """The part of a selector that ``BaseEventLoop`` uses; nothing is ever selected, but callbacks from outside wake it."""
+
+    def __init__(self, thread: UserThread) -> None:
+        self._thread = thread
+        self.parker = SimParker(thread)
+
+    def select(self, timeout_s: float | None) -> list[object]:
+        if timeout_s is None or timeout_s > 0:
+            self.parker.wait(timeout_s)
+            self.parker = SimParker(self._thread)
+        return []
+
+
+def _environment() -> dict[bytes, bytes]:
+    """The dict behind ``os.environ``, which everybody reads whatever they imported."""
+    data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+    return data
+
+
+@contextlib.contextmanager
+def _environment_of(thread: UserThread) -> Generator[None, None, None]:
+    """While the thread runs, ``os.environ`` shows its process's variables."""
+    outside = _environment()
+    os.environ._data = thread.environ  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        os.environ._data = outside  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def one_core() -> Generator[None, None, None]:
+    """Keep this thread, and those it starts, on one core, where a hand-over needs no other core to wake up."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)

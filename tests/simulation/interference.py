@@ -1,0 +1,90 @@
+"""Aimed trouble on the simulated wire: requests that arrive twice, channels that break at a chosen message.
+
+The oracle's faults strike by chance; these strike where a guarantee is weakest. All of them look at each message that is
+sent, by its word: the method for a request, ``method reply`` for its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minray.simulation import SimCluster
+from minray.simulation.channel import CALL
+
+REPLAY_DELAYS_S = (0.0, 0.02, 0.3, 3.0, 40.0)
+NEVER_LATE = ("ExitWorker", "Shutdown")
+"""Orders that whoever gave them waits for, and that are not repeated when he has given up."""
+
+OnSend = Callable[[Any, Any, str], bool]
+"""Gets the channel's end, the message, and its word; False: the message is not sent."""
+
+
+def watch_sends(cluster: SimCluster, on_send: OnSend) -> None:
+    """From now on ask about each message before it is sent."""
+    wire: Any = cluster.world.wire
+    send = wire.send
+
+    def asking(end: Any, message: Any) -> None:
+        word = message.method if message.kind == CALL else f"{message.method} {message.kind}"
+        if on_send(end, message, word):
+            send(end, message)
+
+    wire.send = asking
+
+
+def replay_requests(cluster: SimCluster, words: Sequence[str] = (), one_in: int = 2) -> None:
+    """Every so manieth request arrives a second time, up to 40 s later, if its channel is open by then (G112)."""
+    count = 0
+
+    def on_send(end: Any, message: Any, word: str) -> bool:
+        nonlocal count
+        if message.kind == CALL and word not in NEVER_LATE and (not words or word in words):
+            count += 1
+            draw = cluster.oracle.below(("replay", count), one_in * len(REPLAY_DELAYS_S))
+            if draw < len(REPLAY_DELAYS_S):
+                cluster.world.loop.world.call_later(REPLAY_DELAYS_S[draw], again, end, message)
+        return True
+
+    def again(end: Any, message: Any) -> None:
+        if not end.closed:
+            end.pipe.put(message)
+
+    watch_sends(cluster, on_send)
+
+
+def break_channels(cluster: SimCluster, words: Sequence[str], budget: int, one_in: int = 2) -> None:
+    """Channels break at some of these messages, before or after their delivery: the sender asks, or answers, again."""
+    count = 0
+
+    def on_send(end: Any, message: Any, word: str) -> bool:
+        nonlocal count, budget
+        if word in words and budget:
+            count += 1
+            draw = cluster.oracle.below(("break", count), 2 * one_in)
+            if draw < 2:
+                budget -= 1
+                if draw:
+                    end.pipe.put(message)
+                end.pipe.shut()
+                end.other.pipe.shut()
+                return False
+        return True
+
+    watch_sends(cluster, on_send)
+
+
+def kill_sender(cluster: SimCluster, word: str, *numbers: int, role: str = "worker/") -> None:
+    """Processes of a role die when they are about to send such a message for the n-th time (counted for all of them)."""
+    count = 0
+
+    def on_send(end: Any, message: Any, said: str) -> bool:
+        nonlocal count
+        if said == word and end.pipe.source.name.startswith(role):
+            count += 1
+            if count in numbers:
+                end.pipe.source.exit(None, 9)
+                return False
+        return True
+
+    watch_sends(cluster, on_send)

@@ -1,0 +1,187 @@
+"""The judge of simulated runs: what must hold when a program is over, its faults have stopped and its references are gone.
+
+``judged`` runs a body in a driver, heals the world, lets it settle, and looks into the tables of all that survived. A body
+may keep nothing; what it returns must be plain values. ``outcome_of`` turns a ``get`` into something that can be compared:
+the value, or the name of a typed error. Anything else that a ``get`` raises fails the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import minray
+from minray.common.ids import short
+from minray.common.resources import CPU
+from minray.exceptions import RayError
+from minray.raylet.log_monitor import TASK_NAME_MARK
+from minray.simulation import FaultPlan, SimCluster
+from minray.simulation.trace import OUTPUT
+
+T = TypeVar("T")
+
+SETTLE_S = 150.0
+"""Longer than any death takes to be noticed: a node that says nothing is declared dead after a minute."""
+LIMIT_S = 1500.0
+kept: dict[str, Any] = {}
+"""What tasks keep beyond their ends: a module's globals are shared by all simulated processes. Emptied by its users."""
+
+
+def outcome_of(ref: Any, timeout: float | None = None) -> Any:
+    """The value of a reference, or the name of its error."""
+    try:
+        return minray.get(ref, timeout=timeout)
+    except RayError as error:
+        return type(error).__name__
+
+
+def drive(
+    cluster: SimCluster,
+    body: Callable[[], T],
+    strike: Callable[[SimCluster], None] | None = None,
+    settle_s: float = SETTLE_S,
+    driver_node: str = "head",
+) -> T:
+    """Run ``body`` in a driver while ``strike`` does things to the cluster; judge what is left, then end the driver."""
+    results: list[T] = []
+    verdict_is_in = False
+
+    def program() -> None:
+        results.append(body())
+        while not verdict_is_in:
+            time.sleep(1)
+
+    name = f"driver/{len(cluster.cores)}"
+    driver = cluster.start_driver(program, name, driver_node)
+    if strike is not None:
+        strike(cluster)
+    cluster.wait_until(lambda: bool(results) or driver.done(), LIMIT_S)
+    if driver.done():
+        driver.result()
+    cluster.settle(settle_s)
+    problems = leftovers(cluster)
+    verdict_is_in = True
+    assert not problems, "\n".join(problems)
+    cluster.wait_for(driver)
+    cluster.settle()
+    cluster.raise_failures()
+    problems = leftovers(cluster)
+    assert not problems, "after the driver's end:\n" + "\n".join(problems)
+    return results[0]
+
+
+def judged(
+    body: Callable[[], T],
+    strike: Callable[[SimCluster], None] | None = None,
+    *,
+    nodes: Sequence[dict[str, Any]] | int = 2,
+    seed: int = 0,
+    faults: FaultPlan | None = None,
+    settle_s: float = SETTLE_S,
+    driver_node: str = "head",
+    **options: Any,
+) -> tuple[T, SimCluster]:
+    """The whole life of a cluster; the body's result and what remains of the cluster (its trace)."""
+    described = [{"num_cpus": 2}] * nodes if isinstance(nodes, int) else nodes
+    with SimCluster(described, seed, faults, show_output=False, **options) as cluster:
+        result = drive(cluster, body, strike, settle_s, driver_node)
+    return result, cluster
+
+
+def printed(cluster: SimCluster) -> list[str]:
+    """Every line that a task has printed, in order: how often its body has run."""
+    lines = [
+        event.details[1] for event in cluster.trace.events if event.kind == OUTPUT and event.process.startswith("worker/")
+    ]
+    return [line for line in lines if not line.startswith(TASK_NAME_MARK)]
+
+
+def leftovers(cluster: SimCluster) -> list[str]:
+    """What a healthy, idle cluster without references would not have; one line each."""
+    alive = {process.name for process in cluster.world.loop.processes if process.alive}
+    problems: list[str] = []
+    for name, core in cluster.cores.items():
+        if name in alive:
+            problems += [f"{name}: {problem}" for problem in core_leftovers(core)]
+    for name, raylet in cluster.raylets.items():
+        if f"raylet/{name}" in alive:
+            problems += [f"raylet/{name}: {problem}" for problem in raylet_leftovers(raylet)]
+    return problems
+
+
+def core_leftovers(core: Any) -> list[str]:
+    """The tables of one core worker."""
+    tables = {
+        "references": core.references._references,
+        "stored objects": core.store.objects,
+        "waiters": core.store._waiters,
+        "tasks": core.tasks.tasks,
+        "leased workers": core.submitter.leased_workers(),
+        "lease requests": [request for key in core.submitter._keys.values() for request in key.requests],
+        "questions to owners": [*core.futures._asking, *core.futures._probing],
+        "borrowings on their way": core.borrowing._registering,
+        "tasks waiting here": core.receiver._waiting,
+        "answers on their way": core.receiver._answering,
+        "unanswered tasks": [task for task in core.receiver._tasks.values() if task.reply is None],
+        "queued tasks": [task for key in core.submitter._keys.values() for task in key.queue],
+    }
+    return [f"{len(table)} {name}: {_listing(table)}" for name, table in tables.items() if table]
+
+
+def _listing(table: Any) -> str:
+    items = list(table.items() if isinstance(table, dict) else table)[:3]
+    text = "; ".join(f"{short(item[0])} {item[1]}" if isinstance(item, tuple) else str(item) for item in items)
+    return text[:600]
+
+
+def raylet_leftovers(raylet: Any) -> list[str]:
+    """Leases and resources of one node."""
+    broker = raylet._broker
+    problems = []
+    if broker.entries:
+        problems.append(f"{len(broker.entries)} leases: {[entry.owner.endpoint for entry in broker.entries.values()][:3]}")
+    if broker.local.leases or broker.local.queued() or broker.cluster.waiting():
+        problems.append("leases in its machines")
+    if broker.local.available != broker.local.total:
+        problems.append(f"available {broker.local.available}, total {broker.local.total}")
+    return problems
+
+
+class Account:
+    """Adds up what the leases of each node hold, ten thousand times a (virtual) second, for two minutes (G99, S1)."""
+
+    PERIOD_S = 0.000_1
+    MOST_LOOKS = 20_000
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.problems: list[str] = []
+        self.looks = 0
+        self._cluster = cluster
+        self._look()
+
+    def _look(self) -> None:
+        self.looks += 1
+        for name, raylet in self._cluster.raylets.items():
+            broker: Any = raylet._broker
+            local = broker.local
+            in_use: Counter[str] = Counter()
+            for lease in local.leases.values():
+                lent = lease.blocked
+                in_use.update({key: n for key, n in lease.request.resources.items() if not (lent and key == CPU)})
+            for key, total in local.total.items():
+                if local.available[key] != total - in_use[key]:
+                    self.problems.append(f"{name}: {local.available[key]} of {total} {key} free, {in_use[key]} in use")
+            if min(local.available.values()) < 0 and not self._has_unblocked(name):
+                self.problems.append(f"{name}: {local.available}")
+        if self.looks < self.MOST_LOOKS and len(self.problems) < 5:
+            self._cluster.world.loop.world.call_later(self.PERIOD_S, self._look)
+
+    def _has_unblocked(self, name: str) -> bool:
+        """Whether a worker of this node has ever been blocked: then CPUs that it took back may be missing for a while."""
+        return any(
+            f"raylet/{name}" == event.details[1]
+            for event in self._cluster.trace.events
+            if "NotifyWorkerBlocked" in event.details
+        )

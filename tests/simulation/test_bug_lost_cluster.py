@@ -1,0 +1,42 @@
+"""When a driver's raylet died, tasks that depend on each other were failed twice, and the driver's loop broke.
+
+Failing the first task failed the second, whose argument it was; then the second was failed once more, which no state
+table allows. Answers that came later, from workers of other nodes, did the same.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import minray
+from minray.simulation import FaultPlan, SimCluster
+from tests.simulation.judge import outcome_of
+
+
+@minray.remote(scheduling_strategy="SPREAD")
+def step(value: int) -> int:
+    time.sleep(0.1)
+    return value + 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bug_every_task_ends_once_when_the_cluster_is_lost(seed: int) -> None:
+    def program() -> list[Any]:
+        refs = [step.remote(i) for i in range(4)]
+        for _ in range(3):
+            refs += [step.remote(ref) for ref in refs[-4:]]
+        outcomes = [outcome_of(ref) for ref in refs]
+        time.sleep(5)  # Workers of other nodes answer now.
+        return outcomes
+
+    plan = FaultPlan({"orphan": 1.0, "delay": 0.2, "preempt": 0.1})
+    with SimCluster([{"num_cpus": 2}] * 2, seed, plan, show_output=False) as cluster:
+        driver = cluster.start_driver(program)
+        cluster.world.loop.world.call_later(0.05 + 0.05 * seed, cluster.kill, "raylet/head")
+        outcomes = cluster.wait_for(driver)
+    lost = ("LocalRayletDiedError", "RayTaskError(LocalRayletDiedError)")
+    assert all(outcome in (i % 4 + i // 4 + 1, *lost) for i, outcome in enumerate(outcomes))
+    assert outcomes[-1] in lost

@@ -1,0 +1,103 @@
+"""The oracle: answers depend on seed and key alone, within rates and budgets; and the trace that shows what they did."""
+
+from __future__ import annotations
+
+import pytest
+
+from minray.simulation.faults import LOUD, QUIET, FaultPlan, Oracle
+from minray.simulation.loop import SimLoop
+from minray.simulation.trace import FAULT, LOG, RECEIVE, SEND, STATE, Trace, first_difference
+
+KEYS = [("delay", "a>b", "Ping", ordinal) for ordinal in range(2000)]
+
+
+def active(seed: int, plan: FaultPlan, overrides: dict[tuple[object, ...], int] | None = None) -> Oracle:
+    oracle = Oracle(seed, plan, overrides)
+    oracle.active = True
+    return oracle
+
+
+def test_answers_depend_on_the_key_and_not_on_what_was_asked_before() -> None:
+    forwards, backwards = (active(1, FaultPlan({"delay": 0.1})) for _ in range(2))
+    answers = [forwards.choose(key, 5) for key in KEYS]
+    assert [backwards.choose(key, 5) for key in reversed(KEYS)] == answers[::-1]
+    assert set(answers) == {0, 1, 2, 3, 4}
+    assert 120 < sum(map(bool, answers)) < 280
+    assert answers != [active(2, FaultPlan({"delay": 0.1})).choose(key, 5) for key in KEYS]
+
+
+def test_what_the_plan_does_not_name_never_happens() -> None:
+    oracle = active(1, FaultPlan({"delay": 1.0}))
+    assert oracle.wants("delay") and not oracle.wants("crash")
+    assert all(oracle.choose(("crash", *key), 2) == 0 for key in KEYS)
+    assert all(oracle.choose(key, 5) for key in KEYS)
+
+
+def test_loud_faults_share_a_budget() -> None:
+    oracle = active(1, FaultPlan({"crash": 0.5, "reset": 0.5}, budget=3))
+    assert sum(bool(oracle.choose((kind, i), 3)) for i in range(100) for kind in ("crash", "reset")) == 3
+
+
+def test_nothing_happens_before_the_start_and_after_the_healing() -> None:
+    oracle = Oracle(1, FaultPlan({"delay": 1.0}))
+    assert oracle.choose(KEYS[0], 5) == 0
+    oracle.active = True
+    assert oracle.choose(KEYS[0], 5) != 0
+    oracle.heal()
+    assert oracle.choose(KEYS[0], 5) == 0
+
+
+def test_overrides_are_all_that_happens() -> None:
+    drawn = active(1, FaultPlan({"delay": 0.1}))
+    answers = [drawn.choose(key, 5) for key in KEYS]
+    replayed = active(99, FaultPlan({"delay": 1.0}), dict(drawn.answers))
+    assert [replayed.choose(key, 5) for key in KEYS] == answers
+    assert replayed.answers == drawn.answers
+
+
+def test_swarms_differ() -> None:
+    plans = [FaultPlan.swarm(seed) for seed in range(30)]
+    assert len({tuple(sorted(plan.rates.items())) for plan in plans}) == 30
+    assert {kind for plan in plans for kind, rate in plan.rates.items() if rate} == set(QUIET + LOUD)
+    assert {plan.budget for plan in plans} == {1, 2}
+
+
+def test_entropy_has_any_length_and_below_is_uniform() -> None:
+    oracle = Oracle(1)
+    assert [len(oracle.bytes(("k",), count)) for count in (0, 1, 16, 64, 65, 1000)] == [0, 1, 16, 64, 65, 1000]
+    counts = [[oracle.below(("k", i), 4) for i in range(1000)].count(value) for value in range(4)]
+    assert all(180 < count < 320 for count in counts)
+
+
+@pytest.fixture
+def trace() -> Trace:
+    loop = SimLoop()
+    loop.close()
+    return Trace(loop)
+
+
+def test_a_story_shows_the_faults_and_the_latest_events(trace: Trace) -> None:
+    trace.add("a", FAULT, "crash", "before step 1 of x")
+    for number in range(100):
+        trace.add("a", SEND, "Ping", "b")
+        trace.add("b", RECEIVE, "Ping", "a")
+        trace.recorder("b")("task", f"key{number}", "", "NEW")
+    rows = trace.story(rows=10).splitlines()
+    assert len(rows) == 12 and rows[0].split() == ["seconds", "a", "b"]
+    assert rows[1].endswith("!! crash before step 1 of x")
+    assert rows[-2].endswith("task key99: new -> NEW")
+    assert rows[-1] == "(291 of 301 events are not shown)"
+
+
+def test_traces_are_equal_exactly_if_their_events_are(trace: Trace) -> None:
+    loop = SimLoop()
+    loop.close()
+    other = Trace(loop)
+    for each in (trace, other):
+        each.add("a", STATE, "task", "k", "", "NEW")
+    other.add("a", LOG, "only words")
+    assert trace.digest() == other.digest()
+    assert first_difference(trace, other).startswith("event 1, in one run only: ")
+    trace.add("a", STATE, "task", "k", "NEW", "DONE")
+    assert trace.digest() != other.digest()
+    assert first_difference(trace, other).startswith("event 1: ")

@@ -1,0 +1,125 @@
+"""G19, G40, G43, G47, G48: cancelled tasks end, whatever breaks meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import minray
+from minray.simulation import FaultPlan, SimCluster
+from tests.simulation.interference import break_channels, kill_sender, replay_requests
+from tests.simulation.judge import judged, outcome_of, printed
+
+SEEDS = range(3)
+LEASES = ["RequestWorkerLease", "RequestWorkerLease reply", "CancelWorkerLease", "ReturnWorkerLease"]
+CANCELLED = ("TaskCancelledError", "WorkerCrashedError")
+
+
+@minray.remote
+def rest(number: int, seconds: float) -> int:
+    print(f"rest {number}")
+    time.sleep(seconds)
+    return number
+
+
+@minray.remote
+def cancel_for(refs: list[Any]) -> None:
+    for _ in range(2):
+        minray.cancel(refs[0])
+
+
+@minray.remote
+def family(depth: int) -> Any:
+    print(f"family {depth}")
+    return minray.get(family.remote(depth - 1)) if depth else time.sleep(1000)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g40_a_task_that_is_cancelled_before_it_starts_never_starts(seed: int) -> None:
+    def body() -> list[Any]:
+        busy = [rest.remote(i, 5) for i in range(4)]
+        time.sleep(1)
+        queued = [rest.remote(i, 5) for i in range(4, 8)]
+        time.sleep(0.1 * seed)
+        for ref in queued[::-1]:
+            minray.cancel(ref)
+        return [outcome_of(ref) for ref in busy + queued]
+
+    result, cluster = judged(body, lambda cluster: break_channels(cluster, LEASES, budget=4), seed=seed)
+    assert result == [0, 1, 2, 3, *["TaskCancelledError"] * 4]
+    assert sorted(printed(cluster)) == [f"rest {i}" for i in range(4)]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_g43_cancelling_a_finished_task_changes_nothing(force: bool) -> None:
+    def body() -> int:
+        ref = rest.remote(1, 0)
+        minray.wait([ref])
+        minray.cancel(ref, force=force)
+        time.sleep(5)
+        value: int = minray.get(ref)
+        return value
+
+    assert judged(body)[0] == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g47_a_borrower_may_cancel_and_twice(seed: int) -> None:
+    def body() -> list[Any]:
+        ref = rest.remote(1, 1000)
+        time.sleep(0.5)
+        canceller = cancel_for.remote([ref])
+        return [outcome_of(ref), outcome_of(canceller)]
+
+    words = ["CancelObject", "CancelObject reply", "CancelTask", "CancelTask reply"]
+    result, cluster = judged(body, lambda cluster: break_channels(cluster, words, budget=3), seed=seed)
+    assert result == ["TaskCancelledError", None]
+    assert printed(cluster).count("rest 1") == 1, "a cancelled task is not tried again"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_g48_every_cancelled_reference_resolves(seed: int) -> None:
+    """Cancellations at all times of their tasks' lives, with workers that crash and requests that come twice."""
+
+    def body() -> list[Any]:
+        refs = [rest.options(max_retries=i % 3 - 1).remote(i, 0.05 * i) for i in range(8)]
+        for i, ref in enumerate(refs):
+            time.sleep(0.004 * (seed % 4))
+            minray.cancel(ref, force=i % 2 == 0)
+        return [outcome_of(ref) for ref in refs]
+
+    plan = FaultPlan({"crash": 0.01, "delay": 0.2, "preempt": 0.1}, budget=2)
+    result, _ = judged(body, replay_requests, seed=seed, faults=plan)
+    assert all(outcome in (i, *CANCELLED) for i, outcome in enumerate(result))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g48_a_pushed_task_resolves_when_its_worker_dies_of_the_cancellation(seed: int) -> None:
+    """Ray #24359: the worker is gone before it can say that the task was cancelled."""
+
+    def body() -> Any:
+        ref = rest.options(max_retries=-1).remote(1, 1000)
+        time.sleep(1)
+        minray.cancel(ref)
+        return outcome_of(ref)
+
+    result, cluster = judged(body, lambda cluster: kill_sender(cluster, "CancelTask reply", 1), seed=seed)
+    assert result == "TaskCancelledError"
+    assert printed(cluster).count("rest 1") == 1
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_g46_children_are_cancelled_too(seed: int, force: bool) -> None:
+    def body() -> Any:
+        ref = family.remote(2)
+        time.sleep(3)
+        minray.cancel(ref, force=force, recursive=True)
+        return outcome_of(ref)
+
+    def strike(cluster: SimCluster) -> None:
+        break_channels(cluster, ["CancelTask", "CancelTask reply"], budget=2)
+
+    assert judged(body, strike, seed=seed)[0] in CANCELLED

@@ -1,0 +1,141 @@
+"""G108 to G111: nodes that end, a gcs that is gone for a while or for good, drivers that die."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import minray
+from minray.simulation import FaultPlan, SimCluster
+from tests.simulation.interference import break_channels
+from tests.simulation.judge import judged, leftovers, outcome_of
+
+
+@minray.remote(max_retries=-1)
+def work(number: int, seconds: float = 0.5) -> int:
+    time.sleep(seconds)
+    return number
+
+
+def steps() -> list[Any]:
+    values = []
+    for step in range(10):
+        values += [outcome_of(ref) for ref in [work.remote(10 * step + i) for i in range(3)]]
+    return values
+
+
+EXPECTED = [10 * step + i for step in range(10) for i in range(3)]
+
+
+def restart_gcs(cluster: SimCluster, after_s: float, pause_s: float) -> None:
+    world = cluster.world.loop.world
+    world.call_later(after_s, cluster.kill, "gcs")
+    world.call_later(after_s + pause_s, cluster.start_gcs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_g110_work_goes_on_while_the_gcs_is_restarted_with_its_storage(seed: int) -> None:
+    plan = FaultPlan({"delay": 0.1, "unsynced": 0.5, "crash_prefix": 0.5})
+    result, _ = judged(
+        steps, lambda cluster: restart_gcs(cluster, 0.3 + 0.7 * seed, 20), seed=seed, nodes=3, faults=plan, storage="gcs.db"
+    )
+    assert result == EXPECTED
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_g110_a_restarted_gcs_learns_of_the_nodes_and_deaths_that_it_missed(seed: int) -> None:
+    def strike(cluster: SimCluster) -> None:
+        restart_gcs(cluster, 1, 10)
+        cluster.world.loop.world.call_later(3 + seed, cluster.world.lose_node, "n1")
+        cluster.world.loop.world.call_later(5, cluster.add_node, "n9")
+
+    def body() -> list[Any]:
+        result = steps()
+        time.sleep(120)
+        return [*result, sorted((node["NodeName"], node["Alive"]) for node in minray.nodes())]
+
+    result, _ = judged(body, strike, seed=seed, nodes=3, storage="gcs.db")
+    assert result == [*EXPECTED, [("head", True), ("n1", False), ("n2", True), ("n9", True)]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_g110_every_request_to_the_gcs_may_be_answered_into_the_void(seed: int) -> None:
+    words = ["KvPut", "KvGet", "GetJob", "Poll", "ReportResources", "ReportWorkerDeath", "RegisterNode"]
+
+    def strike(cluster: SimCluster) -> None:
+        break_channels(cluster, [*words, *[f"{word} reply" for word in words]], budget=20, one_in=3)
+
+    plan = FaultPlan({"crash": 0.01}, budget=2)
+    assert judged(steps, strike, seed=seed, faults=plan)[0] == EXPECTED
+
+
+def test_g110_without_storage_the_end_of_the_gcs_is_the_end_of_the_cluster() -> None:
+    def program() -> list[Any]:
+        return [outcome_of(ref) for ref in [work.remote(i, 1000) for i in range(3)]]
+
+    with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
+        cluster.world.loop.world.call_later(5, cluster.kill, "gcs")
+        assert cluster.run(program) == ["LocalRayletDiedError"] * 3
+        cluster.settle()
+        assert not any(raylet.alive for name, raylet in cluster.processes.items() if name.startswith("raylet/"))
+        assert not cluster.workers()
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_g111_a_raylet_that_cannot_reach_the_gcs_for_a_minute_ends(node: str) -> None:
+    def strike(cluster: SimCluster) -> None:
+        cluster.world.loop.world.call_later(2, cluster.world.wire.cut, node, "head", 300)
+
+    def body() -> list[Any]:
+        result = steps()
+        time.sleep(150)
+        return result
+
+    result, cluster = judged(body, strike, nodes=3)
+    assert result == EXPECTED
+    assert not cluster.processes[f"raylet/{node}"].alive and not cluster.workers(node)
+    assert "not reached for 60 s" in cluster.raylets[node].reason
+
+
+@pytest.mark.parametrize("with_its_node", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_g108_what_a_dead_driver_had_is_free_again(seed: int, with_its_node: bool) -> None:
+    """It has leases on all nodes, and tasks that wait; a lost node tells nobody that its driver is dead."""
+    with SimCluster([{"num_cpus": 2}] * 2, seed, show_output=False) as cluster:
+        cluster.start_driver(lambda: minray.get([work.remote(i, 1000) for i in range(10)]), "driver/x", "n1")
+        survivor = cluster.start_driver(lambda: [outcome_of(work.remote(i, 1)) for i in range(3)], "driver/y")
+        kill = cluster.world.lose_node if with_its_node else cluster.kill
+        cluster.world.loop.world.call_later(0.02 * 10**seed, kill, "n1" if with_its_node else "driver/x")
+        assert cluster.wait_for(survivor) == [0, 1, 2]
+        cluster.settle(100)
+        assert leftovers(cluster) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_g108_a_raylet_that_dies_takes_its_workers_along(seed: int) -> None:
+    """Its orphans live on for up to a second, and may answer meanwhile."""
+    plan = FaultPlan({"orphan": 1.0, "delay": 0.1})
+
+    def strike(cluster: SimCluster) -> None:
+        cluster.world.loop.world.call_later(0.7 + 0.3 * seed, cluster.kill, "raylet/n1")
+
+    result, cluster = judged(steps, strike, seed=seed, faults=plan)
+    assert result == EXPECTED and not cluster.workers("n1")
+
+
+@minray.remote(max_retries=0, resources={"parent": 1})
+def parent() -> int:
+    return sum(minray.get([work.options(resources={"child": 1}).remote(i, 1000) for i in range(2)]))
+
+
+def test_g108_the_leases_of_workers_on_a_lost_node_end() -> None:
+    """The lost node was the owner of leases elsewhere, and its job goes on."""
+    nodes: list[dict[str, Any]] = [{"num_cpus": 2, "resources": {"child": 2}}, {"num_cpus": 1, "resources": {"parent": 1}}]
+
+    def strike(cluster: SimCluster) -> None:
+        cluster.wait_until(lambda: len(cluster.raylets["head"]._broker.entries) == 2)
+        cluster.world.lose_node("n1")
+
+    assert judged(lambda: outcome_of(parent.remote()), strike, nodes=nodes)[0] == "NodeDiedError"

@@ -1,0 +1,110 @@
+"""G16, G17, G22: what becomes of tasks whose workers and nodes die, on simulated clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import minray
+from minray.simulation import FaultPlan, SimCluster
+from tests.simulation.interference import break_channels, kill_sender
+from tests.simulation.judge import judged, outcome_of, printed
+
+SEEDS = range(3)
+
+
+@minray.remote(max_retries=2)
+def work(number: int) -> int:
+    print(f"work {number}")
+    time.sleep(0.2)
+    return number * number
+
+
+@minray.remote
+def crash() -> None:
+    print("crash")
+    os._exit(3)
+
+
+@minray.remote(max_retries=0, resources={"there": 1})
+def stay() -> None:
+    time.sleep(1000)
+
+
+def lose(node: str, kill: Callable[[SimCluster], None]) -> Callable[[SimCluster], None]:
+    """Do it a second after the node's first worker is leased."""
+
+    def strike(cluster: SimCluster) -> None:
+        cluster.wait_until(lambda: bool(cluster.raylets[node]._broker.entries))
+        cluster.world.loop.run_until_complete(asyncio.sleep(1))
+        kill(cluster)
+
+    return strike
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g16_a_task_whose_worker_dies_runs_again(seed: int) -> None:
+    plan = FaultPlan({"crash": 0.02, "delay": 0.1, "crash_prefix": 0.5}, budget=2)
+    results, cluster = judged(lambda: [outcome_of(work.remote(i)) for i in range(6)], seed=seed, faults=plan)
+    assert results == [i * i for i in range(6)], "two crashes can use up no task's two retries"
+    assert max(Counter(printed(cluster)).values()) <= 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g16_no_task_runs_more_often_than_it_may(seed: int) -> None:
+    plan = FaultPlan({"crash": 0.2, "crash_prefix": 0.5}, budget=10)
+    results, cluster = judged(
+        lambda: [outcome_of(ref) for ref in [work.remote(i) for i in range(6)]], seed=seed, faults=plan
+    )
+    assert all(result in (i * i, "WorkerCrashedError") for i, result in enumerate(results))
+    assert max(Counter(printed(cluster)).values()) <= 3
+
+
+@pytest.mark.parametrize("max_retries", [0, 1, 3])
+def test_g17_after_the_last_attempt_the_error_names_the_worker(max_retries: int) -> None:
+    task = crash.options(max_retries=max_retries)
+    result, cluster = judged(lambda: outcome_of(task.remote()), seed=max_retries, nodes=1)
+    assert result == "WorkerCrashedError"
+    assert printed(cluster).count("crash") == max_retries + 1
+
+
+@pytest.mark.parametrize("kill", [lambda cluster: cluster.world.lose_node("n1"), lambda cluster: cluster.kill("raylet/n1")])
+def test_g17_g108_a_dead_node_is_named_too(kill: Callable[[SimCluster], None]) -> None:
+    nodes: list[dict[str, Any]] = [{"num_cpus": 1}, {"num_cpus": 1, "resources": {"there": 1}}]
+    result, cluster = judged(lambda: outcome_of(stay.remote()), lose("n1", kill), nodes=nodes)
+    assert result == "NodeDiedError"
+    assert not cluster.workers("n1"), "a dead raylet is a dead node: its workers die"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g22_a_worker_that_dies_before_it_answers_has_run_for_nothing(seed: int) -> None:
+    result, cluster = judged(
+        lambda: outcome_of(work.remote(5)), lambda cluster: kill_sender(cluster, "PushTask reply", 1, 2), seed=seed
+    )
+    assert result == 25
+    assert printed(cluster).count("work 5") == 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g22_an_answer_that_is_lost_with_its_channel_is_given_again_and_not_worked_for_again(seed: int) -> None:
+    def strike(cluster: SimCluster) -> None:
+        break_channels(cluster, ["PushTask", "PushTask reply"], budget=4)
+
+    refs = lambda: [outcome_of(ref) for ref in [work.options(max_retries=0).remote(i) for i in range(5)]]  # noqa: E731
+    results, cluster = judged(refs, strike, seed=seed)
+    assert results == [i * i for i in range(5)]
+    assert sorted(printed(cluster)) == sorted(f"work {i}" for i in range(5))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g109_work_goes_on_when_a_node_dies(seed: int) -> None:
+    plan = FaultPlan({"node_loss": 0.02}, budget=1, targets=("raylet/n", "worker/"))
+    task = work.options(max_retries=-1)
+    results, _ = judged(lambda: minray.get([task.remote(i) for i in range(12)]), nodes=3, seed=seed, faults=plan)
+    assert results == [i * i for i in range(12)]
