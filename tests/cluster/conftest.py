@@ -1,0 +1,34 @@
+"""A command line to run, in a directory of sessions of its own; whatever it has begun ends with the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from minray.platform.session import live_sessions
+from tests.cluster.command_line import CommandLine
+from tests.helpers import wait_for_condition
+
+
+@pytest.fixture
+def minray_command(monkeypatch: pytest.MonkeyPatch) -> Generator[CommandLine, None, None]:
+    root = Path(os.environ["MINRAY_TMPDIR"], "c")
+    root.mkdir(parents=True, mode=0o700, exist_ok=True)
+    monkeypatch.setenv("MINRAY_TMPDIR", str(root))
+    for name in ("MINRAY_ADDRESS", "RAY_ADDRESS", "MINRAY_TOKEN", "RAY_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    command = CommandLine(root)
+    try:
+        yield command
+    finally:
+        for zygote_pid in live_sessions(str(root)).values():
+            os.kill(zygote_pid, signal.SIGTERM)
+        wait_for_condition(lambda: not live_sessions(str(root)))
+        for head in root.glob("head_*"):
+            shutil.rmtree(head)
+        command.wait_until_nothing_is_left()

@@ -1,0 +1,332 @@
+"""``minray start``, ``status`` and ``stop``: clusters that outlive the program that began them, over TCP with the token."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import minray
+from minray import cluster_client
+from minray.cli import main
+from minray.discovery import find_nodes
+from tests.cluster.command_line import CommandLine, lines_with
+from tests.cluster.programs import hold, where
+from tests.helpers import wait_for_condition
+
+NO_TOKEN = "0" * 64
+
+
+def status() -> str:
+    """What ``minray status`` says, run in this process."""
+    done = CliRunner().invoke(main, ["status"])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.fixture
+def connected(minray_command: CommandLine) -> Generator[CommandLine, None, None]:
+    """Disconnects this process at the end."""
+    yield minray_command
+    minray.shutdown()
+
+
+# --- What works ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_is_started_joined_used_looked_at_and_stopped(connected: CommandLine, tmp_path: Path) -> None:
+    said = connected("start", "--head", "--num-cpus=1", "--node-name=first")
+    head = find_nodes()[0]
+    assert f"minray start --address={head.gcs_address} --token-file=FILE" in said
+    assert f"{head.session_dir}/token" in said
+    assert Path(head.session_dir, "token").read_text().strip() not in said
+    description = ['--resources={"disk": 2}', '--labels={"zone": "b"}', "--node-ip-address=127.0.0.2"]
+    other = connected.join(head, "--node-name=second", *description)
+    assert other.gcs_endpoint == f"tcp:{head.gcs_address}"
+
+    minray.init()
+    assert {node["NodeName"]: node["Labels"] for node in minray.nodes()} == {"first": {}, "second": {"zone": "b"}}
+    gate = tmp_path / "gate"
+    holding = hold.options(resources={"disk": 2}).remote(str(gate))
+    waiting = where.options(resources={"disk": 1}).remote()
+    rare = where.options(resources={"rare": 3}).remote()
+
+    wait_for_condition(lambda: lines_with(status(), "rare: 3", "1") and lines_with(status(), "disk: 1", "1"))
+    assert f"Cluster {head.gcs_address}; nodes alive: 2, dead: 0" in status()
+    seen = status()
+    assert lines_with(seen, head.node_id[:8], "first", "alive", "0 of 1", "head")
+    assert lines_with(seen, other.node_id[:8], "second", "127.0.0.2", "alive", "1 of 1")
+    assert lines_with(seen, "disk", "2", "2")
+    assert lines_with(seen, "leased", "second", minray.get_runtime_context().get_job_id())
+    gate.touch()
+    assert minray.get([holding, waiting]) == [None, other.node_id]
+    del rare
+    minray.shutdown()
+
+    assert connected("stop") == "Stopped 2 nodes.\n"
+    connected.wait_until_nothing_is_left()
+    assert connected("stop") == "No node was running.\n"
+
+
+def test_a_node_that_leaves_says_so_and_status_shows_it(minray_command: CommandLine) -> None:
+    head = minray_command.start_head()
+    other = minray_command.join(head)
+    cluster_client.end_gracefully(other, bytes.fromhex(Path(other.session_dir, "token").read_text()), "enough")
+    assert lines_with(status(), other.node_id[:8], "dead", "asked to shut down: enough")
+    wait_for_condition(lambda: [file.node_id for file in find_nodes()] == [head.node_id])
+
+
+def test_a_cluster_is_stopped_by_force(minray_command: CommandLine) -> None:
+    minray_command.join(minray_command.start_head())
+    assert minray_command("stop", "--force") == "Stopped 2 nodes.\n"
+    minray_command.wait_until_nothing_is_left()
+
+
+def test_stop_leaves_the_clusters_of_programs_alone(connected: CommandLine) -> None:
+    minray.init("local", num_cpus=1)
+    assert connected("stop") == "No node was running.\n"
+    assert minray.get(where.remote(), timeout=10) == minray.nodes()[0]["NodeID"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_blocking_start_ends_its_node_when_it_is_asked_to(minray_command: CommandLine, number: signal.Signals) -> None:
+    with minray_command.popen("start", "--head", "--num-cpus=1", "--block") as process:
+        assert process.stdout is not None
+        wait_for_condition(lambda: "To look at it" in process.stdout.readline())
+        process.send_signal(number)
+        assert process.wait(10) == 0
+    minray_command.wait_until_nothing_is_left()
+
+
+def test_a_blocking_start_ends_with_its_node(minray_command: CommandLine) -> None:
+    with minray_command.popen("start", "--head", "--num-cpus=1", "--block", "--storage=") as process:
+        wait_for_condition(find_nodes)
+        os.kill(minray_command.pids(find_nodes()[0])["gcs"], signal.SIGKILL)
+        out, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert "The node has ended" in err
+    minray_command.wait_until_nothing_is_left()
+
+
+def test_the_token_comes_from_a_file_or_the_environment(
+    minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    token = "ab" * 32
+    (tmp_path / "token").write_text(token)
+    monkeypatch.setenv("RAY_TOKEN", token)
+    head = minray_command.start_head()
+    assert Path(head.session_dir, "token").read_text().strip() == token
+    assert stat.S_IMODE(Path(head.session_dir, "token").stat().st_mode) == 0o600
+    monkeypatch.delenv("RAY_TOKEN")
+
+    # As on another machine: nothing is known of the head.
+    elsewhere = minray_command.root / "e"
+    monkeypatch.setenv("MINRAY_TMPDIR", str(elsewhere))
+    refused = minray_command.run("start", f"--address={head.gcs_address}")
+    assert refused.returncode == 1 and "is not known here" in refused.stderr
+    minray_command("start", f"--address={head.gcs_address}", f"--token-file={tmp_path}/token", "--num-cpus=1")
+    assert "nodes alive: 2" in minray_command("status", f"--address={head.gcs_address}")
+    monkeypatch.setenv("MINRAY_TOKEN", token)
+    monkeypatch.setenv("RAY_ADDRESS", head.gcs_address)
+    assert "nodes alive: 2" in minray_command("status")
+    minray.init()
+    assert len(minray.nodes()) == 2
+    minray.shutdown()
+    minray_command("stop")
+
+
+def test_settings_of_the_environment_become_the_clusters(connected: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_get_warning_s", "3.5")
+    head = connected.start_head('--system-config={"task_retry_delay_ms": 7}')
+    monkeypatch.delenv("RAY_get_warning_s")
+    other = connected.join(head)
+    for file in (head, other):
+        assert (file.system_config.get_warning_s, file.system_config.task_retry_delay_ms) == (3.5, 7)
+
+
+def test_the_version_is_shown() -> None:
+    assert minray.__version__ in CliRunner().invoke(main, ["--version"]).output
+
+
+# --- What goes wrong: within seconds, in one line, and without leaving anything behind ------------------------------------
+
+
+def fails(minray_command: CommandLine, *arguments: str) -> str:
+    """Run it in this process; returns what it complained about."""
+    began = time.monotonic()
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code in (1, 2), done.output
+    assert time.monotonic() - began < 8
+    assert minray_command.left() == []
+    return done.output
+
+
+def test_a_port_in_use(minray_command: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert f"127.0.0.1:{port}: Address already in use" in fails(minray_command, "start", "--head", f"--port={port}")
+
+
+def test_a_second_head_at_the_same_port(minray_command: CommandLine) -> None:
+    head = minray_command.start_head()
+    port = head.gcs_address.rpartition(":")[2]
+    refused = minray_command.run("start", "--head", f"--port={port}")
+    assert refused.returncode == 1
+    assert refused.stderr == f"Error: tcp:127.0.0.1:{port}: Address already in use\n"
+    assert "nodes alive: 1" in status()
+
+
+def test_an_address_that_is_not_of_this_machine(minray_command: CommandLine) -> None:
+    assert "192.0.2.1" in fails(minray_command, "start", "--head", "--node-ip-address=192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["start"], "give either --head or --address"),
+        (["start", "--head", "--address=h:1"], "give either --head or --address"),
+        (["start", "--address=h:1", "--storage=x"], "are for the head"),
+        (["start", "--address=nonsense"], "'nonsense' is not an address"),
+        (["start", "--head", "--node-ip-address=0.0.0.0"], "is nowhere in particular"),
+        (["start", "--head", "--resources=[1]"], "is not a JSON object"),
+        (["start", "--head", "--resources={"], "is not JSON"),
+        (["start", "--head", '--resources={"CPU": 1}'], "has an argument of its own"),
+        (["start", "--head", '--resources={"a": "b"}'], "must be a number"),
+        (["start", "--head", "--num-gpus=1.5"], "must be a whole number"),
+        (["start", "--head", '--system-config={"no_such": 1}'], "has no entry 'no_such'"),
+        (["status"], "no running cluster was found on this machine"),
+        (["status", "--address=127.0.0.1:1"], "is not known here"),
+    ],
+)
+def test_arguments_that_make_no_sense(minray_command: CommandLine, arguments: list[str], complaint: str) -> None:
+    assert complaint in fails(minray_command, *arguments)
+
+
+@pytest.mark.parametrize("command", ["start", "status"])
+def test_nobody_at_the_address(minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("MINRAY_TOKEN", NO_TOKEN)
+    said = fails(minray_command, command, "--address=127.0.0.1:1")
+    assert "the cluster at 127.0.0.1:1 cannot be reached" in said
+    assert "Connection refused" in said
+
+
+def test_a_host_that_does_not_exist(minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINRAY_TOKEN", NO_TOKEN)
+    monkeypatch.setattr(cluster_client, "TIMEOUT_S", 0.2)
+    assert "the cluster at no.such.invalid:1 c" in fails(minray_command, "start", "--address=no.such.invalid:1")
+
+
+def test_a_listener_that_is_silent(minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINRAY_TOKEN", NO_TOKEN)
+    monkeypatch.setattr(cluster_client, "TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert f"the cluster at {address} does not answer" in fails(minray_command, "start", f"--address={address}")
+
+
+def test_a_listener_that_is_no_minray(minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINRAY_TOKEN", NO_TOKEN)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with minray_command.popen("start", f"--address={address}") as process:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                out, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert ("does not answer" if os.environ.get("MINRAY_TRANSPORT") == "grpc" else "not a minray peer") in err
+    assert minray_command.left() == []
+
+
+@pytest.mark.parametrize("command", ["start", "status"])
+def test_a_wrong_token(minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    head = minray_command.start_head()
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / "e"))
+    monkeypatch.setenv("MINRAY_TOKEN", NO_TOKEN)
+    began = time.monotonic()
+    refused = minray_command.run(command, f"--address={head.gcs_address}")
+    assert refused.returncode == 1
+    assert "does not know its cluster token" in refused.stderr
+    assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(None, "No such file"), (b"\xff\xfe", "is not a cluster token"), (b"abc", "is not a cluster token")],
+)
+def test_an_unreadable_token(minray_command: CommandLine, tmp_path: Path, content: bytes | None, complaint: str) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    for where_to in ("--head", "--address=127.0.0.1:1"):
+        assert complaint in fails(minray_command, "start", where_to, f"--token-file={path}")
+
+
+def test_a_directory_too_long_for_sockets(minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / ("x" * 80)))
+    assert "is too long for unix sockets" in fails(minray_command, "start", "--head")
+
+
+def test_a_directory_that_others_may_write(
+    minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    monkeypatch.setenv("MINRAY_TMPDIR", str(tmp_path / "shared"))
+    assert "others may write to" in fails(minray_command, "start", "--head")
+    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o1777
+
+
+def test_a_storage_that_is_none(minray_command: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("Dear reader, " * 100)
+    refused = minray_command.run("start", "--head", f"--storage={tmp_path}/letter")
+    assert refused.returncode == 1
+    assert "the gcs could not be started" in refused.stderr and "letter" in refused.stderr
+    assert minray_command.left() == []
+
+
+# --- Drivers that want to join --------------------------------------------------------------------------------------------
+
+
+def test_a_driver_joins_by_any_name_of_the_cluster(connected: CommandLine) -> None:
+    head = connected.start_head()
+    port = head.gcs_address.rpartition(":")[2]
+    for name in ("auto", head.gcs_address, f"localhost:{port}", head.gcs_endpoint, head.session_dir, None):
+        with minray.init(name) as context:
+            assert context["node_id"] == head.node_id
+    with pytest.raises(ValueError, match="are for starting"):
+        minray.init(num_cpus=2)
+
+
+def test_a_driver_that_finds_no_cluster(minray_command: CommandLine) -> None:
+    with pytest.raises(ConnectionError, match="no running cluster was found"):
+        minray.init("auto")
+    with pytest.raises(ConnectionError, match=r"minray start --address=127.0.0.1:1$"):
+        minray.init("127.0.0.1:1")
+    with pytest.raises(ValueError, match="Ray Client"):
+        minray.init("ray://127.0.0.1:1")
+
+
+def test_a_driver_never_joins_a_foreign_cluster(connected: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = connected.start_head()
+    monkeypatch.setenv("MINRAY_TMPDIR", str(connected.root / "e"))
+    for name in ("auto", head.gcs_address, head.session_dir):
+        with pytest.raises(ConnectionError):
+            minray.init(name)
+    monkeypatch.setenv("MINRAY_TMPDIR", str(connected.root))
+    Path(head.session_dir, "token").write_text(NO_TOKEN)
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match="does not know its cluster token"):
+        minray.init("auto")
+    assert time.monotonic() - began < 3
+    assert not minray.is_initialized()
+    Path(head.session_dir, "token").unlink()
+    with pytest.raises(ConnectionError, match=r"cannot read the cluster's token .*No such file"):
+        minray.init("auto")

@@ -1,0 +1,108 @@
+"""``Cluster``: several raylets on this machine as separate nodes, begun and ended one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+import minray
+from minray.cluster_utils import Cluster
+from minray.exceptions import GetTimeoutError
+from tests.cluster.programs import states, where
+from tests.helpers import wait_for_condition
+
+
+@pytest.fixture(params=["", "127.0.0.1"], ids=["unix", "tcp"])
+def cluster(request: pytest.FixtureRequest) -> Generator[Cluster, None, None]:
+    """A head with one CPU, connected to; over unix sockets and over TCP."""
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1, "tcp_host": request.param})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+@pytest.fixture
+def head() -> Generator[Cluster, None, None]:
+    """The same over unix sockets only."""
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def test_nodes_are_counted_without_a_driver(ray_start_cluster: Cluster) -> None:
+    with pytest.raises(RuntimeError, match="no head yet"):
+        ray_start_cluster.wait_for_nodes()
+    head = ray_start_cluster.add_node(num_cpus=1)
+    other = ray_start_cluster.add_node(num_cpus=2, resources={"a": 1}, labels={"zone": "b"}, node_name="other")
+    ray_start_cluster.wait_for_nodes(timeout=5)
+    ray_start_cluster.wait_for_node(other, timeout=5)
+    assert not minray.is_initialized()
+    assert ray_start_cluster.list_all_nodes() == [head, other]
+    assert head.is_head() and not other.is_head()
+    assert len({head.node_id, other.node_id, head.session_dir, other.session_dir}) == 4
+
+    minray.init(address=ray_start_cluster.address)
+    found = {node["NodeID"]: node for node in minray.nodes()}
+    assert found[other.node_id]["NodeName"] == "other"
+    assert found[other.node_id]["Labels"] == {"zone": "b"}
+    assert found[other.node_id]["Resources"]["a"] == 1
+    assert [found[node.node_id]["IsHead"] for node in (head, other)] == [True, False]
+    assert minray.cluster_resources()["CPU"] == 3
+
+
+def test_waiting_for_nodes_ends_in_time(ray_start_cluster: Cluster) -> None:
+    ray_start_cluster.add_node()
+    node = ray_start_cluster.add_node()
+    ray_start_cluster.remove_node(node)
+    with pytest.raises(TimeoutError):
+        ray_start_cluster.wait_for_node(node, timeout=0.1)
+    with pytest.raises(ValueError, match="is not a node of this cluster"):
+        ray_start_cluster.remove_node(node)
+
+
+def test_what_belongs_to_the_head_is_refused_for_others(ray_start_cluster: Cluster) -> None:
+    ray_start_cluster.add_node()
+    with pytest.raises(ValueError, match="belong to the head"):
+        ray_start_cluster.add_node(_system_config={"get_warning_s": 1.0})
+    with pytest.raises(ValueError, match="has an argument of its own"):
+        ray_start_cluster.add_node(resources={"CPU": 1})
+    assert len(ray_start_cluster.list_all_nodes()) == 1
+
+
+def test_a_removed_node_is_dead_at_once_and_says_why(head: Cluster) -> None:
+    node = head.add_node(num_cpus=1)
+    assert states() == {head.head_node.node_id: True, node.node_id: True}
+    head.remove_node(node)
+    dead = next(info for info in minray.nodes() if info["NodeID"] == node.node_id)
+    assert not dead["Alive"]
+    assert dead["DeathReason"] == "asked to shut down: the node was removed"
+    assert node.live_processes() == {}
+    head.wait_for_nodes(timeout=5)
+
+
+def test_clusters_follow_each_other_in_one_process() -> None:
+    for _ in range(2):
+        cluster = Cluster(initialize_head=True, connect=True)
+        assert minray.get(where.remote()) == cluster.head_node.node_id
+        cluster.shutdown()
+        assert not minray.is_initialized()
+
+
+def test_g100_a_task_that_no_node_can_hold_waits_for_one(cluster: Cluster) -> None:
+    waiting = [where.options(resources={"rare": 1}).remote() for _ in range(3)]
+    with pytest.raises(GetTimeoutError):
+        minray.get(waiting[0], timeout=0.1)
+    wait_for_condition(lambda: "no node has rare" in minray.why(waiting[0]))
+    node = cluster.add_node(num_cpus=1, resources={"rare": 1})
+    assert minray.get(waiting, timeout=10) == [node.node_id] * 3
+
+
+def test_g100_a_task_too_large_for_every_node_waits_for_one(head: Cluster) -> None:
+    waiting = where.options(num_cpus=4).remote()
+    wait_for_condition(lambda: "the most that a node has is {CPU: 1}" in minray.why(waiting))
+    node = head.add_node(num_cpus=4)
+    assert minray.get(waiting, timeout=10) == node.node_id

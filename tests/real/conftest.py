@@ -1,0 +1,69 @@
+"""A cluster of one node for a whole module of tests, which must be at rest after each of them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minray
+from tests.helpers import wait_for_condition
+from tests.real.support import Files, core
+
+CPUS = 2
+
+
+@pytest.fixture(scope="module")
+def node(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """What ``init`` returned. A module may have ``INIT``, arguments of its own."""
+    arguments = {"num_cpus": CPUS, **getattr(request.module, "INIT", {})}
+    context = minray.init(**arguments)
+    try:
+        yield context
+        if not request.session.testsfailed:
+            wait_for_condition(all_resources_are_free, message="all resources are free at the end of the module")
+    finally:
+        minray.shutdown()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Files]:
+    """Signals and journals; what still waits when the test ends is let go."""
+    made = Files(tmp_path)
+    yield made
+    made.set_all()
+
+
+@pytest.fixture
+def cluster(node: Any, files: Files) -> Iterator[Any]:
+    """The module's cluster; after the test this driver must own, hold and await nothing that it did not before."""
+    before = set(left_in_driver())
+    yield node
+    files.set_all()
+    gc.collect()
+    with suppress(AssertionError):
+        wait_for_condition(lambda: before.issuperset(left_in_driver()), timeout_s=5)
+    if left := set(left_in_driver()) - before:
+        pytest.fail("left in the driver:\n" + "\n".join(sorted(left)), pytrace=False)
+
+
+def left_in_driver() -> list[str]:
+    """What the driver's tables have that a fresh driver's have not; pinned references are never freed."""
+    driver: Any = core()
+    pinned = {object_id for object_id, reference in driver.references.items() if reference.pinned}
+    return [
+        *(f"task {task.prepared.template.name}" for task in list(driver.tasks.tasks.values())),
+        *(f"reference {key.hex()}" for key, _ in driver.references.items() if key not in pinned),
+        *(f"object {key.hex()}" for key in list(driver.store.objects) if key not in pinned),
+        *(f"waiter of {key.hex()}" for key in list(driver.store._waiters)),
+        *(["open requests for objects"] if driver.futures.open_requests() else []),
+    ]
+
+
+def all_resources_are_free() -> bool:
+    available, total = minray.available_resources(), minray.cluster_resources()
+    return all(available.get(name) == amount for name, amount in total.items())

@@ -1,0 +1,445 @@
+"""Programs that use a cluster: how they begin and end, several at once, Ctrl-C, forks, notebooks (G57, G47)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import minray as ray
+from tests.helpers import wait_for_condition
+from tests.real.conftest import all_resources_are_free
+from tests.real.support import Files, echo, hold, run_driver, start_driver
+
+JOIN = "ray.init(address=sys.argv[1], logging_level='ERROR')\n"
+
+
+def program(text: str) -> str:
+    """One that joins the cluster named by its first argument."""
+    return JOIN + text
+
+
+def left_of(session: str) -> set[str]:
+    """What is in the session's directory; logs stay if they say something."""
+    return set(os.listdir(session)) if os.path.exists(session) else set()
+
+
+# --- beginning and ending
+
+
+@pytest.mark.usefixtures("shutdown_only")
+def test_init_and_shutdown_may_be_repeated() -> None:
+    assert not ray.is_initialized()
+    for _ in range(3):
+        context = ray.init(num_cpus=1)
+        assert ray.is_initialized() and ray.get(echo.remote(1)) == 1
+        session = Path(context["session_dir"])
+        ray.shutdown()
+        ray.shutdown()
+        assert not ray.is_initialized()
+        assert left_of(str(session)) <= {"logs"}
+
+
+@pytest.mark.usefixtures("shutdown_only")
+def test_init_twice_is_an_error_unless_it_may_be_ignored() -> None:
+    first = ray.init(num_cpus=1)
+    with pytest.raises(RuntimeError, match="ignore_reinit_error"):
+        ray.init(num_cpus=1)
+    assert ray.init(num_cpus=4, ignore_reinit_error=True).address_info == first.address_info
+    assert ray.cluster_resources()["CPU"] == 1
+
+
+@pytest.mark.usefixtures("shutdown_only")
+def test_a_task_is_connected_already_and_cannot_disconnect() -> None:
+    @ray.remote
+    def work() -> Any:
+        with pytest.raises(RuntimeError, match="connected already"):
+            ray.init()
+        address = ray.init(ignore_reinit_error=True)["node_id"]
+        ray.shutdown()
+        return address, ray.is_initialized(), ray.get(echo.remote("still here")), ray.get_runtime_context().get_node_id()
+
+    ray.init(num_cpus=1)
+    node_id = ray.get_runtime_context().get_node_id()
+    assert ray.get([work.remote(), work.remote()]) == [(node_id, True, "still here", node_id)] * 2
+
+
+@pytest.mark.usefixtures("shutdown_only")
+def test_the_first_call_starts_a_cluster() -> None:
+    assert ray.get(ray.put(1)) == 1 and ray.is_initialized()
+
+
+def test_init_is_a_context_manager_and_a_mapping() -> None:
+    with ray.init(num_cpus=1, namespace="n") as context:
+        assert context["node_id"] == ray.get_runtime_context().get_node_id()
+        assert set(context.address_info) >= {"address", "node_ip_address", "session_dir", "gcs_address"}
+        assert ray.get_runtime_context().namespace == "n"
+    assert not ray.is_initialized()
+    with pytest.raises(KeyError), ray.init(num_cpus=1):
+        raise KeyError("leaves the cluster behind")
+    assert not ray.is_initialized()
+
+
+@pytest.mark.usefixtures("shutdown_only")
+def test_references_of_an_ended_cluster_are_useless_but_harmless() -> None:
+    ray.init(num_cpus=1)
+    old, function = ray.put("old"), echo.options(name="kept")
+    ray.shutdown()
+    ray.init(num_cpus=1)
+    assert ray.get(function.remote(1)) == 1
+    with pytest.raises(Exception, match="died|lost|owner|cluster"):
+        ray.get(old, timeout=10)
+    del old
+
+
+@pytest.mark.usefixtures("shutdown_only")
+def test_a_thread_that_waits_during_shutdown_is_released(files: Files) -> None:
+    ray.init(num_cpus=1)
+    started, outcome = files.signal("started"), []
+
+    def wait() -> None:
+        try:
+            outcome.append(ray.get(hold.remote(started, files.signal("never"))))
+        except BaseException as error:
+            outcome.append(type(error).__name__)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    started.wait()
+    ray.shutdown()
+    thread.join(10)
+    assert not thread.is_alive() and outcome
+
+
+def test_a_driver_that_is_killed_leaves_nothing() -> None:
+    driver = start_driver(
+        """
+        context = ray.init(num_cpus=2, logging_level="ERROR")
+        @ray.remote
+        def f():
+            import time
+            time.sleep(1000)
+        refs = [f.remote() for _ in range(5)]
+        print(context["session_dir"], flush=True)
+        ray.get(refs)
+        """
+    )
+    assert driver.stdout is not None and driver.stderr is not None
+    session = driver.stdout.readline().strip()
+    family = psutil.Process(driver.pid).children(recursive=True)
+    assert len(family) >= 4
+    driver.kill()
+    driver.communicate()
+    wait_for_condition(lambda: not any(process.is_running() for process in family), message="all processes are gone")
+    wait_for_condition(lambda: left_of(session) <= {"logs"})
+
+
+@pytest.mark.parametrize("end", ["sys.exit(3)", "raise SystemExit(3)", "import os; ray.shutdown(); os._exit(3)"])
+def test_a_drivers_exit_status_is_its_own(end: str) -> None:
+    done = run_driver(f"ray.init(num_cpus=1, logging_level='ERROR')\nray.get(ray.put(1))\n{end}")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+# --- several drivers
+
+
+@pytest.mark.usefixtures("cluster")
+class TestSeveralDrivers:
+    def test_drivers_share_a_cluster(self, node: Any) -> None:
+        text = program(
+            """
+@ray.remote
+def f(x):
+    return x * 2
+assert ray.get([f.remote(x) for x in range(300)]) == [x * 2 for x in range(300)]
+print(ray.get_runtime_context().get_job_id(), ray.get_runtime_context().get_node_id())
+"""
+        )
+        drivers = [start_driver(text, node["session_dir"]) for _ in range(3)]
+        assert ray.get([echo.remote(number) for number in range(300)]) == list(range(300))
+        outputs = [driver.communicate(timeout=60) for driver in drivers]
+        assert [driver.returncode for driver in drivers] == [0, 0, 0], outputs
+        jobs, nodes = zip(*(output.split() for output, _ in outputs), strict=True)
+        assert len({*jobs, ray.get_runtime_context().get_job_id()}) == 4
+        assert set(nodes) == {ray.get_runtime_context().get_node_id()}
+        wait_for_condition(all_resources_are_free)
+
+    def test_a_driver_that_joins_cannot_bring_resources(self, node: Any) -> None:
+        done = run_driver("ray.init(address=sys.argv[1], num_cpus=3)", node["session_dir"])
+        assert done.returncode == 1 and "ValueError" in done.stderr and "num_cpus" in done.stderr
+
+    def test_jobs_do_not_see_each_others_workers(self, node: Any, files: Files) -> None:
+        text = program(
+            """
+import os
+@ray.remote
+def pid():
+    return os.getpid()
+print(*set(ray.get([pid.remote() for _ in range(20)])))
+"""
+        )
+
+        @ray.remote
+        def pid() -> int:
+            return os.getpid()
+
+        ours = set(ray.get([pid.remote() for _ in range(20)]))
+        first, second = (set(map(int, run_driver(text, node["session_dir"]).stdout.split())) for _ in range(2))
+        assert first and second and not ours & first and not ours & second and not first & second
+        wait_for_condition(lambda: not any(psutil.pid_exists(one) for one in first | second))
+
+    def test_a_busy_driver_does_not_starve_another(self, node: Any) -> None:
+        @ray.remote
+        def work() -> None:
+            sum(range(30_000))
+
+        other = start_driver(
+            program("f = ray.remote(lambda: 1)\nassert ray.get([f.remote() for _ in range(4)]) == [1] * 4"),
+            node["session_dir"],
+        )
+        refs = [work.remote() for _ in range(300)]
+        while other.poll() is None:
+            _, refs = ray.wait(refs, num_returns=100)
+            refs += [work.remote() for _ in range(100)]
+        assert (other.returncode, other.communicate()) == (0, ("", ""))
+        ray.get(refs)
+
+    @pytest.mark.parametrize("how", ["end", "kill"])
+    def test_what_a_driver_leaves_behind_is_cleaned_up(self, node: Any, files: Files, how: str) -> None:
+        started = files.signal("started")
+        text = program(
+            """
+import os, signal, time
+path = sys.argv[2]
+@ray.remote(num_cpus=2)
+def run_on():
+    open(path, "w").close()
+    time.sleep(1000)
+reference, waiting = run_on.remote(), run_on.remote()
+while not os.path.exists(path):
+    assert ray.wait([reference], timeout=0.01) == ([], [reference])
+if sys.argv[3] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+        )
+        done = run_driver(text, node["session_dir"], started.path, how)
+        assert done.returncode == (0 if how == "end" else -signal.SIGKILL)
+        assert ray.get(echo.options(num_cpus=2).remote("free again"), timeout=30) == "free again"
+
+    def test_the_cluster_goes_with_the_driver_that_started_it(self, node: Any) -> None:
+        """The others are told."""
+        host = start_driver(
+            """
+            context = ray.init(num_cpus=1, logging_level="ERROR")
+            print(context["session_dir"], flush=True)
+            sys.stdin.read()
+            """
+        )
+        assert host.stdout is not None
+        session = host.stdout.readline().strip()
+        guest = start_driver(
+            program(
+                """
+f = ray.remote(lambda: __import__("time").sleep(1000))
+print("ready", flush=True)
+try:
+    ray.get(f.remote())
+except ray.exceptions.RayError as error:
+    print(type(error).__name__)
+"""
+            ),
+            session,
+        )
+        assert guest.stdout is not None and guest.stdout.readline() == "ready\n"
+        host.kill()
+        host.communicate()
+        output, _ = guest.communicate(timeout=30)
+        assert guest.returncode == 0 and output.strip().endswith("DiedError")
+
+
+# --- interrupts, forks, loops
+
+
+CTRL_C = """
+import os, signal, threading
+ray.init(num_cpus=2, logging_level="ERROR")
+@ray.remote
+def wait_for(path):
+    import time
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return "done"
+@ray.remote
+def f(x):
+    return x
+path = sys.argv[1]
+ray.get(f.remote(0))
+for number in range(20):
+    slow = wait_for.remote(path + "never")
+    threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        if number % 2:
+            ray.get(slow)
+        else:
+            while True:
+                ray.get([f.remote(x) for x in range(20)])
+        print("not interrupted")
+    except KeyboardInterrupt:
+        pass
+    ray.cancel(slow)
+    assert ray.get([f.remote(x) for x in range(20)], timeout=30) == list(range(20)), number
+print("usable")
+"""
+
+
+def test_ctrl_c_interrupts_get_and_leaves_the_cluster_usable(tmp_path: Path) -> None:
+    done = run_driver(CTRL_C, str(tmp_path / "file"))
+    assert (done.stdout, done.returncode) == ("usable\n", 0), done.stderr
+
+
+ON_A_TERMINAL = """
+ray.init(num_cpus=1, logging_level="ERROR")
+@ray.remote
+def f(x):
+    return x
+@ray.remote
+def forever():
+    import time
+    while True:
+        time.sleep(0.01)
+assert ray.get(f.remote(1)) == 1
+slow = forever.remote()
+try:
+    print("ready", flush=True)
+    ray.get(slow)
+except KeyboardInterrupt:
+    print("interrupted")
+ray.cancel(slow)
+print("still", ray.get(f.remote(1)))
+"""
+
+
+def test_ctrl_c_on_the_terminal_interrupts_the_driver_alone() -> None:
+    """A terminal sends SIGINT to all processes of its group."""
+    driver = start_driver(ON_A_TERMINAL, start_new_session=True)
+    assert driver.stdout is not None and driver.stdout.readline() == "ready\n"
+    os.killpg(driver.pid, signal.SIGINT)
+    output, errors = driver.communicate(timeout=30)
+    assert (output, driver.returncode) == ("interrupted\nstill 1\n", 0), errors
+
+
+FORKS = pytest.mark.skipif(os.environ.get("MINRAY_TRANSPORT") == "grpc", reason="gRPC does not survive a fork")
+FORK = """
+import os
+context = ray.init(num_cpus=1, logging_level="ERROR")
+reference = ray.put("parent's")
+child = os.fork()
+if child == 0:
+    try:
+        ray.get(reference)
+    except RuntimeError as error:
+        print("child:", "forked" in str(error), flush=True)
+    if sys.argv[1] == "joins":
+        ray.init(address=context["session_dir"], logging_level="ERROR")
+        print("child:", ray.get(ray.put("own")), flush=True)
+    sys.exit(0)
+os.waitpid(child, 0)
+print("parent:", ray.get(reference), ray.get(ray.remote(lambda: "works").remote()))
+"""
+
+
+@FORKS
+def test_a_forked_driver_is_told_to_connect_by_itself() -> None:
+    done = run_driver(FORK, "stays")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["child: True", "parent: parent's works"]
+
+
+@FORKS
+def test_a_forked_driver_may_connect_by_itself() -> None:
+    done = run_driver(FORK, "joins")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["child: True", "child: own", "parent: parent's works"]
+
+
+@FORKS
+def test_multiprocessing_beside_a_driver() -> None:
+    done = run_driver(
+        """
+        import multiprocessing
+        def double(x):
+            return 2 * x
+        ray.init(num_cpus=1, logging_level="ERROR")
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map(double, range(5)) == [0, 2, 4, 6, 8]
+        assert ray.get(ray.put(1)) == 1
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_a_running_loop_as_in_a_notebook() -> None:
+    done = run_driver(
+        """
+        import asyncio
+        async def cell():
+            ray.init(num_cpus=1, logging_level="ERROR")
+            @ray.remote
+            def f(x):
+                return x
+            assert ray.get(f.remote(1)) == 1
+            assert await f.remote(2) == 2
+            assert ray.wait([f.remote(3)])[1] == []
+            ray.shutdown()
+        asyncio.run(cell())
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_init_in_another_thread_than_the_main_one() -> None:
+    done = run_driver(
+        """
+        import threading
+        def work():
+            ray.init(num_cpus=1, logging_level="ERROR")
+            assert ray.get(ray.remote(lambda: 1).remote()) == 1
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert ray.get(ray.remote(lambda: 2).remote()) == 2
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_drivers_signal_handlers_are_its_own() -> None:
+    done = run_driver(
+        """
+        import signal
+        before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
+        ray.init(num_cpus=1, logging_level="ERROR")
+        assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_driver_may_use_subprocesses_of_its_own() -> None:
+    done = run_driver(
+        """
+        import subprocess
+        ray.init(num_cpus=1, logging_level="ERROR")
+        child = subprocess.Popen(["true"])
+        assert ray.get(ray.put(1)) == 1
+        assert child.wait() == 0 and subprocess.run(["false"]).returncode == 1
+        f = ray.remote(lambda: subprocess.run(["echo", "hello"], capture_output=True, text=True).stdout)
+        assert ray.get(f.remote()) == "hello\\n"
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,231 @@
+"""Options of remote functions, the errors they make, and what a task may know of itself."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+import minray as ray
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tests.real.support import Files, echo, hold
+
+pytestmark = pytest.mark.usefixtures("cluster")
+INIT = {"num_gpus": 2, "resources": {"token": 3}, "namespace": "here", "labels": {"zone": "a"}}
+
+
+@ray.remote
+def assigned() -> dict[str, float]:
+    return dict(ray.get_runtime_context().get_assigned_resources())
+
+
+# --- errors
+
+
+@pytest.mark.parametrize("name", ["num_cpu", "lifetime", "concurrency_groups", "anything"])
+def test_an_unknown_option_is_a_value_error(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        ray.remote(**{name: 1})
+    with pytest.raises(ValueError, match=name):
+        echo.options(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"num_cpus": "1"}, TypeError),
+        ({"num_cpus": True}, TypeError),
+        ({"num_cpus": -1}, ValueError),
+        ({"num_gpus": 1.5}, ValueError),
+        ({"num_gpus": -1}, ValueError),
+        ({"memory": "1GB"}, TypeError),
+        ({"memory": -1}, ValueError),
+        ({"num_cpus": 0.000001}, ValueError),
+        ({"resources": ["token"]}, TypeError),
+        ({"resources": {"token": "many"}}, TypeError),
+        ({"resources": {"CPU": 1}}, ValueError),
+        ({"resources": {"GPU": 1}}, ValueError),
+        ({"resources": {"token": -1}}, ValueError),
+        ({"num_returns": "two"}, TypeError),
+        ({"num_returns": 1.0}, TypeError),
+        ({"num_returns": -1}, ValueError),
+        ({"max_retries": "many"}, TypeError),
+        ({"max_retries": -2}, ValueError),
+        ({"retry_exceptions": ValueError}, TypeError),
+        ({"retry_exceptions": ["ValueError"]}, TypeError),
+        ({"name": 1}, TypeError),
+        ({"scheduling_strategy": "WHEREVER"}, ValueError),
+        ({"scheduling_strategy": 1}, TypeError),
+        ({"runtime_env": "env"}, TypeError),
+        ({"runtime_env": {"pip": ["x"]}}, ValueError),
+        ({"runtime_env": {"env_vars": {"A": 1}}}, TypeError),
+        ({"runtime_env": {"working_dir": "nowhere/at/all"}}, ValueError),
+        ({"runtime_env": {"py_modules": "path"}}, TypeError),
+    ],
+)
+def test_wrong_options_are_errors_at_once_at_both_places(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ray.remote(**options)
+    with pytest.raises(error):
+        echo.options(**options)
+
+
+def test_max_calls_is_checked_where_it_may_stand() -> None:
+    with pytest.raises(TypeError):
+        ray.remote(max_calls="1")
+    with pytest.raises(ValueError):
+        ray.remote(max_calls=-1)
+
+
+def test_what_is_no_function_cannot_be_remote() -> None:
+    for wrong in (1, "text", None):
+        with pytest.raises(TypeError):
+            ray.remote(wrong)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="without options"):
+        ray.remote()
+    with pytest.raises(TypeError):
+        ray.remote(echo)
+    with pytest.raises(TypeError):
+        ray.remote(len, num_cpus=1)  # type: ignore[call-overload]
+
+
+def test_a_remote_function_cannot_be_called_directly() -> None:
+    with pytest.raises(TypeError, match=r"echo\.remote"):
+        echo(1)
+
+
+# --- their effects
+
+
+def test_options_change_a_copy_only() -> None:
+    two = echo.options(num_returns=2)
+    assert ray.get(two.remote((1, 2))) == [1, 2]
+    assert ray.get(echo.remote((1, 2))) == (1, 2)
+    assert ray.get(two.options(name="again").remote("ab")) == ["a", "b"]
+    assert ray.get(two.options(num_returns=None).remote(3)) == 3
+
+
+def test_a_function_keeps_its_name_documentation_and_signature() -> None:
+    @ray.remote
+    def documented(number: int) -> None:
+        """It is."""
+
+    assert documented.__name__ == "documented" and documented.__doc__ == "It is." and "documented" in repr(documented)
+
+
+@pytest.mark.parametrize(
+    ("options", "resources"),
+    [
+        ({}, {"CPU": 1}),
+        ({"num_cpus": 0}, {}),
+        ({"num_cpus": 0.5, "resources": {"token": 2}}, {"CPU": 0.5, "token": 2}),
+        ({"num_cpus": 0, "num_gpus": 0.5, "memory": 1000}, {"GPU": 0.5, "memory": 1000}),
+        ({"num_cpus": None, "resources": None}, {"CPU": 1}),
+    ],
+)
+def test_a_task_is_given_what_it_asks_for(options: dict[str, Any], resources: dict[str, float]) -> None:
+    assert ray.get(assigned.options(**options).remote()) == resources
+
+
+def test_gpus_are_distinct_while_they_are_held(files: Files) -> None:
+    release = files.signal("release")
+
+    @ray.remote(num_gpus=1, num_cpus=0)
+    def gpus(started: Any) -> Any:
+        started.set()
+        release.wait()
+        return ray.get_gpu_ids(), ray.get_runtime_context().get_accelerator_ids()
+
+    started = [files.signal(f"started {number}") for number in range(2)]
+    refs = [gpus.remote(signal) for signal in started]
+    for signal in started:
+        signal.wait()
+    release.set()
+    (first, names), (second, _) = ray.get(refs)
+    assert sorted(first + second) == [0, 1] and names == {"GPU": [str(first[0])]}
+    assert ray.get_gpu_ids() == []
+
+
+def test_names_and_contexts() -> None:
+    @ray.remote
+    def who() -> Any:
+        context = ray.get_runtime_context()
+        return (
+            context.get_task_name(),
+            context.get_task_id(),
+            context.get_job_id(),
+            context.get_node_id(),
+            context.get_worker_id(),
+            context.namespace,
+        )
+
+    here = ray.get_runtime_context()
+    reference = who.options(name="a name").remote()
+    name, task_id, job_id, node_id, worker_id, namespace = ray.get(reference)
+    assert name == "a name" and task_id == reference.task_id().hex()
+    assert (job_id, node_id, namespace) == (here.get_job_id(), here.get_node_id(), "here")
+    assert worker_id != here.get_worker_id()
+    assert ray.get(who.remote())[0].endswith("who")
+    assert here.get_task_id() is None and here.get_assigned_resources() == {}
+
+
+def test_nodes_and_resources() -> None:
+    (node,) = ray.nodes()
+    assert node["Alive"] and node["NodeID"] == ray.get_runtime_context().get_node_id() and node["Labels"] == {"zone": "a"}
+    total = ray.cluster_resources()
+    assert (total["CPU"], total["GPU"], total["token"]) == (2, 2, 3)
+    assert node["Resources"] == total
+
+
+@pytest.mark.parametrize("strategy", ["DEFAULT", "SPREAD", "hard affinity", "soft affinity", "soft to nowhere"])
+def test_scheduling_strategies_on_a_single_node(strategy: str) -> None:
+    here = ray.get_runtime_context().get_node_id()
+    chosen: Any = {
+        "hard affinity": NodeAffinitySchedulingStrategy(here, soft=False),
+        "soft affinity": NodeAffinitySchedulingStrategy(here, soft=True),
+        "soft to nowhere": NodeAffinitySchedulingStrategy("0" * 32, soft=True),
+    }.get(strategy, strategy)
+    assert ray.get(echo.options(scheduling_strategy=chosen).remote(1)) == 1
+
+
+def test_g102_hard_affinity_to_no_node_fails() -> None:
+    nowhere = NodeAffinitySchedulingStrategy("0" * 32, soft=False)
+    with pytest.raises(ray.exceptions.TaskUnschedulableError):
+        ray.get(echo.options(scheduling_strategy=nowhere).remote(1))
+
+
+def test_options_of_the_decorator_hold_for_tasks_of_tasks(files: Files) -> None:
+    @ray.remote(resources={"token": 1}, num_cpus=0)
+    def child() -> dict[str, float]:
+        return dict(ray.get_runtime_context().get_assigned_resources())
+
+    @ray.remote
+    def parent() -> Any:
+        return ray.get([child.remote(), child.options(resources={"token": 2}).remote()])
+
+    assert ray.get(parent.remote()) == [{"token": 1}, {"token": 2}]
+
+
+def test_the_environment_can_set_the_number_of_retries(monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
+    monkeypatch.setenv("RAY_TASK_MAX_RETRIES", "0")
+    journal = files.journal()
+
+    @ray.remote
+    def die() -> None:
+        journal.note()
+        os._exit(1)
+
+    with pytest.raises(ray.exceptions.WorkerCrashedError):
+        ray.get(die.remote())
+    assert len(journal.lines()) == 1
+
+
+def test_hold_needs_its_tokens(files: Files) -> None:
+    """Resources are taken while a task runs and free when it has ended."""
+    started, release = files.signal("started"), files.signal("release")
+    holder = hold.options(resources={"token": 3}).remote(started, release)
+    started.wait()
+    assert ray.wait([echo.options(resources={"token": 1}).remote(1)], timeout=0.1)[0] == []
+    release.set()
+    assert ray.get([holder, echo.options(resources={"token": 3}).remote(2)]) == [None, 2]

@@ -1,0 +1,220 @@
+"""What workers print, on the driver's terminal (programs as their users run them)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.real.support import run_driver
+
+START = re.compile(r"^minray \S+ started a local cluster with 2 CPUs; session \S+\n$")
+
+
+def lines_of(text: str) -> list[str]:
+    """With process ids replaced."""
+    return re.sub(r"pid=\d+", "pid=N", text).splitlines()
+
+
+def test_a_clean_run_prints_one_line_at_the_start_and_none_at_the_end() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=2)
+        @ray.remote
+        def f(x):
+            return x
+        assert ray.get([f.remote(x) for x in range(100)]) == list(range(100))
+        held = f.remote(1)
+        """
+    )
+    assert done.returncode == 0 and done.stdout == ""
+    assert START.match(done.stderr), done.stderr
+
+
+def test_without_logging_a_clean_run_prints_nothing() -> None:
+    done = run_driver(
+        """
+        with ray.init(num_cpus=1, logging_level="ERROR"):
+            assert ray.get(ray.put(1)) == 1
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_lines_carry_the_tasks_name_and_pid_on_the_same_stream() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        def f(x):
+            print("out", x)
+            print("err", x, file=sys.stderr)
+            sys.stdout.write("in ")
+            sys.stdout.write("parts\\n")
+            import os
+            os.system("echo from a child")
+            os.write(1, b"raw\\n")
+        @ray.remote
+        def g():
+            print("from", "g")
+        ray.get(f.remote(1))
+        ray.get(f.options(name="named\\n  ").remote(2))
+        ray.get(g.remote())
+        """
+    )
+    assert done.returncode == 0
+    out, err = lines_of(done.stdout), lines_of(done.stderr)
+    assert err == ["(f pid=N) err 1", "(named pid=N) err 2"]
+    assert {"(f pid=N) out 1", "(f pid=N) in parts", "(named pid=N) out 2", "(g pid=N) from g"} <= set(out)
+    assert any(line.endswith("from a child") for line in out) and any(line.endswith("raw") for line in out)
+
+
+def test_lines_of_one_worker_come_in_order_and_all_of_them() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        def f():
+            for number in range(3000):
+                print(number)
+        ray.get(f.remote())
+        """
+    )
+    assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == [str(number) for number in range(3000)]
+
+
+def test_what_many_workers_print_alike_is_shown_once_and_counted() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=2, logging_level="ERROR")
+        @ray.remote
+        def f(number):
+            print("a warning")
+            print("number", number)
+        ray.get([f.remote(number) for number in range(10)])
+        """
+    )
+    out = lines_of(done.stdout)
+    assert out.count("(f pid=N) a warning") == 1
+    assert [line for line in out if "repeated" in line] == ["(repeated 9 more times by other workers) a warning"]
+    assert sorted(line for line in out if "number" in line) == [f"(f pid=N) number {number}" for number in range(10)]
+
+
+def test_de_duplication_can_be_switched_off() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR", _system_config={"log_deduplication_window_s": 0})
+        @ray.remote
+        def f():
+            print("again")
+        ray.get([f.remote() for _ in range(5)])
+        """
+    )
+    assert lines_of(done.stdout) == ["(f pid=N) again"] * 5
+
+
+def test_output_need_not_come_to_the_driver() -> None:
+    done = run_driver(
+        """
+        context = ray.init(num_cpus=1, logging_level="ERROR", log_to_driver=False)
+        @ray.remote
+        def f():
+            print("hidden")
+        ray.get(f.remote())
+        sys.stdout.write(context["session_dir"])
+        """
+    )
+    assert "hidden" not in done.stderr and done.stdout.startswith("/") and "hidden" not in done.stdout
+
+
+def test_output_is_kept_in_the_sessions_logs() -> None:
+    done = run_driver(
+        """
+        import pathlib
+        context = ray.init(num_cpus=1, logging_level="ERROR", log_to_driver=False)
+        @ray.remote
+        def f():
+            print("for the record")
+            print("trouble", file=sys.stderr)
+        ray.get(f.remote())
+        ray.shutdown()
+        logs = pathlib.Path(context["session_dir"], "logs")
+        for path in sorted(logs.glob("worker-*")):
+            for line in path.read_text().splitlines():
+                print(path.suffix, line)
+        """
+    )
+    assert done.stdout.splitlines() == [".err trouble", ".out for the record"]
+
+
+def test_the_last_words_of_a_worker_that_dies_are_shown() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote(max_retries=0)
+        def f():
+            import os
+            print("last words", flush=True)
+            os._exit(1)
+        try:
+            ray.get(f.remote())
+        except ray.exceptions.WorkerCrashedError:
+            pass
+        """
+    )
+    assert lines_of(done.stdout) == ["(f pid=N) last words"]
+
+
+@pytest.mark.parametrize("text", ["\\x1e strange", "ü 漢 🙂", "a" * 100_000, "\\udcff"])
+def test_strange_lines_come_through_or_do_no_harm(text: str) -> None:
+    done = run_driver(
+        f"""
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        def f():
+            try:
+                print("{text}")
+            except UnicodeEncodeError:
+                print("not encodable")
+            print("the end")
+        ray.get(f.remote())
+        """
+    )
+    assert done.returncode == 0 and lines_of(done.stdout)[-1] == "(f pid=N) the end"
+
+
+FAILING = """\
+import minray as ray
+
+ray.init(num_cpus=1, logging_level="ERROR")
+
+@ray.remote
+def divide(a, b):
+    return a / b
+
+ray.get(divide.remote(1, 0))
+"""
+
+
+def test_a_driver_that_fails_shows_the_tasks_traceback_and_ends(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(FAILING)
+    done = run_driver("import runpy; runpy.run_path(sys.argv[1], run_name='__main__')", str(script))
+    assert done.returncode == 1
+    assert all(words in done.stderr for words in ("ZeroDivisionError", "task divide failed", "return a / b"))
+
+
+def test_tqdm_and_progress_lines_without_newlines_do_not_disturb() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        def f():
+            for number in range(3):
+                print(f"\\rstep {number}", end="", flush=True)
+            print()
+        ray.get(f.remote())
+        """
+    )
+    assert done.returncode == 0 and "step 2" in done.stdout

@@ -1,0 +1,134 @@
+"""Runtime environments of tasks, and how workers find the driver's modules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minray as ray
+from minray.exceptions import RuntimeEnvSetupError
+from tests.real.support import run_driver
+
+pytestmark = pytest.mark.usefixtures("cluster")
+INIT = {"runtime_env": {"env_vars": {"OF_THE_JOB": "job", "OF_BOTH": "job"}}}
+
+
+@ray.remote
+def variable(*names: str) -> list[str | None]:
+    return [os.environ.get(name) for name in names]
+
+
+def test_variables_of_the_job_reach_every_task() -> None:
+    assert ray.get(variable.remote("OF_THE_JOB", "OF_BOTH")) == ["job", "job"]
+    assert "OF_THE_JOB" not in os.environ
+
+
+def test_a_tasks_variables_are_put_on_top_of_the_jobs() -> None:
+    task = variable.options(runtime_env={"env_vars": {"OF_BOTH": "task", "OF_THE_TASK": "task"}})
+    assert ray.get(task.remote("OF_THE_JOB", "OF_BOTH", "OF_THE_TASK")) == ["job", "task", "task"]
+    assert ray.get(variable.remote("OF_BOTH", "OF_THE_TASK")) == ["job", None]
+
+
+def test_tasks_of_tasks_inherit() -> None:
+    @ray.remote(runtime_env={"env_vars": {"OF_THE_PARENT": "parent"}})
+    def parent() -> Any:
+        child = variable.options(runtime_env={"env_vars": {"OF_THE_CHILD": "child"}})
+        names = ("OF_THE_JOB", "OF_THE_PARENT", "OF_THE_CHILD")
+        return ray.get([variable.remote(*names), child.remote(*names)])
+
+    assert ray.get(parent.remote()) == [["job", "parent", None], ["job", "parent", "child"]]
+
+
+def test_environments_do_not_mix_in_one_worker() -> None:
+    tasks = [variable.options(runtime_env={"env_vars": {"WHO": str(number)}}) for number in range(3)]
+    for _ in range(3):
+        assert ray.get([task.remote("WHO") for task in tasks]) == [["0"], ["1"], ["2"]]
+    assert ray.get(variable.remote("WHO")) == [None]
+
+
+def test_working_dir_and_py_modules(tmp_path: Path) -> None:
+    working, modules = tmp_path / "working", tmp_path / "modules"
+    package = modules / "a_package_of_mine"
+    package.mkdir(parents=True)
+    working.mkdir()
+    (package / "__init__.py").write_text("value = 'from the package'\n")
+    (working / "a_module_of_mine.py").write_text("value = 'from the working directory'\n")
+    (working / "data.txt").write_text("data")
+
+    @ray.remote(runtime_env={"working_dir": str(working), "py_modules": [str(package)]})
+    def look() -> Any:
+        import a_module_of_mine  # type: ignore[import-not-found]
+        import a_package_of_mine  # type: ignore[import-not-found]
+
+        return Path("data.txt").read_text(), a_module_of_mine.value, a_package_of_mine.value
+
+    assert ray.get(look.remote()) == ("data", "from the working directory", "from the package")
+    assert ray.get(directory.remote()) == os.getcwd()
+
+
+@ray.remote
+def directory() -> str:
+    return os.getcwd()
+
+
+def test_a_working_dir_that_is_gone_is_an_error_that_names_it(tmp_path: Path) -> None:
+    working = tmp_path / "gone"
+    working.mkdir()
+    task = directory.options(runtime_env={"working_dir": str(working)})
+    working.rmdir()
+    with pytest.raises(RuntimeEnvSetupError, match="gone"):
+        ray.get(task.remote())
+    assert ray.get(directory.remote()) == os.getcwd()
+
+
+def test_the_context_tells_the_environment() -> None:
+    @ray.remote(runtime_env={"env_vars": {"A": "1"}})
+    def look() -> Any:
+        return ray.get_runtime_context().runtime_env["env_vars"]
+
+    assert ray.get(look.remote()) == {"A": "1", "OF_THE_JOB": "job", "OF_BOTH": "job"}
+
+
+def test_workers_import_the_drivers_modules(tmp_path: Path) -> None:
+    (tmp_path / "my_functions.py").write_text("def double(x):\n    return 2 * x\n\nclass Mine(Exception):\n    pass\n")
+    (tmp_path / "program.py").write_text(
+        "import sys\n"
+        "import minray as ray\n"
+        "from my_functions import Mine, double\n"
+        "ray.init(num_cpus=1, logging_level='ERROR')\n"
+        "@ray.remote\n"
+        "def fail():\n"
+        "    raise Mine(double(2))\n"
+        "print(ray.get(ray.remote(double).remote(4)))\n"
+        "try:\n"
+        "    ray.get(fail.remote())\n"
+        "except Mine as error:\n"
+        "    print(error.args)\n"
+    )
+    text = "import runpy; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[1] + '/program.py', run_name='__main__')"
+    done = run_driver(text, str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "8\n(4,)\n"), done.stderr
+
+
+def test_workers_share_the_drivers_working_directory_and_python(tmp_path: Path) -> None:
+    @ray.remote
+    def look() -> Any:
+        return os.getcwd(), sys.executable, sys.version
+
+    assert ray.get(look.remote()) == (os.getcwd(), sys.executable, sys.version)
+
+
+def test_the_drivers_variables_reach_its_workers() -> None:
+    done = run_driver(
+        """
+        import os
+        ray.init(num_cpus=1, logging_level="ERROR")
+        print(ray.get(ray.remote(lambda: os.environ["OF_THE_DRIVER"]).remote()))
+        """,
+        OF_THE_DRIVER="yes",
+    )
+    assert done.stdout == "yes\n", done.stderr

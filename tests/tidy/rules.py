@@ -1,0 +1,303 @@
+"""The house rules as functions: each takes the root of a checkout and returns its complaints, one line each.
+
+The tables come first; they are the rules, and docs/architecture.md explains them. An exception needs a reason, and one
+that nothing uses any more is a complaint itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+NOUNS = {"common", "protocol", "platform.base", "exceptions", "tracebacks", "object_ref", "serialization"}
+BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
+FRONT_PORCH = {"__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util"}
+ROOTS = {
+    "__init__", "__main__", "cli", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles", "simulation",
+}  # fmt: skip
+EVERYTHING = None
+
+MAY_IMPORT: dict[str, set[str] | None] = {
+    # level 5, the composition roots
+    **dict.fromkeys(ROOTS, EVERYTHING),
+    # level 4, what a user types
+    **dict.fromkeys(
+        ("worker", "remote_function", "task_options", "runtime_context", "util"),
+        FRONT_PORCH | {"core_worker", "serialization", "exceptions", "object_ref", "common"},
+    ),
+    "worker_output": {"core_worker", "protocol"},
+    "_version": set(),
+    # level 3, one room per kind of process; they talk by messages alone, even when they share a process
+    **dict.fromkeys(("gcs", "raylet", "core_worker"), BELOW_PROCESSES),
+    # level 2
+    "object_manager": {"object_store", "rpc", "protocol", "platform.base", "common"},
+    "object_store": {"rpc", "protocol", "platform.base", "common"},
+    "scheduling": {"common"},
+    # level 1
+    "rpc": {"protocol", "platform.base", "common"},
+    # level 0
+    "serialization": {"exceptions", "object_ref", "common"},
+    "object_ref": {"common"},
+    "exceptions": {"common", "tracebacks"},
+    "tracebacks": set(),
+    "protocol": {"common"},
+    "platform.base": {"common"},
+    "common": set(),
+    # the real side of the seam, imported by level 5 only
+    "platform": {"platform.base", "common"},
+}
+"""Room -> the rooms it may import, besides itself. Imports for type checkers count: they are arrows too."""
+
+BANNED = {
+    "open", "os.open", "os.urandom", "os.fork", "random", "secrets", "socket", "subprocess", "threading.Thread",
+    "time.monotonic", "time.perf_counter", "time.sleep", "time.time", "time.time_ns", "uuid",
+}  # fmt: skip
+"""Modules and functions that reach past the seam: outside minray/platform/ nobody uses them."""
+
+EXCEPTIONS = {
+    ("minray/common/ids.py", "os.urandom"): "`from_random` is part of Ray's API for users; protocol code asks its host",
+    ("minray/cli.py", "time.monotonic"): "a command waits for processes, without a loop",
+    ("minray/cli.py", "time.sleep"): "a command waits for processes, without a loop",
+    ("minray/cluster_utils.py", "time.monotonic"): "the caller's thread waits for nodes, as in Ray",
+    ("minray/cluster_utils.py", "time.sleep"): "the caller's thread waits for nodes, as in Ray",
+    ("minray/cluster_client.py", "secrets"): "names an incarnation before there is a platform",
+    ("minray/driver.py", "secrets"): "names an incarnation before there is a platform",
+    ("minray/node.py", "secrets"): "names an incarnation before there is a platform",
+    ("minray/roles.py", "secrets"): "names an incarnation before there is a platform",
+    ("minray/roles.py", "os.open"): "opens the workers' logs, which it hands to the raylet",
+    ("minray/discovery.py", "secrets"): "makes tokens and names of sessions",
+    ("minray/discovery.py", "os.open"): "writes tokens that nobody else may read",
+}
+"""(path, banned name) -> why this file may."""
+
+WITHOUT_COUNTERPART = {"simulation": "Ray has no simulated world"}
+"""Rooms whose headers need no ``Ray:`` line."""
+
+FOR_USERS = {"cluster_utils", "util"}
+"""Rooms whose files users import, so that nothing in minray has to."""
+
+HEADER_LINES = 5
+FILE_CODE_LINES = 450
+FUNCTION_CODE_LINES = 70
+
+NOT_SAID_HERE = ["../" + "shared", "/." + "library", "/work" + "/", "before-" + "stop"]
+"""The repository speaks of itself alone, and of no machine."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file of a checkout."""
+
+    root: Path
+    path: str
+    """Relative to the root, with slashes."""
+
+    @cached_property
+    def text(self) -> str:
+        return (self.root / self.path).read_text()
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
+    def room(self) -> str:
+        parts = self.path.removesuffix(".py").split("/")[1:]
+        if parts[0] == "platform" and parts[1] in ("base", "__init__"):
+            return "platform.base"
+        return parts[0]
+
+    @cached_property
+    def code_lines(self) -> set[int]:
+        """The numbers of the lines that are neither blank nor comment nor docstring."""
+        quiet = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+        lines: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type not in quiet:
+                lines |= set(range(token.start[0], token.end[0] + 1))
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        return lines
+
+    @cached_property
+    def imports(self) -> list[tuple[int, str, str]]:
+        """(line, dotted name, name it is bound to) of every import anywhere in the file; relative ones made absolute."""
+        found = []
+        package = self.module if self.path.endswith("__init__.py") else self.module.rpartition(".")[0]
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found += [(node.lineno, alias.name, alias.asname or alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+                base = ".".join([*above, *([node.module] if node.module else [])])
+                found += [(node.lineno, f"{base}.{alias.name}", alias.asname or alias.name) for alias in node.names]
+        return found
+
+
+def sources(root: Path, folder: str = "minray") -> list[Source]:
+    return [Source(root, path.relative_to(root).as_posix()) for path in sorted((root / folder).rglob("*.py"))]
+
+
+def _imports_of_ours(source: Source, modules: dict[str, Source]) -> Iterator[tuple[int, Source]]:
+    for line, name, _ in source.imports:
+        while name not in modules and "." in name:
+            name = name.rpartition(".")[0]
+        if name in modules and modules[name].path != source.path:
+            yield line, modules[name]
+
+
+def import_arrows(root: Path) -> list[str]:
+    """Rooms import only what the table allows, and every room is in the table."""
+    modules = {source.module: source for source in sources(root)}
+    complaints = []
+    for source in modules.values():
+        if source.room not in MAY_IMPORT:
+            complaints.append(f"{source.path}: the room {source.room} has no line in the table of arrows")
+            continue
+        allowed = MAY_IMPORT[source.room]
+        for line, target in _imports_of_ours(source, modules):
+            if allowed is not EVERYTHING and target.room not in allowed | {source.room}:
+                complaints.append(f"{source.path}:{line}: {source.room} may not import {target.room}")
+    return complaints
+
+
+def banned_calls(root: Path, exceptions: dict[tuple[str, str], str] | None = None) -> list[str]:
+    """The outside world is reached through the seam, but for the exceptions, all of which are needed."""
+    exceptions = EXCEPTIONS if exceptions is None else exceptions
+    complaints, used = [], set()
+    for source in sources(root):
+        if source.path.startswith("minray/platform/"):
+            continue
+        for line, name in _banned_uses(source):
+            used.add((source.path, name))
+            if (source.path, name) not in exceptions:
+                complaints.append(f"{source.path}:{line}: {name}")
+    return complaints + [f"{path}: does not use {name} any more" for path, name in sorted(exceptions.keys() - used)]
+
+
+def _banned_uses(source: Source) -> Iterator[tuple[int, str]]:
+    bound = {}
+    for line, name, alias in source.imports:
+        bound[alias] = name
+        for banned in BANNED:
+            if name == banned or name.startswith(f"{banned}."):
+                yield line, banned
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            used = f"{bound.get(node.value.id, '')}.{node.attr}"
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == "open":
+            used = bound.get("open", "open")
+        else:
+            continue
+        if used in BANNED:
+            yield node.lineno, used
+
+
+def headers(root: Path) -> list[str]:
+    """Every file says what it is before the code, and what it is called in Ray."""
+    complaints = []
+    for source in sources(root):
+        header = ast.get_docstring(source.tree) or ""
+        if source.path.endswith("__init__.py") and not source.code_lines:
+            continue
+        if len(header.splitlines()) < HEADER_LINES:
+            complaints.append(f"{source.path}: a header of at least {HEADER_LINES} lines")
+        if "Ray:" not in header and source.room not in WITHOUT_COUNTERPART:
+            complaints.append(f"{source.path}: the header does not name the counterpart (`Ray: ...`)")
+    return complaints
+
+
+def sizes(root: Path) -> list[str]:
+    """No file and no function grows far beyond its neighbours; explanations are free."""
+    complaints = []
+    for source in sources(root):
+        if len(source.code_lines) > FILE_CODE_LINES:
+            complaints.append(f"{source.path}: {len(source.code_lines)} lines of code")
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = len(source.code_lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
+                if length > FUNCTION_CODE_LINES:
+                    complaints.append(f"{source.path}:{node.lineno}: {node.name} has {length} lines of code")
+    return complaints
+
+
+def dead_files(root: Path) -> list[str]:
+    """Every file is imported by another, or named (as a role or an entry point), or made for users."""
+    modules = {source.module: source for source in sources(root)}
+    alive = {target.path for source in modules.values() for _, target in _imports_of_ours(source, modules)}
+    named = (root / "setup.cfg").read_text() if (root / "setup.cfg").exists() else ""
+    for source in modules.values():
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named += f" {node.value} "
+    return [
+        f"{source.path}: nothing imports it"
+        for source in modules.values()
+        if source.path not in alive
+        and source.room not in FOR_USERS
+        and not source.path.endswith(("__init__.py", "__main__.py"))
+        and not re.search(rf"(?<![\w.]){re.escape(source.module)}(?![\w.])", named)
+    ]
+
+
+def sleeping_tests(root: Path) -> list[str]:
+    """Tests wait for conditions (tests/helpers.py), never for time to pass, unless that time is virtual."""
+    complaints = []
+    for source in sources(root, "tests"):
+        if source.path.startswith(("tests/simulation/", "tests/spec/", "tests/zoo/")):
+            continue
+        bound = {alias: name for _, name, alias in source.imports}
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call):
+                head, _, rest = ast.unparse(node.func).partition(".")
+                called = ".".join(filter(None, [bound.get(head, head), rest]))
+                if called in ("time.sleep", "asyncio.sleep"):
+                    complaints.append(f"{source.path}:{node.lineno}: {called}")
+    return complaints
+
+
+def texts(root: Path) -> Iterator[tuple[str, str]]:
+    """(path, text) of everything that a reader of the repository sees."""
+    folders = [root / name for name in ("minray", "tests", "docs", "examples", "benchmarks", ".ci")]
+    top = [path for path in root.iterdir() if path.is_file() and path.name != ".git"]
+    for path in sorted([*top, *(path for folder in folders for path in folder.rglob("*") if path.is_file())]):
+        if "__pycache__" in path.parts or "_build" in path.parts:
+            continue
+        try:
+            yield path.relative_to(root).as_posix(), path.read_text()
+        except UnicodeDecodeError:
+            continue
+
+
+def unwanted_words(root: Path) -> list[str]:
+    """The repository speaks of itself alone."""
+    return [
+        f"{path}:{number}: {word}"
+        for path, text in texts(root)
+        for number, line in enumerate(text.splitlines(), 1)
+        for word in NOT_SAID_HERE
+        if word in line
+    ]
+
+
+def missing_paths(root: Path) -> list[str]:
+    """Every file that README.md or a page of docs/ mentions is there."""
+    mention = re.compile(r"(?<![\w/.])(?:minray|tests|examples|benchmarks|docs)/[\w/]+\.(?:py|md)\b")
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return [
+        f"{page.relative_to(root)}: {path} does not exist"
+        for page in pages
+        for path in sorted(set(mention.findall(page.read_text())))
+        if not (root / path).exists()
+    ]

@@ -1,0 +1,111 @@
+"""Tidiness is a test: the rules of rules.py hold in this checkout, and each of them can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tidy import rules
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = [
+    rules.import_arrows, rules.banned_calls, rules.headers, rules.sizes, rules.dead_files, rules.sleeping_tests,
+    rules.unwanted_words, rules.missing_paths,
+]  # fmt: skip
+HEADER = '"""What it is.\n\nRay: src/ray/x.h\n\nRule.\nRule.\n"""\n'
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_checkout_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
+    complaints = rule(ROOT)
+    assert not complaints, f"{rule.__doc__}\n" + "\n".join(complaints)
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(rules.sources(ROOT)) > 10
+    assert all(reason for reason in [*rules.EXCEPTIONS.values(), *rules.WITHOUT_COUNTERPART.values()])
+
+
+def plant(root: Path, files: dict[str, str]) -> Path:
+    """A small checkout with the given files, and a README that mentions nothing."""
+    for path, text in {"README.md": "", **files}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("minray/gcs/server.py", "from minray.raylet import raylet"),
+        ("minray/gcs/server.py", "import minray.raylet.raylet"),
+        ("minray/gcs/server.py", "from ..raylet.raylet import Raylet"),
+        ("minray/common/ids.py", "def f():\n    from minray import raylet"),
+        ("minray/rpc/service.py", "if TYPE_CHECKING:\n    from minray.raylet.raylet import Raylet"),
+        ("minray/raylet/node_manager.py", "from minray.platform import sockets"),
+        ("minray/attic.py", ""),
+    ],
+)
+def test_an_arrow_in_the_wrong_direction_is_seen(tmp_path: Path, path: str, line: str) -> None:
+    files = {"minray/raylet/__init__.py": "", "minray/raylet/raylet.py": "", "minray/platform/sockets.py": ""}
+    assert len(rules.import_arrows(plant(tmp_path, {**files, path: line}))) == 1
+
+
+def test_an_arrow_in_the_right_direction_is_not(tmp_path: Path) -> None:
+    text = "import asyncio\nfrom minray.platform.base import Platform\nfrom . import worker_pool\nimport minray.protocol.gcs"
+    files = {"minray/platform/base.py": "", "minray/raylet/worker_pool.py": "", "minray/protocol/gcs.py": ""}
+    assert rules.import_arrows(plant(tmp_path, {**files, "minray/raylet/raylet.py": text})) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("import time\ntime.time()", "time.time"),
+        ("import time as clock\nwait = clock.sleep", "time.sleep"),
+        ("from time import time", "time.time"),
+        ("import random", "random"),
+        ("from os import urandom", "os.urandom"),
+        ("with open('x') as file: pass", "open"),
+        ("import threading\nthreading.Thread()", "threading.Thread"),
+    ],
+)
+def test_a_call_past_the_seam_is_seen(tmp_path: Path, text: str, name: str) -> None:
+    plant(tmp_path, {"minray/gcs/server.py": text, "minray/platform/disk.py": text})
+    complaints = rules.banned_calls(tmp_path, exceptions={})
+    assert [complaint.rpartition(" ")[2] for complaint in complaints] == [name]
+    assert rules.banned_calls(tmp_path, {("minray/gcs/server.py", name): "because"}) == []
+
+
+def test_an_exception_that_nobody_needs_is_seen(tmp_path: Path) -> None:
+    plant(tmp_path, {"minray/node.py": "import asyncio\nasyncio.sleep(1)"})
+    assert len(rules.banned_calls(tmp_path, {("minray/node.py", "open"): "reads a file"})) == 1
+
+
+def test_a_missing_header_is_seen(tmp_path: Path) -> None:
+    files = {"a.py": HEADER, "b.py": '"""Ray: short."""', "c.py": HEADER.replace("Ray", "Day"), "d/__init__.py": ""}
+    complaints = rules.headers(plant(tmp_path, {f"minray/{name}": text for name, text in files.items()}))
+    assert [complaint.partition(":")[0] for complaint in complaints] == ["minray/b.py", "minray/c.py"]
+
+
+def test_only_code_counts_as_size(tmp_path: Path) -> None:
+    free = HEADER + "# comment\n\n" * 1000 + "def f():\n" + '    """Long.' + "\n" * 100 + '    """\n' + "    return 1\n"
+    assert rules.sizes(plant(tmp_path, {"minray/a.py": free + "x = 1\n" * (rules.FILE_CODE_LINES - 2)})) == []
+    assert len(rules.sizes(plant(tmp_path, {"minray/a.py": free + "x = 1\n" * rules.FILE_CODE_LINES}))) == 1
+    function = "def f():\n" + "    x = 1\n" * rules.FUNCTION_CODE_LINES
+    assert len(rules.sizes(plant(tmp_path, {"minray/a.py": function}))) == 1
+
+
+def test_a_dead_file_is_seen(tmp_path: Path) -> None:
+    files = {"__init__.py": "from minray import used", "used.py": "ROLE = 'minray.role'", "role.py": "", "dead.py": ""}
+    assert rules.dead_files(plant(tmp_path, {f"minray/{name}": text for name, text in files.items()})) == [
+        "minray/dead.py: nothing imports it"
+    ]
+
+
+def test_a_sleep_a_foreign_word_and_a_missing_file_are_seen(tmp_path: Path) -> None:
+    sleep = "from asyncio import sleep as nap\nimport time\nasync def test():\n    await nap(1)\n    time.sleep(1)"
+    assert len(rules.sleeping_tests(plant(tmp_path, {"tests/unit/test_a.py": sleep}))) == 2
+    assert len(rules.unwanted_words(plant(tmp_path, {"docs/index.md": f"see {rules.NOT_SAID_HERE[0]}/x"}))) == 1
+    assert len(rules.missing_paths(plant(tmp_path, {"README.md": "`minray/a.py` `minray/b.py`", "minray/b.py": ""}))) == 1
