@@ -1,0 +1,362 @@
+"""Programs over the public API as plain data: what drivers and their tasks do, how it is performed, what may come of it.
+
+A ``Program`` is a list of drivers; a driver is a ``Body``: operations, one after the other. A task's body is a ``Body`` too,
+with an end (it returns, raises, exits, ...). Everything is a frozen record that JSON can hold. ``perform`` plays a driver's
+body with ``import minray`` alone and returns its history, one plain outcome for each operation.
+
+Rules
+  * The name of an operation is unique in its program. Objects are called like the operation that makes them, in whichever
+    process a reference to them is held, so leaving out an operation changes no other name.
+  * A name that is not bound (its operation was left out, or failed) is passed over. Hence every part of a program can be
+    left out, and what remains is a program.
+  * The value of every object is ``(its name, the references inside)``. A history says names, never values.
+  * Every operation is one class: ``perform`` does it, ``foresee`` says what will be known of it, ``check`` compares its
+    outcome with that. To add one, write the class, name it in ``Operation``, and let ``strategies`` draw it.
+  * Tasks print what they see, as JSON lines; that is their history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import minray
+from minray.exceptions import RayError
+
+if TYPE_CHECKING:
+    from tests.spec.model import Reading, Scope
+
+Outcome = dict[str, Any]
+"""``of``: the names that were bound; the rest depends on the operation."""
+History = list[Outcome]
+RUN, END = "run", "end"
+"""The first words of the lines that a task prints."""
+ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Compares by value, and writes into JSON what is not a default."""
+
+
+class _Tagged(_Record, frozen=True, tag_field="kind", tag=True):
+    """One of several kinds."""
+
+
+class Stage:
+    """Where a body is played: the references that it holds."""
+
+    def __init__(self, refs: dict[str, Any]) -> None:
+        self.refs = refs
+
+    def bound(self, names: tuple[str, ...]) -> list[str]:
+        return [name for name in names if name in self.refs]
+
+    def pick(self, names: list[str]) -> dict[str, Any]:
+        return {name: self.refs[name] for name in names}
+
+    def open(self, value: tuple[str, dict[str, Any]]) -> str:
+        """Take the references inside of a value; returns a word for it."""
+        name, inside = value
+        self.refs.update(inside)
+        return word_of(name, list(inside))
+
+    def play(self, body: Body) -> History:
+        return [operation.perform(self) for operation in body.operations]
+
+
+def word_of(name: str, inside: list[str]) -> str:
+    return f"{name}[{' '.join(inside)}]" if inside else name
+
+
+def parse_word(word: str) -> tuple[str, list[str]]:
+    name, _, inside = word.removesuffix("]").partition("[")
+    return name, inside.split()
+
+
+# --- Operations ---
+
+
+class Submit(_Tagged, frozen=True):
+    """``execute.options(...).remote(...)``."""
+
+    name: str
+    body: Body
+    args: tuple[str, ...] = ()
+    """References at top level: the task gets their values (G11)."""
+    nested: tuple[str, ...] = ()
+    """References in a container: the task gets references."""
+    num_cpus: int = 1
+    resources: dict[str, int] = {}
+    max_retries: int = 3
+    retry_exceptions: bool = False
+    spread: bool = False
+
+    def perform(self, stage: Stage) -> Outcome:
+        args, nested = stage.bound(self.args), stage.bound(self.nested)
+        task = execute.options(
+            num_cpus=self.num_cpus,
+            resources=dict(self.resources),
+            max_retries=self.max_retries,
+            retry_exceptions=self.retry_exceptions,
+            scheduling_strategy="SPREAD" if self.spread else "DEFAULT",
+            name=self.name,
+        )
+        stage.refs[self.name] = task.remote(self.name, self.body, stage.pick(nested), *stage.pick(args).values())
+        return {"of": args + nested}
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_task(self)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, self.args + self.nested, outcome)
+
+
+class Put(_Tagged, frozen=True):
+    """``minray.put`` of a value with references inside."""
+
+    name: str
+    refs: tuple[str, ...] = ()
+
+    def perform(self, stage: Stage) -> Outcome:
+        names = stage.bound(self.refs)
+        stage.refs[self.name] = minray.put((self.name, stage.pick(names)))
+        return {"of": names}
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_put(self.name, self.refs)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, self.refs, outcome)
+
+
+class Get(_Tagged, frozen=True):
+    """``minray.get`` of one reference or of a list."""
+
+    name: str
+    refs: tuple[str, ...] = ()
+    timeout: float | None = None
+
+    def perform(self, stage: Stage) -> Outcome:
+        names = stage.bound(self.refs)
+        try:
+            if len(names) == 1:
+                values = [minray.get(stage.refs[names[0]], timeout=self.timeout)]
+            else:
+                values = minray.get([stage.refs[name] for name in names], timeout=self.timeout)
+        except RayError as error:
+            return {"of": names, "error": type(error).__name__}
+        return {"of": names, "values": [stage.open(value) for value in values]}
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_get(self.refs if self.timeout is None else ())
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, self.refs, outcome)
+        if "error" in outcome:
+            yield from reading.check_error(self.name, outcome["of"], outcome["error"], self.timeout)
+        elif [parse_word(word)[0] for word in outcome["values"]] != outcome["of"]:
+            yield f"G6: {self.name} asked for {outcome['of']} and got {outcome['values']}"
+        else:
+            for word in outcome["values"]:
+                yield from reading.check_value(self.name, word)
+
+
+class Wait(_Tagged, frozen=True):
+    """``minray.wait``."""
+
+    name: str
+    refs: tuple[str, ...] = ()
+    num_returns: int = 1
+    """As many as are bound, if this is more."""
+    timeout: float | None = None
+
+    def perform(self, stage: Stage) -> Outcome:
+        names = stage.bound(self.refs)
+        if not names:
+            return {"of": [], "ready": [], "rest": []}
+        by_ref = {stage.refs[name]: name for name in names}
+        ready, rest = minray.wait(list(by_ref), num_returns=min(self.num_returns, len(names)), timeout=self.timeout)
+        return {"of": names, "ready": [by_ref[ref] for ref in ready], "rest": [by_ref[ref] for ref in rest]}
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_get(())
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, self.refs, outcome)
+        names, ready, rest = outcome["of"], outcome["ready"], outcome["rest"]
+        if ready != [name for name in names if name in ready] or rest != [name for name in names if name not in ready]:
+            yield f"G8: {self.name} of {names} returned {ready} and {rest}"
+        wanted = min(self.num_returns, len(names))
+        if len(ready) > wanted or (len(ready) < wanted and self.timeout is None):
+            yield f"G8: {self.name} wanted {wanted} of {names} and returned {len(ready)}"
+        reading.ready.update(ready)
+
+
+class Cancel(_Tagged, frozen=True):
+    """``minray.cancel`` of a task."""
+
+    name: str
+    ref: str
+    force: bool = False
+    recursive: bool = True
+
+    def perform(self, stage: Stage) -> Outcome:
+        names = stage.bound((self.ref,))
+        for name in names:
+            minray.cancel(stage.refs[name], force=self.force, recursive=self.recursive)
+        return {"of": names}
+
+    def foresee(self, scope: Scope) -> None:
+        """``Model`` has looked for all cancellations before it begins: they strike at any time."""
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, (self.ref,), outcome)
+
+
+class Drop(_Tagged, frozen=True):
+    """``del ref``."""
+
+    name: str
+    ref: str
+
+    def perform(self, stage: Stage) -> Outcome:
+        return {"of": [self.ref] if stage.refs.pop(self.ref, None) is not None else []}
+
+    def foresee(self, scope: Scope) -> None:
+        scope.sure.discard(self.ref)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, (self.ref,), outcome)
+
+
+class Sleep(_Tagged, frozen=True):
+    """``time.sleep``, in virtual time."""
+
+    name: str
+    seconds: float
+
+    def perform(self, stage: Stage) -> Outcome:
+        time.sleep(self.seconds)
+        return {"of": []}
+
+    def foresee(self, scope: Scope) -> None:
+        """Time changes nothing."""
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, (), outcome)
+
+
+Operation = Submit | Put | Get | Wait | Cancel | Drop | Sleep
+
+
+# --- The ends of tasks ---
+
+
+class Return(_Tagged, frozen=True):
+    """The task's value holds these references."""
+
+    refs: tuple[str, ...] = ()
+    error = ""
+    """What ``get`` raises; empty: nothing."""
+
+    def perform(self, name: str, stage: Stage) -> Any:
+        return name, stage.pick(stage.bound(self.refs))
+
+
+class Raise(_Tagged, frozen=True):
+    """The task raises one of ``ERRORS``."""
+
+    type: str = "ValueError"
+
+    def perform(self, name: str, stage: Stage) -> Any:
+        raise ERRORS[self.type](name)
+
+    @property
+    def error(self) -> str:
+        return f"RayTaskError({self.type})"
+
+
+class Exit(_Tagged, frozen=True):
+    """The task ends its process, every time it is run."""
+
+    code: int = 1
+    error = "WorkerCrashedError"
+
+    def perform(self, name: str, stage: Stage) -> Any:
+        os._exit(self.code)
+
+
+class ReturnUnpicklable(_Tagged, frozen=True):
+    """The task returns a lock."""
+
+    error = "RayTaskError(TypeError)"
+
+    def perform(self, name: str, stage: Stage) -> Any:
+        return threading.Lock()
+
+
+End = Return | Raise | Exit | ReturnUnpicklable
+
+
+class Body(_Record, frozen=True):
+    """What a driver or a task does."""
+
+    operations: tuple[Operation, ...] = ()
+    end: End = Return()
+    """Nothing, for a driver."""
+
+    def walk(self) -> Iterator[Operation]:
+        """All operations, those of tasks after the one that submits them."""
+        for operation in self.operations:
+            yield operation
+            if isinstance(operation, Submit):
+                yield from operation.body.walk()
+
+
+class Program(_Record, frozen=True):
+    """What is run."""
+
+    drivers: tuple[Body, ...] = ()
+
+    def walk(self) -> Iterator[Operation]:
+        for driver in self.drivers:
+            yield from driver.walk()
+
+    def tasks(self) -> list[Submit]:
+        return [operation for operation in self.walk() if isinstance(operation, Submit)]
+
+    def busy_s(self) -> float:
+        """The time that all of it takes on one CPU, with all its retries, and more."""
+        return sum(_busy_s(driver) for driver in self.drivers)
+
+
+def _busy_s(body: Body) -> float:
+    total = 0.0
+    for operation in body.operations:
+        if isinstance(operation, Sleep):
+            total += operation.seconds
+        elif isinstance(operation, Submit):
+            total += _busy_s(operation.body) * (operation.max_retries + 1)
+        elif isinstance(operation, Get | Wait):
+            total += operation.timeout or 0
+    return total
+
+
+@minray.remote
+def execute(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
+    """The one function of all programs."""
+    stage = Stage(dict(nested))
+    print(json.dumps([RUN, name, [stage.open(value) for value in args], list(nested)]))
+    print(json.dumps([END, name, stage.play(body)]))
+    return body.end.perform(name, stage)
+
+
+def perform(driver: Body) -> History:
+    """Play a driver's body; whoever calls it is connected to a cluster."""
+    return Stage({}).play(driver)

@@ -1,0 +1,278 @@
+"""A scenario: a program, a world with faults, and a seed; ``run`` performs it in the simulation and judges it.
+
+The verdict has every problem as a sentence that begins with its number (``L2: ...``): what the judge of
+``tests/simulation/judge.py`` finds left over, what the account of resources shows during the run, what the model of
+``model.py`` forbids, a program that does not end, and any exception that escapes. Nothing escapes from ``run`` itself.
+
+Rules
+  * The same scenario, the same run. With ``overrides`` (the answers of the oracle that were not 0) the plan is not asked.
+  * What must be fulfilled for every program to end is ``is_feasible``: the head alone can run every task.
+  * A run in which the head's own raylet is dead is over for its drivers: only what must not hang or crash is judged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
+from minray.simulation.faults import LOUD, Key
+from minray.simulation.loop import ProcessGone
+from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
+from tests.spec.model import Losses, problems
+from tests.spec.programs import END, RUN, Body, History, Program, Submit, perform
+
+DEADLY = {"crash", "node_loss", "long_delay", "long_stall", "cut"}
+"""Kinds of faults after which a process is dead, or may count as dead."""
+DEADLY_TO_NODES = DEADLY - {"crash"}
+QUIET_SETTLE_S = 30.0
+"""Enough when no loud fault has struck."""
+KeyPart = str | int
+Answers = tuple[tuple[tuple[KeyPart, ...], int], ...]
+
+
+class Node(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One machine; the first is the head."""
+
+    num_cpus: int = 2
+    resources: dict[str, int] = {}
+
+
+class World(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a program runs, and what may happen to it."""
+
+    nodes: tuple[Node, ...] = (Node(),)
+    rates: dict[str, float] = {}
+    """See ``FaultPlan``; so are the next two."""
+    budget: int = 0
+    targets: tuple[str, ...] = ("worker/",)
+
+    def plan(self) -> FaultPlan:
+        return FaultPlan(self.rates, self.budget, self.targets)
+
+
+class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that decides a run."""
+
+    program: Program
+    world: World = World()
+    seed: int = 0
+    overrides: Answers | None = None
+
+    def to_json(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Scenario:
+        return msgspec.json.decode(text, type=cls)
+
+    def is_feasible(self) -> bool:
+        """Whether every task can run on the head, which no fault takes away."""
+        if not self.world.nodes or not self.program.drivers:
+            return False
+        head = self.world.nodes[0]
+        return all(
+            task.num_cpus <= head.num_cpus and all(n <= head.resources.get(key, 0) for key, n in task.resources.items())
+            for task in self.program.tasks()
+        )
+
+    def losses(self) -> Losses:
+        """What the faults may take away."""
+        if self.overrides is not None:
+            kinds = [str(key[0]) for key, _ in self.overrides]
+            loud = sum(kind in LOUD for kind in kinds)
+        else:
+            kinds = [kind for kind, rate in self.world.rates.items() if rate > 0]
+            loud = self.world.budget
+        deaths = loud if DEADLY & set(kinds) else 0
+        raylets = any(target.startswith("raylet") for target in self.world.targets)
+        return Losses(deaths, deaths > 0 and bool(raylets or DEADLY_TO_NODES & set(kinds)))
+
+
+def save(scenario: Scenario, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(scenario.to_json() + "\n")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a run."""
+
+    problems: tuple[str, ...]
+    answers: Mapping[Key, int]
+    """All of the oracle's that were not 0."""
+    steps: int
+    digest: str
+    story: str
+    """Written only if there are problems."""
+    operations: Counter[str]
+    """Kind -> how often it was performed, by drivers and tasks."""
+    histories: tuple[History, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @property
+    def codes(self) -> set[str]:
+        """``{"L2", "G17"}``"""
+        return {problem.partition(":")[0] for problem in self.problems}
+
+
+class RareAccount(Account):
+    """Looks less often: a campaign has many runs."""
+
+    PERIOD_S = 0.005
+    MOST_LOOKS = 300
+
+
+def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> Verdict:
+    """Perform it, heal, settle, and judge; ``on_chance`` hears of everything that the oracle is asked."""
+    overrides = None if scenario.overrides is None else dict(scenario.overrides)
+    nodes = [{"num_cpus": node.num_cpus, "resources": dict(node.resources)} for node in scenario.world.nodes]
+    cluster = SimCluster(nodes, scenario.seed, scenario.world.plan(), overrides, show_output=False)
+    if on_chance is not None:
+        _listen(cluster.oracle, on_chance)
+    found: list[str] = []
+    histories: dict[int, History] = {}
+    try:
+        with _unraisable(found), cluster:
+            try:
+                found += _drive(cluster, scenario, histories)
+            except SimulationFailed:
+                pass  # the cluster says so itself
+            except Deadlock as deadlock:
+                found.append(f"L1: {_head_of(deadlock, 25)}")
+            found += [f"escaped: {failure}" for failure in cluster.world.loop.failures]
+            cluster.world.loop.failures.clear()
+    except Exception as error:
+        found.append(f"escaped: {type(error).__name__}: {_head_of(error, 5)}")
+    trace = cluster.trace
+    story = trace.story() if found else ""
+    return Verdict(
+        problems=tuple(dict.fromkeys(found)),
+        answers=cluster.oracle.answers,
+        steps=cluster.world.loop.steps,
+        digest=trace.digest(),
+        story=story,
+        operations=_performed(cluster, scenario, histories),
+        histories=tuple(histories[number] for number in sorted(histories)),
+    )
+
+
+@contextlib.contextmanager
+def _unraisable(found: list[str]) -> Generator[None, None, None]:
+    """Exceptions in destructors are problems; but that a dead process's thread ends inside of one is not."""
+    before = sys.unraisablehook
+
+    def hear(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, ProcessGone):
+            found.append(f"escaped: {unraisable.exc_value!r} in {unraisable.object}")
+
+    sys.unraisablehook = hear
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _listen(oracle: Any, on_chance: Callable[[Key], None]) -> None:
+    choose = oracle.choose
+
+    def listening(key: Key, n: int) -> int:
+        if oracle.active:
+            on_chance(key)
+        answer: int = choose(key, n)
+        return answer
+
+    oracle.choose = listening
+
+
+def _head_of(error: BaseException, lines: int) -> str:
+    return "\n".join(str(error).splitlines()[:lines])
+
+
+def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History]) -> list[str]:
+    """All drivers at once; returns the problems."""
+    verdict_is_in = False
+
+    def program_of(number: int, body: Body) -> Any:
+        def program() -> None:
+            histories[number] = perform(body)
+            while not verdict_is_in:
+                time.sleep(1)
+
+        return program
+
+    program = scenario.program
+    drivers = [
+        cluster.start_driver(program_of(number, body), f"driver/{number}") for number, body in enumerate(program.drivers)
+    ]
+    account = RareAccount(cluster)
+    busy_s = program.busy_s()
+    cluster.wait_until(
+        lambda: all(number in histories or driver.done() for number, driver in enumerate(drivers)), LIMIT_S + busy_s
+    )
+    _settle(cluster, busy_s)
+    found = [f"S1: {problem}" for problem in account.problems]
+    if not is_alive(cluster, "raylet/head"):
+        return found
+    found += [f"L2: {problem}" for problem in leftovers(cluster)]
+    for driver in drivers:
+        if driver.done():
+            found.append(f"L1: a driver ended with {driver.exception()!r}")
+    if len(histories) == len(drivers):
+        ordered = [histories[number] for number in range(len(drivers))]
+        found += problems(program, scenario.losses(), ordered, reports(cluster))
+    verdict_is_in = True
+    for driver in drivers:
+        if not driver.done():
+            cluster.wait_for(driver)
+    cluster.settle()
+    return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
+
+
+def _settle(cluster: SimCluster, busy_s: float) -> None:
+    """As long as deaths and delays may need to be noticed, if there were any, and then as long as tasks may still run."""
+    loud = any(key[0] in LOUD for key in cluster.oracle.answers)
+    cluster.settle(SETTLE_S if loud else QUIET_SETTLE_S)
+    while busy_s > 0 and leftovers(cluster):
+        cluster.settle(SETTLE_S)
+        busy_s -= SETTLE_S
+
+
+def reports(cluster: SimCluster) -> list[str]:
+    """What tasks have printed; minray's own hints about long waits come by the same way."""
+    return [line for line in printed(cluster) if line.startswith("[")]
+
+
+def is_alive(cluster: SimCluster, name: str) -> bool:
+    return any(process.alive and process.name == name for process in cluster.world.loop.processes)
+
+
+def _performed(cluster: SimCluster, scenario: Scenario, histories: dict[int, History]) -> Counter[str]:
+    """What was really done: of the drivers that came to an end, and of the tasks that ran."""
+    counts: Counter[str] = Counter()
+    for number in histories:
+        counts.update(type(operation).__name__ for operation in scenario.program.drivers[number].operations)
+    tasks: dict[str, Submit] = {task.name: task for task in scenario.program.tasks()}
+    for line in reports(cluster):
+        word, name, *_ = msgspec.json.decode(line)
+        if word == END:
+            counts.update(type(operation).__name__ for operation in tasks[name].body.operations)
+        elif word == RUN:
+            counts[type(tasks[name].body.end).__name__] += 1
+    return counts
+
+
+def struck(verdict: Verdict) -> Counter[str]:
+    """Kind of fault -> how often it struck."""
+    return Counter(str(key[0]) for key in verdict.answers)

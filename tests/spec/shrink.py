@@ -1,0 +1,249 @@
+"""Makes a failing scenario small: delta debugging over the oracle's answers, alternating with the program and the world.
+
+A scenario is a tree of lists and records. Whatever is in a list may be left out (a fault, a driver, an operation, an
+argument, a node), and whatever is not its default may become it. So nothing here knows the operations: new ones are shrunk
+like the rest. What a smaller scenario must still do is fail with one of the same numbers.
+
+Rules
+  * Faults first: with few of them, runs are alike, and parts of the program can go without changing what is left.
+  * A program that has become smaller may need its fault at another step; a dry run finds where it could strike.
+  * Every re-run is counted, and there are no more than ``max_runs``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from minray.simulation.faults import LOUD, Key
+from tests.spec.scenario import Answers, Scenario, Verdict, run
+
+MAX_RUNS = 400
+ISOLATED = 12
+"""So many operations are tried alone."""
+FEW = 4
+"""With more faults than this none is aimed anew; quiet ones do not count, and stay behind, if there are loud ones."""
+POINTS = 10
+"""At so many points a fault is tried when the program has become smaller."""
+Tree = dict[str, Any]
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A small scenario that fails."""
+
+    scenario: Scenario
+    verdict: Verdict
+    runs: int
+    """How many re-runs it has cost."""
+
+    def describe(self) -> str:
+        """One sentence."""
+        tasks = len(self.scenario.program.tasks())
+        faults = ", ".join(f"{key[0]} at {' '.join(map(str, key[1:]))}" for key, _ in self.scenario.overrides or ())
+        problem = self.verdict.problems[0].splitlines()[0]
+        return f"{problem} ({tasks} task{'s' * (tasks != 1)}; {faults or 'no fault'})"
+
+
+class Shrinker:
+    """Shrinks one scenario."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        verdict: Verdict,
+        max_runs: int = MAX_RUNS,
+        run_one: Callable[[Scenario], Verdict] = run,
+    ) -> None:
+        self.codes = verdict.codes
+        self.runs = 0
+        self._max_runs = max_runs
+        self._run_one = run_one
+        self.best = scenario
+        self.verdict = verdict
+        self._tried: set[str] = set()
+
+    def shrink(self) -> Witness:
+        """The smallest that was found."""
+        if self.best.overrides is None:
+            self._maybe_take(replace(self.best, overrides=answers_of(self.verdict)))
+        loud = tuple(answer for answer in self.best.overrides or () if answer[0][0] in LOUD)
+        self._maybe_take(replace(self.best, overrides=loud))
+        self._shrink_list(("overrides",), self._maybe_take_tree)
+        self._isolate()
+        before = None
+        while self.best != before and self.runs < self._max_runs:
+            before = self.best
+            self._shrink_list(("overrides",), self._maybe_take_tree)
+            for path in lists_of(tree_of(self.best)):
+                if path[0] == "program":
+                    self._shrink_list(path, self._take_or_aim if path[-1] == "operations" else self._maybe_take_tree)
+            self._shrink_rest()
+        return Witness(self.best, self.verdict, self.runs)
+
+    # --- One candidate
+
+    def _maybe_take(self, candidate: Scenario) -> bool:
+        """Make it the best if it fails alike."""
+        text = candidate.to_json()
+        if text in self._tried or self.runs >= self._max_runs or not candidate.is_feasible():
+            return False
+        self._tried.add(text)
+        self.runs += 1
+        verdict = self._run_one(candidate)
+        if not verdict.codes & self.codes:
+            return False
+        self.best, self.verdict = candidate, verdict
+        return True
+
+    def _maybe_take_tree(self, tree: Tree) -> bool:
+        try:
+            candidate = msgspec.convert(tree, Scenario, strict=False)
+        except msgspec.ValidationError:
+            return False
+        return self._maybe_take(candidate)
+
+    def _take_or_aim(self, tree: Tree) -> bool:
+        return self._maybe_take_tree(tree) or self._aim_again(tree)
+
+    def _aim_again(self, tree: Tree) -> bool:
+        """Let one of the faults strike elsewhere: at points of the same shape, which a dry run finds."""
+        answers = self.best.overrides or ()
+        overrides = tuple(answer for answer in answers if answer[0][0] in LOUD) or answers
+        try:
+            candidate = msgspec.convert(tree, Scenario, strict=False)
+        except msgspec.ValidationError:
+            return False
+        if not overrides or len(overrides) > FEW or not candidate.is_feasible() or self.runs >= self._max_runs:
+            return False
+        self.runs += 1
+        asked: list[Key] = []
+        run(candidate, asked.append)
+        for index, (key, answer) in enumerate(overrides):
+            points = [point for point in asked if shape(point) == shape(key)]
+            for point in points[:: max(1, len(points) // POINTS)]:
+                aimed = (*overrides[:index], (point, answer), *overrides[index + 1 :])
+                if self._maybe_take(replace(candidate, overrides=aimed)):
+                    return True
+        return False
+
+    # --- Passes
+
+    def _isolate(self) -> None:
+        """Try single operations of one driver, each with those that mention it and nothing else."""
+        drivers = tree_of(self.best)["program"].get("drivers", [])
+        alone = []
+        for driver in drivers:
+            operations = driver.get("operations", [])
+            for operation in operations:
+                word = json.dumps(operation["name"])
+                alone.append([other for other in operations if word in json.dumps(other)])
+        alone.sort(key=lambda operations: len(json.dumps(operations)))
+        for operations in [kept for kept in alone if len(kept) > 1][:ISOLATED]:
+            if self._take_or_aim({**tree_of(self.best), "program": {"drivers": [{"operations": operations}]}}):
+                return
+
+    def _shrink_rest(self) -> None:
+        """Leave out nodes, and whatever is no default; innermost first."""
+        self._shrink_list(("world", "nodes"), self._maybe_take_tree)
+        for path in reversed(fields_of(tree_of(self.best))):
+            tree = tree_of(self.best)
+            if path[0] != "overrides" and drop(tree, path):
+                self._maybe_take_tree(tree)
+
+    def _shrink_list(self, path: Path, take: Callable[[Tree], bool]) -> None:
+        """Leave out halves, quarters, ..., single items of one list."""
+        items = look_up(tree_of(self.best), path)
+        if not isinstance(items, list):
+            return
+        size = max(1, len(items))
+        while items:
+            start = 0
+            while start < len(items):
+                tree = tree_of(self.best)
+                kept = items[:start] + items[start + size :]
+                put(tree, path, kept)
+                if take(tree):
+                    items = kept
+                else:
+                    start += size
+            if size == 1:
+                return
+            size = (size + 1) // 2
+
+
+def shape(key: Key) -> tuple[Any, ...]:
+    """What remains of a key without the names of processes and tasks, and without the count."""
+    return tuple(re.sub(r"/\w+|\(.*", "", part) for part in key if isinstance(part, str))
+
+
+def replace(scenario: Scenario, **changes: Any) -> Scenario:
+    return msgspec.structs.replace(scenario, **changes)
+
+
+def answers_of(verdict: Verdict) -> Answers:
+    return tuple(verdict.answers.items())
+
+
+# --- Trees
+
+
+def tree_of(scenario: Scenario) -> Tree:
+    tree: Tree = msgspec.json.decode(msgspec.json.encode(scenario))
+    return tree
+
+
+def look_up(tree: Any, path: Path) -> Any:
+    """What is there; None if nothing is."""
+    for part in path:
+        try:
+            tree = tree[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return tree
+
+
+def put(tree: Tree, path: Path, value: Any) -> None:
+    look_up(tree, path[:-1])[path[-1]] = value
+
+
+def drop(tree: Tree, path: Path) -> bool:
+    """Delete an item or a field; False if it is not there."""
+    owner = look_up(tree, path[:-1])
+    if look_up(tree, path) is None:
+        return False
+    del owner[path[-1]]
+    return True
+
+
+def lists_of(tree: Any, path: Path = ()) -> list[Path]:
+    """The paths of all lists, outer ones first."""
+    return [found for found, value in walk(tree, path) if isinstance(value, list) and not is_key(found)]
+
+
+def fields_of(tree: Any) -> list[Path]:
+    """The paths of all fields of records, outer ones first."""
+    return [path for path, _ in walk(tree, ()) if path and isinstance(path[-1], str)]
+
+
+def is_key(path: Sequence[str | int]) -> bool:
+    """Whether this is inside of the answers, which are left out as wholes."""
+    return path[:1] == ("overrides",) and len(path) > 1
+
+
+def walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    yield path, tree
+    if isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from walk(value, (*path, key))
+
+
+def shrink(scenario: Scenario, verdict: Verdict, max_runs: int = MAX_RUNS) -> Witness:
+    """A smaller scenario that fails alike."""
+    return Shrinker(scenario, verdict, max_runs).shrink()

@@ -1,0 +1,203 @@
+"""Hypothesis strategies for programs, worlds and scenarios, and the same drawn from a seed.
+
+A writer draws from a ``random.Random``. Hypothesis has one whose draws it knows and can replay (``st.randoms``), and a
+campaign has one made from a seed, so that a scenario is reproducible from that seed alone, at no cost.
+
+Rules
+  * Every program ends: tasks wait only for what was submitted before them, every task fits on the head, and one that holds
+    custom resources waits for nothing.
+  * A name tells what it names, and counts: ``task1``, ``put2``, ``get3``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from hypothesis import strategies as st
+
+from minray.simulation.faults import LOUD, QUIET
+from tests.spec.programs import (
+    Body,
+    Cancel,
+    Drop,
+    End,
+    Exit,
+    Get,
+    Operation,
+    Program,
+    Put,
+    Raise,
+    Return,
+    ReturnUnpicklable,
+    Sleep,
+    Submit,
+    Wait,
+)
+from tests.spec.scenario import Node, Scenario, World
+
+SLEEPS_S = (0.0, 0.001, 0.02, 0.2, 1.0, 5.0)
+TIMEOUTS_S = (0.0, 0.001, 0.05, 2.0, 30.0)
+CUSTOM = "gadget"
+DEPTH = 2
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large programs get."""
+
+    operations: tuple[int, int]
+    """Of one driver, from and to."""
+    drivers: int = 1
+    """At most."""
+
+
+SMALL, MEDIUM, LARGE = Size((1, 4)), Size((6, 16), 2), Size((60, 120), 3)
+SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
+
+
+class Writer:
+    """Writes one program."""
+
+    def __init__(self, random: Random, nodes: tuple[Node, ...]) -> None:
+        self._random = random
+        self._head = nodes[0]
+        self._count = 0
+        # What tends to happen differs between programs as well.
+        self._may_fail = random.random() < 0.6
+        self._may_cancel = random.random() < 0.5
+        self._may_end_workers = random.random() < 0.3
+
+    def program(self, size: Size) -> Program:
+        count = self._random.randint(1, size.drivers)
+        return Program(tuple(self._driver(self._random.randint(*size.operations)) for _ in range(count)))
+
+    def _name(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind}{self._count}"
+
+    def _driver(self, length: int) -> Body:
+        known: list[str] = []
+        operations = [self._operation(known, 0) for _ in range(length)]
+        gets = [Get(self._name("get"), (name,)) for name in known if self._random.random() < 0.8]
+        return Body((*operations, *gets))
+
+    def _operation(self, known: list[str], depth: int) -> Operation:
+        """``known``: the names that are bound here."""
+        random = self._random
+        writers: list[tuple[int, Callable[[], Operation]]] = [(8 if depth == 0 else 3, lambda: self._submit(known, depth))]
+        writers += [(2, lambda: self._put(known)), (2, lambda: Sleep(self._name("sleep"), random.choice(SLEEPS_S)))]
+        if known:
+            writers += [(3, lambda: self._get(known)), (2, lambda: self._wait(known)), (1, lambda: self._drop(known))]
+        cancellable = [name for name in known if name.startswith("task")]
+        if cancellable and self._may_cancel:
+            writers.append((2, lambda: self._cancel(cancellable)))
+        return random.choices([write for _, write in writers], [weight for weight, _ in writers])[0]()
+
+    def _some(self, known: list[str], most: int) -> tuple[str, ...]:
+        return tuple(self._random.sample(known, min(len(known), self._random.randint(0, most))))
+
+    def _submit(self, known: list[str], depth: int) -> Submit:
+        random, name = self._random, self._name("task")
+        args, rest = self._some(known, 2), list(known)
+        nested = self._some([ref for ref in rest if ref not in args], 2)
+        body = self._body(list(nested), depth + 1)
+        known.append(name)
+        waits = any(isinstance(operation, Get | Wait) for operation in body.operations)
+        own = self._head.resources.get(CUSTOM, 0)
+        custom = {CUSTOM: random.randint(1, own)} if own and not waits and random.random() < 0.3 else {}
+        return Submit(
+            name,
+            body,
+            args,
+            nested,
+            num_cpus=min(self._head.num_cpus, random.choice((1, 1, 1, 0, 2))),
+            resources=custom,
+            max_retries=random.choice((3, 3, 0, 1, 2)),
+            retry_exceptions=random.random() < 0.2,
+            spread=random.random() < 0.3,
+        )
+
+    def _body(self, known: list[str], depth: int) -> Body:
+        length = self._random.choice((0, 0, 1, 2, 3)) if depth <= DEPTH else self._random.randint(0, 1)
+        operations = tuple(
+            self._operation(known, depth) if depth <= DEPTH else Sleep(self._name("sleep"), 0.02) for _ in range(length)
+        )
+        return Body(operations, self._end(known))
+
+    def _end(self, known: list[str]) -> End:
+        draw = self._random.random()
+        if self._may_fail and draw < 0.12:
+            return Raise(self._random.choice(("ValueError", "KeyError")))
+        if self._may_fail and draw < 0.16:
+            return ReturnUnpicklable()
+        if self._may_end_workers and draw > 0.9:
+            return Exit(self._random.randint(0, 3))
+        return Return(self._some(known, 2))
+
+    def _put(self, known: list[str]) -> Put:
+        refs, name = self._some(known, 2), self._name("put")
+        known.append(name)
+        return Put(name, refs)
+
+    def _timeout(self) -> float | None:
+        return self._random.choice(TIMEOUTS_S) if self._random.random() < 0.3 else None
+
+    def _get(self, known: list[str]) -> Get:
+        return Get(self._name("get"), self._some(known, 3) or (known[-1],), self._timeout())
+
+    def _wait(self, known: list[str]) -> Wait:
+        refs = self._some(known, 4) or (known[-1],)
+        return Wait(self._name("wait"), refs, self._random.randint(1, len(refs)), self._timeout())
+
+    def _drop(self, known: list[str]) -> Drop:
+        ref = self._random.choice(known)
+        known.remove(ref)
+        return Drop(self._name("drop"), ref)
+
+    def _cancel(self, tasks: list[str]) -> Cancel:
+        force = self._may_end_workers and self._random.random() < 0.5
+        return Cancel(self._name("cancel"), self._random.choice(tasks), force, self._random.random() < 0.7)
+
+
+def write_world(random: Random) -> World:
+    """Nodes, and a swarm of faults: a few kinds, each at a rate of its own, and a small budget of loud ones."""
+    count = random.choice((1, 1, 2, 2, 3, 4))
+    nodes = tuple(
+        Node(random.choice((1, 2, 2, 3)), {CUSTOM: random.randint(1, 2)} if random.random() < 0.4 else {})
+        for _ in range(count)
+    )
+    if random.random() < 0.15:
+        return World(nodes)
+    rates = {kind: random.choice((0.0, 0.01, 0.1, 0.4)) for kind in QUIET}
+    rates |= {kind: random.choice((0.0, 0.0, 0.002, 0.02)) for kind in LOUD}
+    rates = {kind: rate for kind, rate in rates.items() if rate > 0}
+    targets = random.choice((("worker/",), ("worker/", "raylet/n")))
+    return World(nodes, rates, random.randint(1, 3), targets)
+
+
+def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
+    world = write_world(random)
+    return Scenario(Writer(random, world.nodes).program(size), world, seed)
+
+
+def scenario_of(seed: int, size: Size = MEDIUM) -> Scenario:
+    """The scenario of a seed."""
+    return write_scenario(Random(seed), seed, size)
+
+
+def programs(size: Size = MEDIUM, nodes: tuple[Node, ...] = (Node(),)) -> st.SearchStrategy[Program]:
+    return st.randoms(use_true_random=False).map(lambda random: Writer(random, nodes).program(size))
+
+
+def worlds() -> st.SearchStrategy[World]:
+    return st.randoms(use_true_random=False).map(write_world)
+
+
+def scenarios(size: Size = MEDIUM) -> st.SearchStrategy[Scenario]:
+    return st.builds(
+        lambda random, seed: write_scenario(random, seed, size),
+        st.randoms(use_true_random=False),
+        st.integers(0, 2**32 - 1),
+    )

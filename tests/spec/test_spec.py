@@ -1,0 +1,159 @@
+"""The executable specification: a short campaign, every witness again, the strength of the judge, and the shrinker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from minray.core_worker.lease_client import LeaseClient
+from minray.core_worker.task_manager import TaskManager
+from tests.spec.campaign import REGRESSIONS, campaign, report
+from tests.spec.model import Expectation, Losses, Model, problems
+from tests.spec.programs import Body, Cancel, Exit, Get, Program, Put, Raise, Return, Sleep, Submit, Wait
+from tests.spec.scenario import Node, Scenario, World, run, save
+from tests.spec.shrink import shrink
+from tests.spec.strategies import SIZES, scenario_of, scenarios
+
+WITNESSES = sorted(REGRESSIONS.glob("*.json"))
+
+
+def one(*operations: Any) -> Program:
+    return Program((Body(operations),))
+
+
+def test_a_short_campaign_finds_nothing() -> None:
+    statistics, failure = campaign(first_seed=500_000, runs=24, seconds=60)
+    assert failure is None, f"seed {failure.scenario.seed}: {failure.verdict.problems}\n{failure.verdict.story}"
+    assert statistics.scenarios == 24 and statistics.repeated == 1
+    assert {"Submit", "Put", "Get", "Wait", "Cancel", "Drop", "Sleep", "Return", "Raise"} <= set(statistics.operations)
+
+
+@pytest.mark.parametrize("path", WITNESSES, ids=lambda path: path.stem)
+def test_no_witness_fails_any_more(path: Path) -> None:
+    verdict = run(Scenario.from_json(path.read_text()))
+    assert verdict.ok, "\n".join([*verdict.problems, verdict.story])
+
+
+@given(scenarios(SIZES["small"]))
+@settings(max_examples=25)
+def test_scenarios_are_json_feasible_and_have_unique_names(scenario: Scenario) -> None:
+    assert Scenario.from_json(scenario.to_json()) == scenario and scenario.is_feasible()
+    names = [operation.name for operation in scenario.program.walk()]
+    assert len(names) == len(set(names))
+
+
+@given(scenarios(SIZES["small"]))
+@settings(max_examples=5)
+def test_what_hypothesis_writes_is_kept_too(scenario: Scenario) -> None:
+    verdict = run(scenario)
+    assert verdict.ok, "\n".join([*verdict.problems, verdict.story])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_scenario_is_decided_by_its_seed_and_replayed_by_its_answers(seed: int) -> None:
+    scenario = scenario_of(seed)
+    assert scenario == scenario_of(seed)
+    first = run(scenario)
+    again = run(Scenario(scenario.program, scenario.world, seed, tuple(first.answers.items())))
+    assert first.digest == run(scenario).digest == again.digest
+
+
+# --- The model
+
+
+def expectation(program: Program, name: str, losses: Losses = Losses()) -> Expectation:  # noqa: B008
+    return Model(program, losses).objects[name]
+
+
+def test_only_a_task_without_retries_left_may_fail_for_a_crash() -> None:
+    program = one(Submit("once", Body(), max_retries=0), Submit("twice", Body(), max_retries=1))
+    crash = Losses(deaths=1)
+    assert expectation(program, "once").is_sure and expectation(program, "twice", crash).is_sure
+    assert expectation(program, "once", crash).errors == {"WorkerCrashedError"}
+
+
+def test_an_argument_s_failure_is_the_task_s() -> None:
+    program = one(Submit("bad", Body(end=Raise())), Submit("after", Body(), args=("bad",)))
+    found = expectation(program, "after")
+    assert not found.has_value and found.errors == {"RayTaskError(ValueError)"}
+
+
+def test_a_cancellation_reaches_children_and_only_what_is_forced_dies() -> None:
+    child = Submit("child", Body())
+    program = one(Submit("parent", Body((child,))), Cancel("stop", "parent"), Submit("other", Body()))
+    assert expectation(program, "child").errors == expectation(program, "parent").errors == {"TaskCancelledError"}
+    assert expectation(program, "other").is_sure
+
+
+def test_only_others_lose_what_a_dead_process_owned() -> None:
+    maker = Submit("maker", Body((Put("inside"),), Return(("inside",))))
+    model = Model(one(maker, Submit("ending", Body(end=Exit()))), Losses())
+    assert model.errors_seen_by("", "inside") == {"OwnerDiedError"} and not model.errors_seen_by("maker", "inside")
+
+
+HISTORY = one(Submit("a", Body(), max_retries=0), Put("b"), Get("get", ("a", "b")), Wait("wait", ("a", "b"), 2))
+GOOD: list[Any] = [
+    {"of": []}, {"of": []}, {"of": ["a", "b"], "values": ["a", "b"]}, {"of": ["a", "b"], "ready": ["a", "b"], "rest": []},
+]  # fmt: skip
+LINES = ['["run", "a", [], []]', '["end", "a", []]']
+
+
+@pytest.mark.parametrize(
+    ("index", "outcome", "number"),
+    [
+        (2, {"of": ["a", "b"], "values": ["b", "a"]}, "G6"),
+        (2, {"of": ["a"], "values": ["a"]}, "G11"),
+        (2, {"of": ["a", "b"], "error": "WorkerCrashedError"}, "G17"),
+        (2, {"of": ["a", "b"], "error": "GetTimeoutError"}, "G7"),
+        (2, {"of": ["a", "b"], "values": ["a[x]", "b"]}, "G60"),
+        (3, {"of": ["a", "b"], "ready": ["a"], "rest": ["b"]}, "G8"),
+        (3, {"of": ["a", "b"], "ready": ["b", "a"], "rest": []}, "G8"),
+    ],
+)
+def test_a_wrong_history_is_seen(index: int, outcome: Any, number: str) -> None:
+    assert problems(HISTORY, Losses(), [GOOD], LINES) == []
+    wrong = [*GOOD[:index], outcome, *GOOD[index + 1 :]]
+    assert [problem.partition(":")[0] for problem in problems(HISTORY, Losses(), [wrong], LINES)] == [number]
+
+
+def test_a_task_that_runs_too_often_is_seen() -> None:
+    assert problems(HISTORY, Losses(deaths=2), [GOOD], LINES * 2) == ["G16: a ran 2 times, and may 1 times"]
+
+
+def test_what_does_not_end_and_what_is_left_are_problems() -> None:
+    endless = one(Submit("a", Body((Sleep("sleep", 10.0),)), num_cpus=3), Get("get", ("a",)))
+    assert run(Scenario(endless)).codes == {"L1"}
+
+
+# --- The shrinker, on planted bugs
+
+
+def small(scenario: Scenario) -> bool:
+    return len(scenario.program.tasks()) <= 3 and len(scenario.overrides or ()) <= 3
+
+
+def test_a_lease_that_is_never_returned_is_shown_with_one_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(LeaseClient, "return_lease", lambda *_: None)
+    scenario = scenario_of(0)
+    verdict = run(scenario)
+    assert verdict.codes == {"L2"}
+    witness = shrink(scenario, verdict)
+    assert len(witness.scenario.program.tasks()) == 1 and witness.scenario.overrides == ()
+    save(witness.scenario, tmp_path / "lease.json")
+    assert Scenario.from_json((tmp_path / "lease.json").read_text()) == witness.scenario
+    assert "raylet/head: 1 leases" in report(witness, tmp_path / "lease.json")
+
+
+def test_a_retry_that_is_forgotten_is_shown_with_one_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskManager, "may_retry", lambda *_: False)
+    tasks = [Submit(f"task{i}", Body((Sleep(f"sleep{i}", 0.1),))) for i in range(6)]
+    program = one(*tasks, Get("get", tuple(task.name for task in tasks)))
+    world = World((Node(), Node()), {"crash": 0.1, "delay": 0.2, "stall": 0.01}, 2)
+    drawn = (Scenario(program, world, seed) for seed in range(20))
+    scenario, verdict = next((scenario, verdict) for scenario in drawn if not (verdict := run(scenario)).ok)
+    witness = shrink(scenario, verdict, max_runs=150)
+    assert small(witness.scenario), witness.scenario.to_json()
+    assert [key[0] for key, _ in witness.scenario.overrides or ()] == ["crash"]

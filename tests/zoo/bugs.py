@@ -1,0 +1,221 @@
+"""The zoo: bugs that Ray and Dask have had, each made again in minray by a small mutation, and what must catch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.zoo.transplant import Mutation
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One inmate."""
+
+    name: str
+    there: str
+    """What happened in the system that it comes from."""
+    here: str
+    """What the mutation does to minray."""
+    prop: str
+    """The property that must be seen broken."""
+    scenario: str
+    """Of ``tests/zoo/scenarios.py``."""
+    mutations: tuple[Mutation, ...]
+
+
+BROKER = "minray.raylet.lease_broker"
+RECEIVER = "minray.core_worker.task_receiver"
+SUBMITTER = "minray.core_worker.normal_task_submitter"
+
+BUGS = [
+    Bug(
+        "ray-55469",
+        "A retried ReturnWorkerLease named the worker, not the lease, and freed the lease that the worker had by then.",
+        "The raylet remembers which worker a lease had, and a return ends whatever lease that worker has now.",
+        "S2",
+        "mix",
+        (
+            Mutation(
+                BROKER,
+                "LeaseBroker._grant",
+                "entry.worker = worker",
+                """
+                entry.worker = worker
+                worker.__class__.leases = getattr(worker.__class__, "leases", {})
+                worker.__class__.leases[entry.request.lease_id] = worker
+                """,
+            ),
+            Mutation(
+                BROKER,
+                "LeaseBroker.give_back",
+                """
+                if entry is None:
+                    return
+                """,
+                """
+                if entry is None:
+                    had = getattr(Worker, "leases", {}).get(lease_id)
+                    entry = next((other for other in self.entries.values() if other.worker is had is not None), None)
+                if entry is None:
+                    return
+                lease_id = entry.request.lease_id
+                """,
+            ),
+        ),
+    ),
+    Bug(
+        "ray-9286",
+        "A gcs that was restarted had forgotten the leases it held for actors; nobody returned them.",
+        "A restarted gcs does not watch the drivers of the jobs that it has loaded: what they lease stays theirs for ever.",
+        "L3",
+        "mix",
+        (
+            Mutation(
+                "minray.gcs.server",
+                "GcsServer.start",
+                """
+                for job in self._jobs.running():
+                    self._watch_driver(job)
+                """,
+                "pass",
+            ),
+        ),
+    ),
+    Bug(
+        "ray-18552",
+        "A borrower was added to the owner's table after the message that removed it had come: the object was never freed.",
+        "A repeated AddBorrower whose ticket was given back already is noted again.",
+        "L2",
+        "mix",
+        (
+            Mutation(
+                "minray.core_worker.reference_counter",
+                "ReferenceCounter.lend",
+                "reference is None or ticket in self._spent",
+                "reference is None",
+            ),
+        ),
+    ),
+    Bug(
+        "ray-63405",
+        "An owner was redirected to a node that had died, and asked there without a deadline.",
+        "A peer that never answers is tried for ever.",
+        "L1",
+        "mix",
+        (
+            Mutation(
+                "minray.rpc.connection",
+                "Peer._connect",
+                "gone or loop.time() + delay_s > deadline",
+                "gone",
+            ),
+        ),
+    ),
+    Bug(
+        "ray-24359",
+        "A task that was cancelled when it had been pushed but had not begun was dropped by its worker without an answer.",
+        "The worker forgets the task, and does not answer its push.",
+        "L1",
+        "mix",
+        (
+            Mutation(
+                RECEIVER,
+                "TaskReceiver._cancel",
+                "self._answer_error(task, CANCELLED, self._pack(task, error))",
+                """
+                self._release(task)
+                del self._tasks[task.sequence]
+                """,
+            ),
+        ),
+    ),
+    Bug(
+        "ray-17369",
+        "An actor was killed between its lease request and the reply: the worker that was granted leaked.",
+        "When an owner dies, only the leases that have been granted are taken back; its requests go on waiting.",
+        "L3",
+        "mix",
+        (
+            Mutation(
+                BROKER,
+                "LeaseBroker._reclaim_where",
+                "applies(entry)",
+                "entry.worker is not None and applies(entry)",
+            ),
+        ),
+    ),
+    Bug(
+        "ray-62093",
+        "A leased worker that was killed because its owner had died skipped the cleanup of its lease.",
+        "The exit of a worker that the raylet itself has doomed does not end its lease.",
+        "L3",
+        "mix",
+        (
+            Mutation(
+                BROKER,
+                "LeaseBroker.on_worker_exit",
+                "entry is not None",
+                "entry is not None and not worker.doom",
+            ),
+        ),
+    ),
+    Bug(
+        "dask-6159",
+        "A fetch was cancelled and then wanted again; the task stayed in the state that remembered its cancellation.",
+        "When a cancelled lease request ends, nobody looks whether tasks have come meanwhile that count on it.",
+        "L1",
+        "mix",
+        (
+            Mutation(
+                SUBMITTER,
+                "NormalTaskSubmitter.on_lease_ended",
+                "self.assign(key, now)",
+                """
+                if not request.cancelled:
+                    self.assign(key, now)
+                """,
+            ),
+        ),
+    ),
+    Bug(
+        "dask-5480",
+        "A handler's exception closed the stream between two processes; after the reconnect, messages were missing.",
+        "Calls that were open when a channel broke are not made again on the next one, and nobody hears of it.",
+        "L1",
+        "mix",
+        (
+            Mutation(
+                "minray.rpc.connection",
+                "_Call.__call__",
+                "self.peer.send_again(self)",
+                "self.peer.open()",
+            ),
+        ),
+    ),
+    Bug(
+        "own-lost-home",
+        "None: a check of minray's own, which no other test needs.",
+        "A driver that has lost its raylet forgets its workers, but not that tasks are with them; then their answers come.",
+        "error",
+        "lost_home",
+        (Mutation(SUBMITTER, "NormalTaskSubmitter.forget_all", "task.worker = None", "pass"),),
+    ),
+    Bug(
+        "own-no-ticket",
+        "None: what the whole of reference counting rests on.",
+        "An owner that passes a reference on notes no ticket for the receiver, who then waits for what is freed.",
+        "L1",
+        "mix",
+        (
+            Mutation(
+                "minray.core_worker.borrowing",
+                "Borrowing.lend_now",
+                """
+                for info in infos:
+                    self.lend_here(info.object_id, receiver, info.ticket, self._own)
+                """,
+                "pass",
+            ),
+        ),
+    ),
+]

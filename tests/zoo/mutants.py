@@ -1,0 +1,261 @@
+"""Small general mistakes in the protocol files, and whether anything notices; ``make mutants`` runs this.
+
+    python -m tests.zoo.mutants [--minutes M] [--seeds N] [--files FILE...]
+
+An operator looks at the syntax tree of a function and says where it would change what; each place is one mutant. A mutant
+is *killed* by the tests of its room, or else by the scenario ``mix`` with one of N seeds. Those that survive both are
+printed as diffs. Mutants are tried in an order drawn once, one of each operator in turn, so that a run which is cut short
+by the clock has tried a fair sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.zoo.transplant import CHECKOUT, blocks, run_python, span_of, transplanted
+
+ROOMS = ("scheduling", "raylet", "core_worker", "rpc")
+DEFAULT_FILES = ("minray/raylet/lease_broker.py", "minray/core_worker/task_receiver.py")
+COPIED = ("minray", "tests")
+TESTS_TIMEOUT_S = 120.0
+SCENARIO_TIMEOUT_S = 120.0
+NAMES_OF_LIVES = ("lease_id", "attempt", "incarnation", "sequence", "worker_id", "epoch", "worker", "acknowledged")
+"""Comparisons of these tell one life of a thing from another."""
+REPLIES = ("reply", "fail", "set_result", "set_exception")
+RELEASES = ("release", "end", "forget", "unwatch", "stop_waiting", "cancel", "close", "withdraw", "return_lease")
+SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
+
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+
+Change = tuple[list[ast.AST], str]
+"""Nodes that follow each other, and the text that shall stand there."""
+Operator = Callable[[ast.FunctionDef | ast.AsyncFunctionDef], Iterator[Change]]
+
+
+def _called(statement: ast.AST) -> str:
+    """The last name of what a statement calls; empty if it is no lone call."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call):
+        return ast.unparse(call.func).rpartition(".")[2]
+    return ""
+
+
+def _statements(function: ast.AST) -> Iterator[ast.stmt]:
+    for block in blocks(function):
+        yield from block
+
+
+def drop_await(function: ast.AST) -> Iterator[Change]:
+    for statement in _statements(function):
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Await):
+            yield [statement], "pass"
+
+
+def swap(function: ast.AST) -> Iterator[Change]:
+    """Two neighbours; among others, what is said before what it says is noted. Constructors only note things."""
+    if isinstance(function, FUNCTION) and function.name == "__init__":
+        return
+    for block in blocks(function):
+        for first, second in zip(block, block[1:], strict=False):
+            docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            if isinstance(first, SIMPLE) and isinstance(second, SIMPLE) and not docstring:
+                yield [first, second], f"{ast.unparse(second)}\n{ast.unparse(first)}"
+
+
+def drop_early_return(function: ast.AST) -> Iterator[Change]:
+    for statement in _statements(function):
+        if isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], ast.Return):
+            yield [statement.body[-1]], "pass"
+
+
+def keep_entry(function: ast.AST) -> Iterator[Change]:
+    """``del table[key]`` and ``table.pop(key)``."""
+    for statement in _statements(function):
+        if isinstance(statement, ast.Delete) or _called(statement) in ("pop", "discard", "remove", "clear", "popleft"):
+            yield [statement], "pass"
+
+
+def drop_comparison(function: ast.AST) -> Iterator[Change]:
+    """The comparison of two lives always has the more frequent outcome."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Compare) and not isinstance(node.comparators[-1], ast.Constant):
+            names = {ast.unparse(side).rpartition(".")[2] for side in (node.left, *node.comparators)}
+            if names & set(NAMES_OF_LIVES):
+                yield [node], str(isinstance(node.ops[0], ast.Eq | ast.Is | ast.GtE | ast.Gt))
+
+
+def drop_reply(function: ast.AST) -> Iterator[Change]:
+    for statement in _statements(function):
+        if _called(statement) in REPLIES:
+            yield [statement], "pass"
+
+
+def reply_first(function: ast.AST) -> Iterator[Change]:
+    """A reply comes before all simple statements that lead to it; before one of them is a ``swap``."""
+    for block in blocks(function):
+        for index, statement in enumerate(block):
+            start = index
+            while start > 0 and isinstance(block[start - 1], SIMPLE):
+                start -= 1
+            if index - start > 1 and _called(statement).lstrip("_") in (*REPLIES, "answer", "send"):
+                before = "\n".join(map(ast.unparse, block[start:index]))
+                yield list(block[start : index + 1]), f"{ast.unparse(statement)}\n{before}"
+
+
+def swallow_error(function: ast.AST) -> Iterator[Change]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Raise):
+            yield [node], "pass"
+        elif isinstance(node, ast.ExceptHandler) and not all(isinstance(one, ast.Pass) for one in node.body):
+            yield list(node.body), "pass"
+
+
+def keep_held(function: ast.AST) -> Iterator[Change]:
+    """A release that does not happen, in ``finally`` or elsewhere."""
+    for statement in _statements(function):
+        if _called(statement).lstrip("_") in RELEASES:
+            yield [statement], "pass"
+    for node in ast.walk(function):
+        if isinstance(node, ast.Try) and node.finalbody:
+            yield list(node.finalbody), "pass"
+
+
+def negate_guard(function: ast.AST) -> Iterator[Change]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.If):
+            yield [node.test], f"not ({ast.unparse(node.test)})"
+
+
+OPERATORS: tuple[Operator, ...] = (
+    drop_await, swap, drop_early_return, keep_entry, drop_comparison, drop_reply, reply_first, swallow_error, keep_held,
+    negate_guard,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One file with one mistake."""
+
+    path: str
+    operator: str
+    line: int
+    text: str
+
+
+def mutants_of(path: str, source: str) -> list[Mutant]:
+    """All mutants of a file; each changes what the file means, and they differ from each other."""
+    tree = ast.parse(source)
+    found: dict[str, Mutant] = {}
+    unchanged = ast.dump(tree)
+    for function in ast.walk(tree):
+        if isinstance(function, FUNCTION):
+            for operator in OPERATORS:
+                for nodes, replacement in operator(function):
+                    mutant = _applied(path, source, operator.__name__, nodes, replacement)
+                    meaning = ast.dump(ast.parse(mutant.text))
+                    if meaning != unchanged:
+                        found.setdefault(meaning, mutant)
+    return list(found.values())
+
+
+def _applied(path: str, source: str, operator: str, nodes: list[ast.AST], replacement: str) -> Mutant:
+    span = span_of(source, nodes)
+    column = span.start - source.rfind("\n", 0, span.start) - 1
+    replaced = replacement.replace("\n", "\n" + " " * column)
+    text = source[: span.start] + replaced + source[span.end :]
+    return Mutant(path, operator, source.count("\n", 0, span.start) + 1, text)
+
+
+def killer(root: Path, mutant: Mutant, seeds: int) -> str:
+    """What notices the mutant, in a copy of the checkout; empty if nothing does."""
+    path = root / mutant.path
+    source = path.read_text()
+    room = mutant.path.split("/")[1]
+    try:
+        path.write_text(mutant.text)
+        tests = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "30", f"tests/{room}"]
+        if run_python(root, tests, TESTS_TIMEOUT_S).returncode != 0:
+            return "tests"
+        done = run_python(root, ["-m", "tests.zoo.catch", "mix", "0", str(seeds)], SCENARIO_TIMEOUT_S)
+        if done.returncode != 0:
+            return "mix, by an exception"
+        seed = json.loads(done.stdout.splitlines()[-1])["seed"]
+        return "" if seed is None else f"mix, seed {seed}"
+    except subprocess.TimeoutExpired:
+        return "the clock"
+    finally:
+        path.write_text(source)
+
+
+def in_turns(mutants: list[Mutant]) -> list[Mutant]:
+    """One of each operator, then the next of each, and so on: the frequent ones do not crowd out the others."""
+    place: Counter[str] = Counter()
+    turns = []
+    for mutant in mutants:
+        turns.append(place[mutant.operator])
+        place[mutant.operator] += 1
+    return [mutants[index] for index in sorted(range(len(mutants)), key=turns.__getitem__)]
+
+
+def diff(mutant: Mutant, source: str) -> str:
+    lines = difflib.unified_diff(source.splitlines(), mutant.text.splitlines(), lineterm="", n=2)
+    return "\n".join(list(lines)[2:])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.zoo.mutants")
+    parser.add_argument("--minutes", type=float, default=20.0, help="for each file; no mutant is begun after that")
+    parser.add_argument("--seeds", type=int, default=30, help="runs of the scenario for each mutant")
+    parser.add_argument("--files", nargs="+", default=DEFAULT_FILES, help="default: %(default)s")
+    options = parser.parse_args()
+    for file in options.files:
+        if file.split("/")[:1] != ["minray"] or file.split("/")[1] not in ROOMS:
+            parser.error(f"{file} is in none of the rooms {', '.join(ROOMS)}")
+    with transplanted(folders=COPIED) as root:
+        for name in ("setup.cfg", "pyproject.toml"):
+            (root / name).write_text((CHECKOUT / name).read_text())
+        for file in options.files:
+            judge_file(root, file, options.minutes, options.seeds)
+    return 0
+
+
+def judge_file(root: Path, file: str, minutes: float, seeds: int) -> None:
+    """Try the mutants of one file, and print what became of them."""
+    source = (root / file).read_text()
+    mutants = mutants_of(file, source)
+    Random(0).shuffle(mutants)
+    mutants = in_turns(mutants)
+    deadline = time.monotonic() + 60 * minutes
+    killed: Counter[str] = Counter()
+    by_operator: Counter[tuple[str, bool]] = Counter()
+    survivors = []
+    for mutant in mutants:
+        if time.monotonic() > deadline:
+            break
+        found = killer(root, mutant, seeds)
+        by_operator[mutant.operator, bool(found)] += 1
+        if found:
+            killed[found.partition(",")[0]] += 1
+        else:
+            survivors.append(mutant)
+            print(f"--- survived: {file}:{mutant.line} {mutant.operator}\n{diff(mutant, source)}", flush=True)
+    tried = len(survivors) + killed.total()
+    print(f"{file}: {killed.total()} of {tried} killed ({dict(killed)}); {len(mutants)} mutants in all")
+    for operator in OPERATORS:
+        dead, alive = by_operator[operator.__name__, True], by_operator[operator.__name__, False]
+        print(f"  {operator.__name__:<20} {dead} of {dead + alive}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
