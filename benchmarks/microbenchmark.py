@@ -1,0 +1,100 @@
+"""The rows of Ray's own microbenchmark that need no actors, for minray and Ray alike.
+
+Run as ``python -m benchmarks.microbenchmark minray --quick``; prints one JSON object. Each row calls its function for a
+warm-up and then in rounds of a fixed time, and reports the rate of every round. Where Ray's rows use actors as clients,
+tasks without CPUs play them on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Row = tuple[str, float, Callable[[], Any]]
+"""Name as Ray prints it, what one call counts for, the call."""
+
+
+def rows(ray: Any) -> list[Row]:
+    """All rows on the connected cluster."""
+
+    @ray.remote
+    def small_value() -> bytes:
+        return b"ok"
+
+    @ray.remote(num_cpus=0)
+    def small_value_batch(count: int) -> int:
+        ray.get([small_value.remote() for _ in range(count)])
+        return 0
+
+    @ray.remote(num_cpus=0)
+    def put_batch() -> None:
+        for _ in range(100):
+            ray.put(0)
+
+    @ray.remote
+    def create_object_containing_refs() -> Any:
+        return [ray.put(1) for _ in range(10_000)]
+
+    def wait_multiple_refs() -> None:
+        not_ready = [small_value.remote() for _ in range(1000)]
+        for _ in range(1000):
+            _ready, not_ready = ray.wait(not_ready)
+
+    value = ray.put(0)
+    containing = create_object_containing_refs.remote()
+    ray.get(containing)
+    return [
+        ("single client get calls", 1, lambda: ray.get(value)),
+        ("single client put calls", 1, lambda: ray.put(0)),
+        ("multi client put calls", 1000, lambda: ray.get([put_batch.remote() for _ in range(10)])),
+        ("single client tasks and get batch", 1, lambda: ray.get([small_value.remote() for _ in range(1000)])),
+        ("single client get object containing 10k refs", 1, lambda: ray.get(containing)),
+        ("single client wait 1k refs", 1, wait_multiple_refs),
+        ("single client tasks sync", 1, lambda: ray.get(small_value.remote())),
+        ("single client tasks async", 1000, lambda: ray.get([small_value.remote() for _ in range(1000)])),
+        ("multi client tasks async", 40_000, lambda: ray.get([small_value_batch.remote(10_000) for _ in range(4)])),
+    ]
+
+
+def rates(call: Callable[[], Any], multiplier: float, rounds: int, round_s: float) -> list[float]:
+    """Calls per second, times the multiplier, of each round."""
+    _run_for(call, round_s / 2)
+    return [multiplier * _run_for(call, round_s) for _ in range(rounds)]
+
+
+def _run_for(call: Callable[[], Any], seconds: float) -> float:
+    start = now = time.perf_counter()
+    count = 0
+    while now - start < seconds:
+        for _ in range(1 + count // 10):
+            call()
+            count += 1
+        now = time.perf_counter()
+    return count / (now - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", choices=["minray", "ray"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--round-seconds", type=float, default=2.0)
+    parser.add_argument("--only", default="", help="only rows whose name contains this")
+    arguments = parser.parse_args()
+    ray = importlib.import_module(arguments.library)
+    ray.init(num_cpus=2, logging_level="ERROR", log_to_driver=False)
+    results = {}
+    for name, multiplier, call in rows(ray):
+        if arguments.only in name:
+            print(f"  {arguments.library}: {name}", file=sys.stderr)
+            results[name] = rates(call, multiplier, arguments.rounds, arguments.round_seconds)
+    ray.shutdown()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
