@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import cast
 
 from minray.platform import endpoints
-from minray.platform.base import AuthenticationFailed, ConnectFailed, Counters, Host, OnIncoming, PlatformError
+from minray.platform.base import AuthenticationFailed, ConnectFailed, Host, OnIncoming, PlatformError
 from minray.platform.handshake import (
     HANDSHAKE_TIMEOUT_S,
     NONCE_BYTES,
@@ -140,14 +140,7 @@ class _ClientGreeting(asyncio.Protocol):
         if answer:
             self._transport.write(answer)
         if self._handshake.peer is not None:
-            channel = StreamChannel(
-                self._transport,
-                self._handshake.peer,
-                self._name,
-                self._network.outbox,
-                self._network.counters,
-                self._network.max_transfer_bytes,
-            )
+            channel = StreamChannel(self._transport, self._handshake.peer, self._name, self._network.outbox)
             self._transport.set_protocol(channel)
             self.channel.set_result(channel)
 
@@ -199,16 +192,7 @@ class StreamListener:
     def connection(self, transport: asyncio.Transport, peer: bytes, name: str) -> ServerConnection:
         """Take over what a greeting has let in."""
         network = self.network
-        connection = ServerConnection(
-            transport,
-            peer,
-            name,
-            network.outbox,
-            network.counters,
-            network.max_transfer_bytes,
-            self.on_incoming,
-            self.on_gone,
-        )
+        connection = ServerConnection(transport, peer, name, network.outbox, self.on_incoming, self.on_gone)
         self.connections.add(connection)
         return connection
 
@@ -243,13 +227,12 @@ class StreamNetwork:
         client_ssl: ssl.SSLContext | None = None,
         max_transfer_bytes: int = MAX_TRANSFER_BYTES,
     ) -> None:
-        self.counters = Counters()
-        self.outbox = Outbox()
+        self.outbox = Outbox(max_transfer_bytes)
+        self.counters = self.outbox.counters
         self.token = token
         self.host = host
         self.server_ssl = server_ssl
         self.client_ssl = client_ssl
-        self.max_transfer_bytes = max_transfer_bytes
 
     async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> StreamListener:
         listener = StreamListener(self, endpoint, identity, on_incoming)

@@ -84,7 +84,10 @@ RECEIVE_BYTES = 256 * 1024
 class Outbox:
     """What the connections of one process share: who has something to send at the end of this turn, where bytes arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_transfer_bytes: int = MAX_TRANSFER_BYTES) -> None:
+        self.counters = Counters()
+        self.max_transfer_bytes = max_transfer_bytes
+        """The largest sum of buffers that a peer may announce."""
         self.receive_buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
         """One for all, since what has arrived is looked at before anything else arrives; costs what was ever used of it."""
         self._due: list[_Connection] = []
@@ -126,15 +129,7 @@ class _Arrival:
 class _Connection(asyncio.BufferedProtocol):
     """What both sides of an open connection share: frames, batches, chunks and the end."""
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        peer: bytes,
-        name: str,
-        outbox: Outbox,
-        counters: Counters,
-        max_transfer_bytes: int,
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, peer: bytes, name: str, outbox: Outbox) -> None:
         self.peer = peer
         self.closed = False
         """Nothing is delivered or accepted for sending any more, only a goodbye is listened for; set by ``_end``."""
@@ -143,8 +138,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._outbox = outbox
-        self._counters = counters
-        self._max_transfer_bytes = max_transfer_bytes
+        self._counters = outbox.counters
         self._outgoing: list[_Message] = []
         """The batch of this turn of the loop."""
         self._outgoing_bytes = 0
@@ -306,8 +300,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _announce(self, message: _Message) -> None:
         arrival = _Arrival(message)
-        if arrival.left > self._max_transfer_bytes:
-            raise _Violation(f"buffers of {arrival.left} bytes; at most {self._max_transfer_bytes} are accepted")
+        if arrival.left > self._outbox.max_transfer_bytes:
+            raise _Violation(f"buffers of {arrival.left} bytes; at most {self._outbox.max_transfer_bytes} are accepted")
         if arrival.call_id in self._arriving:
             raise _Violation(f"message {arrival.call_id} was announced twice")
         self._arriving[arrival.call_id] = arrival
@@ -391,16 +385,8 @@ class _Connection(asyncio.BufferedProtocol):
 class StreamChannel(_Connection):
     """The side that connected: a ``Channel``."""
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        peer: bytes,
-        name: str,
-        outbox: Outbox,
-        counters: Counters,
-        max_transfer_bytes: int,
-    ) -> None:
-        super().__init__(transport, peer, name, outbox, counters, max_transfer_bytes)
+    def __init__(self, transport: asyncio.Transport, peer: bytes, name: str, outbox: Outbox) -> None:
+        super().__init__(transport, peer, name, outbox)
         self.on_close: Callable[[], None] | None = None
         """Set once ``connect`` returns this channel; dropped by our own ``close``."""
         self._calls: dict[int, OnReply] = {}
@@ -480,12 +466,10 @@ class ServerConnection(_Connection):
         peer: bytes,
         name: str,
         outbox: Outbox,
-        counters: Counters,
-        max_transfer_bytes: int,
         on_incoming: OnIncoming,
         on_gone: Callable[[ServerConnection], None],
     ) -> None:
-        super().__init__(transport, peer, name, outbox, counters, max_transfer_bytes)
+        super().__init__(transport, peer, name, outbox)
         self._on_incoming = on_incoming
         self._on_gone = on_gone
         """Called once, when nothing of the connection is left."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minray.platform import stream_connection
-from minray.platform.base import Counters, Incoming
+from minray.platform.base import Incoming
 from minray.platform.stream_connection import Outbox, ServerConnection, StreamChannel
 
 
@@ -43,7 +43,7 @@ Message = tuple[str, bytes, list[bytes]]
 async def written(messages: list[Message]) -> bytes:
     """The bytes that a channel writes for these calls."""
     output = Wire()
-    channel = StreamChannel(wire(output), b"peer", "channel", Outbox(), Counters(), 2**30)
+    channel = StreamChannel(wire(output), b"peer", "channel", Outbox(2**30))
     for method, payload, buffers in messages:
         channel.call(method, payload, buffers, lambda *_: None)
     while channel._flush_is_due:
@@ -67,7 +67,7 @@ async def read(pieces: list[bytes]) -> list[Message]:
     def on_gone(connection: Any) -> None:
         raise AssertionError("it did not end")
 
-    connection = ServerConnection(wire(Wire()), b"peer", "connection", Outbox(), Counters(), 2**30, on_incoming, on_gone)
+    connection = ServerConnection(wire(Wire()), b"peer", "connection", Outbox(2**30), on_incoming, on_gone)
     for piece in pieces:
         feed(connection, piece)
     assert not connection.closed
@@ -119,7 +119,7 @@ def test_a_batch_is_closed_when_it_is_large() -> None:
 def test_buffers_take_turns_and_wait_while_the_transport_is_full() -> None:
     async def story() -> None:
         output = Wire()
-        channel = StreamChannel(wire(output), b"peer", "channel", Outbox(), Counters(), 2**30)
+        channel = StreamChannel(wire(output), b"peer", "channel", Outbox(2**30))
         channel.call("large", b"", [bytes(3 * stream_connection.WRITE_BYTES)], lambda *_: None)
         channel.flush()
         channel.call("small", b"", [bytes(2 * stream_connection.WRITE_BYTES)], lambda *_: None)
