@@ -1,11 +1,15 @@
 """Small general mistakes in the protocol files, and whether anything notices; ``make mutants`` runs this.
 
     python -m tests.zoo.mutants [--minutes M] [--seeds N] [--files FILE...]
+    python -m tests.zoo.mutants --sample N [--minutes M] [--seeds N] [--files FILE...]
+
+The first form goes through each of the files, the second draws N mutants of all of them together, one of each file and
+operator in turn; without ``--files`` those are all files of the four rooms.
 
 An operator looks at the syntax tree of a function and says where it would change what; each place is one mutant. A mutant
-is *killed* by the tests of its room, or else by the scenario ``mix`` with one of N seeds. Those that survive both are
-printed as diffs. Mutants are tried in an order drawn once, one of each operator in turn, so that a run which is cut short
-by the clock has tried a fair sample.
+is *killed* by the tests of its room, or else by the scenario ``mix`` with one of N seeds, or else by the guarantees that are
+tested in the simulated cluster. Those that survive all three are printed as diffs. Mutants are tried in an order drawn
+once, one of each operator in turn, so that a run which is cut short by the clock has tried a fair sample.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import median_low
 
 from tests.zoo.transplant import CHECKOUT, blocks, run_python, span_of, transplanted
 
@@ -36,6 +41,8 @@ REPLIES = ("reply", "fail", "set_result", "set_exception")
 RELEASES = ("release", "end", "forget", "unwatch", "stop_waiting", "cancel", "close", "withdraw", "return_lease")
 SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
+ACTING = (ast.Call, ast.Await, ast.Yield, ast.Delete, ast.Subscript)
+"""What may do more than to read and to name."""
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 Change = tuple[list[ast.AST], str]
@@ -69,8 +76,23 @@ def swap(function: ast.AST) -> Iterator[Change]:
     for block in blocks(function):
         for first, second in zip(block, block[1:], strict=False):
             docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-            if isinstance(first, SIMPLE) and isinstance(second, SIMPLE) and not docstring:
+            if isinstance(first, SIMPLE) and isinstance(second, SIMPLE) and not docstring and not _commute(first, second):
                 yield [first, second], f"{ast.unparse(second)}\n{ast.unparse(first)}"
+
+
+def _commute(first: ast.stmt, second: ast.stmt) -> bool:
+    """Assignments of different things which call nothing and do not read each other's: their order means nothing."""
+    stores: list[set[str]] = []
+    loads: list[set[str]] = []
+    for statement in (first, second):
+        if any(isinstance(node, ACTING) for node in ast.walk(statement)):
+            return False
+        named = [node for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute)]
+        stores.append({ast.unparse(node) for node in named if isinstance(node.ctx, ast.Store)})
+        loads.append({ast.unparse(node) for node in named if isinstance(node.ctx, ast.Load)})
+        if isinstance(statement, ast.AugAssign):
+            loads[-1] |= stores[-1]
+    return not (stores[0] & (stores[1] | loads[1]) or stores[1] & loads[0])
 
 
 def drop_early_return(function: ast.AST) -> Iterator[Change]:
@@ -184,27 +206,36 @@ def killer(root: Path, mutant: Mutant, seeds: int) -> str:
     room = mutant.path.split("/")[1]
     try:
         path.write_text(mutant.text)
-        tests = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "30", f"tests/{room}"]
-        if run_python(root, tests, TESTS_TIMEOUT_S).returncode != 0:
+        if not _pass(root, [f"tests/{room}"]):
             return "tests"
         done = run_python(root, ["-m", "tests.zoo.catch", "mix", "0", str(seeds)], SCENARIO_TIMEOUT_S)
         if done.returncode != 0:
             return "mix, by an exception"
         seed = json.loads(done.stdout.splitlines()[-1])["seed"]
-        return "" if seed is None else f"mix, seed {seed}"
+        if seed is not None:
+            return f"mix, seed {seed}"
+        guarantees = sorted(str(file.relative_to(root)) for file in root.glob("tests/simulation/test_guarantees*.py"))
+        return "" if _pass(root, guarantees) else "guarantees"
     except subprocess.TimeoutExpired:
         return "the clock"
     finally:
         path.write_text(source)
 
 
+def _pass(root: Path, tests: Sequence[str]) -> bool:
+    """Whether these files and folders of tests pass."""
+    options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--timeout", "30"]
+    return run_python(root, ["-m", "pytest", *options, *tests], TESTS_TIMEOUT_S).returncode == 0
+
+
 def in_turns(mutants: list[Mutant]) -> list[Mutant]:
-    """One of each operator, then the next of each, and so on: the frequent ones do not crowd out the others."""
-    place: Counter[str] = Counter()
+    """One of each file and operator, then the next of each, and so on: the frequent ones do not crowd out the others."""
+    place: Counter[tuple[str, str]] = Counter()
     turns = []
     for mutant in mutants:
-        turns.append(place[mutant.operator])
-        place[mutant.operator] += 1
+        kind = mutant.path, mutant.operator
+        turns.append(place[kind])
+        place[kind] += 1
     return [mutants[index] for index in sorted(range(len(mutants)), key=turns.__getitem__)]
 
 
@@ -213,11 +244,47 @@ def diff(mutant: Mutant, source: str) -> str:
     return "\n".join(list(lines)[2:])
 
 
+class Score:
+    """What became of the mutants that were tried."""
+
+    def __init__(self) -> None:
+        self.killed: Counter[str] = Counter()
+        """By what noticed them."""
+        self.seeds: list[int] = []
+        """Of those that the scenario noticed."""
+        self.by: Counter[tuple[str, bool]] = Counter()
+        """(operator or room, whether it was killed) -> count"""
+        self.survivors = 0
+
+    def add(self, mutant: Mutant, found: str, source: str) -> None:
+        """Count one, and print it if it has survived."""
+        for name in (mutant.operator, mutant.path.split("/")[1]):
+            self.by[name, bool(found)] += 1
+        what, _, seed = found.partition(", seed ")
+        if found:
+            self.killed[what] += 1
+            self.seeds += [int(seed)] if seed else []
+        else:
+            self.survivors += 1
+            print(f"--- survived: {mutant.path}:{mutant.line} {mutant.operator}\n{diff(mutant, source)}", flush=True)
+
+    def show(self, what: str, in_all: int) -> None:
+        tried = self.survivors + self.killed.total()
+        print(f"{what}: {self.killed.total()} of {tried} killed ({dict(self.killed)}); {in_all} mutants in all")
+        if self.seeds:
+            print(f"  runs of the scenario that this took: median {1 + median_low(self.seeds)}, most {1 + max(self.seeds)}")
+        for name in (*(function.__name__ for function in OPERATORS), *ROOMS):
+            dead, alive = self.by[name, True], self.by[name, False]
+            if dead + alive:
+                print(f"  {name:<20} {dead} of {dead + alive}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.mutants")
-    parser.add_argument("--minutes", type=float, default=20.0, help="for each file; no mutant is begun after that")
+    parser.add_argument("--minutes", type=float, default=20.0, help="for each file, or the sample; none is begun after that")
     parser.add_argument("--seeds", type=int, default=30, help="runs of the scenario for each mutant")
-    parser.add_argument("--files", nargs="+", default=DEFAULT_FILES, help="default: %(default)s")
+    parser.add_argument("--sample", type=int, default=0, help="so many of all files together")
+    parser.add_argument("--files", nargs="+", default=(), help=f"default: {DEFAULT_FILES}, or all with --sample")
     options = parser.parse_args()
     for file in options.files:
         if file.split("/")[:1] != ["minray"] or file.split("/")[1] not in ROOMS:
@@ -225,36 +292,31 @@ def main() -> int:
     with transplanted(folders=COPIED) as root:
         for name in ("setup.cfg", "pyproject.toml"):
             (root / name).write_text((CHECKOUT / name).read_text())
-        for file in options.files:
-            judge_file(root, file, options.minutes, options.seeds)
+        if options.sample:
+            judge_sample(root, options.files or all_files(root), options.sample, options.minutes, options.seeds)
+        for file in () if options.sample else options.files or DEFAULT_FILES:
+            judge_sample(root, [file], len((root / file).read_text()), options.minutes, options.seeds)
     return 0
 
 
-def judge_file(root: Path, file: str, minutes: float, seeds: int) -> None:
-    """Try the mutants of one file, and print what became of them."""
-    source = (root / file).read_text()
-    mutants = mutants_of(file, source)
+def all_files(root: Path) -> list[str]:
+    """Of the four rooms."""
+    return [str(path.relative_to(root)) for room in ROOMS for path in sorted((root / "minray" / room).rglob("*.py"))]
+
+
+def judge_sample(root: Path, files: Sequence[str], most: int, minutes: float, seeds: int) -> None:
+    """Try at most so many mutants of these files, and print what became of them."""
+    sources = {file: (root / file).read_text() for file in files}
+    mutants = [mutant for file, source in sources.items() for mutant in mutants_of(file, source)]
     Random(0).shuffle(mutants)
-    mutants = in_turns(mutants)
+    chosen = in_turns(mutants)[:most]
     deadline = time.monotonic() + 60 * minutes
-    killed: Counter[str] = Counter()
-    by_operator: Counter[tuple[str, bool]] = Counter()
-    survivors = []
-    for mutant in mutants:
+    score = Score()
+    for mutant in chosen:
         if time.monotonic() > deadline:
             break
-        found = killer(root, mutant, seeds)
-        by_operator[mutant.operator, bool(found)] += 1
-        if found:
-            killed[found.partition(",")[0]] += 1
-        else:
-            survivors.append(mutant)
-            print(f"--- survived: {file}:{mutant.line} {mutant.operator}\n{diff(mutant, source)}", flush=True)
-    tried = len(survivors) + killed.total()
-    print(f"{file}: {killed.total()} of {tried} killed ({dict(killed)}); {len(mutants)} mutants in all")
-    for operator in OPERATORS:
-        dead, alive = by_operator[operator.__name__, True], by_operator[operator.__name__, False]
-        print(f"  {operator.__name__:<20} {dead} of {dead + alive}", flush=True)
+        score.add(mutant, killer(root, mutant, seeds), sources[mutant.path])
+    score.show(", ".join(files) if len(files) < 4 else f"{len(files)} files", len(mutants))
 
 
 if __name__ == "__main__":
