@@ -2,9 +2,17 @@
 
 Ray: python/ray/_private/serialization.py
 
-A value becomes a pickle stream, its large buffers apart from it (pickle protocol 5), and the references that it
-contains, in order. Arrays come back read-only, since several readers may share them (G13). Functions and classes of
-``__main__`` go through cloudpickle; plain values take the C pickler, which is several times faster to set up.
+A value becomes a pickle stream, its buffers apart from it (pickle protocol 5), and the references that it contains, in
+order. Arrays come back read-only, since several readers may share them (G13). The C pickler goes first, since it is several
+times faster to set up and asks nobody about each object; what it cannot pickle, or would only name although the other
+side cannot import it (functions and classes of ``__main__``), cloudpickle does.
+
+A buffer of its own costs a message's fixed price wherever it goes, so two or more that are small are laid side by side on a
+*shelf*, one buffer for all of them (Dask PR #8318; ``benchmarks/small_buffers.py`` measures where small ends):
+
+    data      pickle stream, or if there is a shelf: 0x01, u32 n, n times the size of a buffer, then the stream
+    size      u32; SEPARATE for a large buffer
+    buffers   the shelf, if there is one, with every piece at a multiple of SHELF_ALIGNMENT; then the large ones
 
 The arguments of a call are one value, ``(args, kwargs)``, so that an object passed twice arrives once (G14); a reference
 at the top level is replaced by an ``ArgumentSlot``, whose place the executing worker fills with the referenced value (G11).
@@ -14,7 +22,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -24,6 +33,18 @@ from minray.object_ref import ObjectRef, serialising
 
 PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types whose instances can contain neither functions nor references nor buffers."""
+
+SHELF_BELOW = 8 * 1024
+"""Buffers of fewer bytes go on the shelf; for larger ones, fresh memory for a shelf would cost more than their own price."""
+SHELF_ALIGNMENT = 16
+"""As much as any item of an array needs."""
+SEPARATE = 0xFFFF_FFFF
+"""In the place of a size: not on the shelf."""
+_SHELF_MARK = 0x01
+"""No pickle stream begins with this byte."""
+_SHELF_HEAD = struct.Struct("<BI")
+BY_VALUE = b"__main__"
+"""A stream with this name in it may mean something that only this process has."""
 
 
 class Serialized(NamedTuple):
@@ -78,6 +99,26 @@ class _LimitedStream(io.BytesIO):
 
 def _serialize_any(value: Any, limit: int | None = None) -> Serialized:
     """Raises _TooLarge if the value makes more than ``limit`` bytes."""
+    try:
+        data, buffers, refs = _pickled(pickle.Pickler, value, limit)
+        is_whole = BY_VALUE not in data
+    except (pickle.PicklingError, AttributeError, TypeError):
+        is_whole = False
+    if not is_whole or cloudpickle.list_registry_pickle_by_value():
+        data, buffers, refs = _pickled(cloudpickle.Pickler, value, limit)
+    views = [buffer.raw() for buffer in buffers]
+    if limit is not None and len(data) + sum(view.nbytes for view in views) > limit:
+        raise _TooLarge
+    if sum(view.nbytes < SHELF_BELOW for view in views) > 1:
+        head, shelved = _shelve(views)
+        return Serialized(head + data, shelved, refs)
+    return Serialized(data, [bytes(view) for view in views], refs)
+
+
+def _pickled(
+    pickler: Callable[..., Any], value: Any, limit: int | None
+) -> tuple[bytes, list[pickle.PickleBuffer], list[ObjectRef[Any]]]:
+    """The stream, the buffers apart from it, and the references."""
     refs: list[ObjectRef[Any]] = []
     numbers: dict[bytes, int] = {}
     buffers: list[pickle.PickleBuffer] = []
@@ -91,24 +132,61 @@ def _serialize_any(value: Any, limit: int | None = None) -> Serialized:
     outer, serialising.collect = serialising.collect, collect
     try:
         stream = io.BytesIO() if limit is None else _LimitedStream(limit)
-        cloudpickle.Pickler(stream, 5, buffers.append).dump(value)
+        pickler(stream, 5, buffer_callback=buffers.append).dump(value)
     finally:
         serialising.collect = outer
-    data, views = stream.getvalue(), [buffer.raw() for buffer in buffers]
-    if limit is not None and len(data) + sum(view.nbytes for view in views) > limit:
-        raise _TooLarge
-    return Serialized(data, [bytes(view) for view in views], refs)
+    return stream.getvalue(), buffers, refs
+
+
+def _shelve(views: Sequence[memoryview]) -> tuple[bytes, list[bytes]]:
+    """What stands before the stream, and the buffers; each byte is copied once."""
+    sizes: list[int] = []
+    pieces: list[memoryview | bytes] = []
+    separate: list[bytes] = []
+    for view in views:
+        if view.nbytes < SHELF_BELOW:
+            sizes.append(view.nbytes)
+            pieces += view, bytes(-view.nbytes % SHELF_ALIGNMENT)
+        else:
+            sizes.append(SEPARATE)
+            separate.append(bytes(view))
+    return _SHELF_HEAD.pack(_SHELF_MARK, len(sizes)) + struct.pack(f"<{len(sizes)}I", *sizes), [b"".join(pieces), *separate]
+
+
+def _from_shelf(data: Any, buffers: Sequence[Any]) -> tuple[memoryview, Iterator[Any]]:
+    """The stream, and the buffers as it expects them."""
+    stream, shelf, separate = memoryview(data), memoryview(buffers[0]).toreadonly(), iter(buffers[1:])
+    _, count = _SHELF_HEAD.unpack_from(stream)
+    sizes = struct.unpack_from(f"<{count}I", stream, _SHELF_HEAD.size)
+
+    def spread() -> Iterator[Any]:
+        start = 0
+        for size in sizes:
+            if size == SEPARATE:
+                yield next(separate)
+            else:
+                yield shelf[start : start + size]
+                start += size + -size % SHELF_ALIGNMENT
+
+    return stream[_SHELF_HEAD.size + 4 * count :], spread()
 
 
 def deserialize(data: Any, buffers: Sequence[Any], refs: list[ObjectRef[Any]]) -> Any:
     """Raises whatever the value's own unpickling raises."""
     if not refs:
-        return pickle.loads(data, buffers=buffers) if buffers else pickle.loads(data)
+        return _unpickle(data, buffers) if buffers else pickle.loads(data)
     outer, serialising.refs = serialising.refs, refs
     try:
-        return pickle.loads(data, buffers=buffers)
+        return _unpickle(data, buffers)
     finally:
         serialising.refs = outer
+
+
+def _unpickle(data: Any, buffers: Sequence[Any]) -> Any:
+    if buffers and data[0] == _SHELF_MARK:
+        stream, spread = _from_shelf(data, buffers)
+        return pickle.loads(stream, buffers=spread)
+    return pickle.loads(data, buffers=buffers)
 
 
 class SerializedCall(NamedTuple):

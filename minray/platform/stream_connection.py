@@ -15,7 +15,7 @@ Rules
   * Buffers follow the message that announces them, in chunks, one write at a time, only while the transport's own
     buffer is low, and turn by turn: a small message overtakes what is left of a gigabyte. A message is delivered when
     its buffers are complete, so **the order of messages holds among those without buffers**.
-  * A buffer's memory grows with the bytes that have arrived, whatever its announced size.
+  * A buffer's memory is taken in one piece when its first chunk begins, and not before.
   * A peer that breaks a rule is logged in one line and cut off. Nothing of it is unpickled here, ever.
   * Exceptions of callbacks are our bugs: they are logged, and the connection goes on.
 
@@ -116,12 +116,14 @@ class _Violation(Exception):
 class _Arrival:
     """A message whose buffers are still on their way."""
 
-    __slots__ = ("buffers", "call_id", "left", "payload", "sizes", "word")
+    __slots__ = ("buffers", "call_id", "filled", "left", "payload", "sizes", "word")
 
     def __init__(self, message: _Message) -> None:
         self.call_id, self.word, self.payload, self.sizes = message
         self.buffers: dict[int, bytearray] = {}
-        """What has arrived of each buffer, by index."""
+        """By index; as long as they will be."""
+        self.filled: dict[int, int] = {}
+        """How much of each has arrived, or will have with the chunk that is being read."""
         self.left = sum(self.sizes)
         """Bytes that have not arrived; delivered at zero."""
 
@@ -163,7 +165,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._chunk_of: _Arrival | None = None
         """The message whose chunk is being read; None between chunks."""
         self._chunk_buffer = bytearray()
-        """The buffer that this chunk belongs to."""
+        """The buffer that this chunk belongs to ..."""
+        self._chunk_end = 0
+        """... and where in it the chunk ends."""
         self._chunk_left = 0
         """Bytes of this chunk that have not arrived."""
         transport.set_write_buffer_limits(high=WRITE_BYTES // 4)
@@ -312,16 +316,23 @@ class _Connection(asyncio.BufferedProtocol):
         size = length - _CHUNK_START
         if arrival is None or index >= len(arrival.sizes):
             raise _Violation(f"a chunk of buffer {index} of message {call_id}, which was not announced")
-        buffer = arrival.buffers.setdefault(index, bytearray())
-        if not 0 < size <= min(CHUNK_BYTES, arrival.sizes[index] - len(buffer)):
+        filled = arrival.filled.get(index, 0)
+        if not 0 < size <= min(CHUNK_BYTES, arrival.sizes[index] - filled):
             raise _Violation(f"a chunk of {size} bytes, which is more than the chunk or its buffer may have")
-        self._chunk_of, self._chunk_buffer, self._chunk_left = arrival, buffer, size
+        if not filled:
+            try:
+                arrival.buffers[index] = bytearray(arrival.sizes[index])
+            except MemoryError:
+                raise _Violation(f"a buffer of {arrival.sizes[index]} bytes, for which there is no memory") from None
+        arrival.filled[index] = self._chunk_end = filled + size
+        self._chunk_of, self._chunk_buffer, self._chunk_left = arrival, arrival.buffers[index], size
 
     def _receive_chunk(self, data: memoryview) -> int:
         """Take what belongs to the current chunk; returns how many bytes that was."""
         assert self._chunk_of is not None
         piece = data[: self._chunk_left]
-        self._chunk_buffer += piece
+        start = self._chunk_end - self._chunk_left
+        self._chunk_buffer[start : start + len(piece)] = piece
         self._chunk_left -= len(piece)
         self._chunk_of.left -= len(piece)
         if not self._chunk_left:

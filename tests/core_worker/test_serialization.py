@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
+import threading
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.object_ref import ObjectRef
-from minray.serialization import Serialized, deserialize, fill_slots, serialize, serialize_call
+from minray.serialization import SHELF_ALIGNMENT, SHELF_BELOW, Serialized, deserialize, fill_slots, serialize, serialize_call
 from tests.core_worker.parts import object_id
 
 LIMIT = MAX_DIRECT_CALL_OBJECT_SIZE
@@ -44,6 +47,29 @@ def test_functions_and_classes_of_the_main_program_survive() -> None:
     assert round_trip(lambda x: x + 1)(1) == 2
 
 
+def test_what_only_cloudpickle_can_do_takes_its_references_and_buffers_once() -> None:
+    a, array = ref("a"), np.arange(5)
+    serialized = serialize([a, array, lambda: 7, a])
+    assert serialized.refs == [a] and len(serialized.buffers) == 1
+    out = deserialize(serialized.data, serialized.buffers, [a])
+    assert out[0] is out[3] is a and list(out[1]) == [0, 1, 2, 3, 4] and out[2]() == 7
+
+
+def test_a_module_that_was_registered_travels_by_value() -> None:
+    here = sys.modules[__name__]
+    assert b"round_trip" in serialize([round_trip]).data and len(serialize([round_trip]).data) < 200
+    cloudpickle.register_pickle_by_value(here)
+    try:
+        assert len(serialize([round_trip]).data) > 200
+    finally:
+        cloudpickle.unregister_pickle_by_value(here)
+
+
+def test_what_cannot_be_pickled_is_said_as_pickle_says_it() -> None:
+    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+        serialize([threading.Lock()])
+
+
 def test_g13_arrays_come_back_read_only_and_the_original_may_change() -> None:
     array = np.arange(1000)
     serialized = serialize({"a": array, "b": np.zeros(3)})
@@ -53,6 +79,37 @@ def test_g13_arrays_come_back_read_only_and_the_original_may_change() -> None:
     for out in value.values():
         with pytest.raises(ValueError, match="read-only"):
             out[0] = 1
+
+
+SIZES = st.sampled_from([0, 1, 7, 8, 16, 1000, SHELF_BELOW - 1, SHELF_BELOW, SHELF_BELOW + 1])
+
+
+@given(st.lists(SIZES, max_size=8))
+def test_g13_small_buffers_share_one_and_come_back_read_only_and_aligned(sizes: list[int]) -> None:
+    arrays = [np.full(size, number, np.uint8) for number, size in enumerate(sizes)]
+    serialized = serialize(arrays)
+    small = sum(size < SHELF_BELOW for size in sizes)
+    assert len(serialized.buffers) == (len(sizes) - small) + (1 if small > 1 else small)
+    for out, array in zip(deserialize(serialized.data, serialized.buffers, []), arrays, strict=True):
+        np.testing.assert_array_equal(out, array)
+        assert not out.flags.writeable
+        is_shelved = small > 1 and 0 < array.nbytes < SHELF_BELOW
+        assert not is_shelved or out.ctypes.data % SHELF_ALIGNMENT == 0
+
+
+def test_a_shelf_may_be_beside_references() -> None:
+    a = ref("a")
+    serialized = serialize([np.arange(3), a, np.arange(4.0)])
+    out = deserialize(serialized.data, serialized.buffers, [a])
+    assert out[1] is a and list(out[0]) == [0, 1, 2] and len(serialized.buffers) == 1
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_value_may_arrive_in_any_kind_of_buffer(kind: Any) -> None:
+    serialized = serialize([np.arange(3), np.arange(4)])
+    out = deserialize(kind(serialized.data), [kind(buffer) for buffer in serialized.buffers], [])
+    assert [list(array) for array in out] == [[0, 1, 2], [0, 1, 2, 3]]
+    assert not any(array.flags.writeable for array in out)
 
 
 def test_arrays_of_any_layout_survive() -> None:
