@@ -15,8 +15,11 @@ from typing import Any
 
 import msgspec
 
+from minray.common.ids import PUT_INDEX, short
 from minray.protocol.core_worker import RefInfo
 
+AWAITED, HERE, ERROR, GONE = "AWAITED", "HERE", "ERROR", ""
+"""What a process knows of an object, for the recorder: somebody waits, it has come (as a value or an error), or neither."""
 SWEEP_AT = 64
 """So many waiters of one object are looked through for those that are released already."""
 
@@ -67,7 +70,8 @@ class Waiter:
 class MemoryStore:
     """The table of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: Callable[[str, str, str, str], None] | None = None) -> None:
+        self._record = record
         self.objects: dict[bytes, StoredObject] = {}
         """Read by user threads; written here only."""
         self._waiters: dict[bytes, list[Waiter]] = {}
@@ -78,14 +82,24 @@ class MemoryStore:
         if object_id in self.objects:
             return
         self.objects[object_id] = stored
+        self.note_here(object_id, stored)
         waiters = self._waiters.pop(object_id, None)
         if waiters is not None:
             for waiter in waiters:
                 waiter.on_object(stored)
 
+    def note_here(self, object_id: bytes, stored: StoredObject) -> None:
+        """For the recorder: an object that a user thread has put in is here, too."""
+        if self._record is not None:
+            old = AWAITED if object_id in self._waiters else GONE
+            self._record("object", _name(object_id), old, ERROR if stored.is_error else HERE)
+
     def delete(self, object_id: bytes) -> None:
         """Nobody here holds it any more: it is not needed, or if it has not come, it never will."""
-        self.objects.pop(object_id, None)
+        stored = self.objects.pop(object_id, None)
+        if self._record is not None and (stored is not None or object_id in self._waiters):
+            old = AWAITED if stored is None else ERROR if stored.is_error else HERE
+            self._record("object", _name(object_id), old, GONE)
         for waiter in self._waiters.pop(object_id, ()):
             waiter.on_enough()
 
@@ -103,6 +117,8 @@ class MemoryStore:
 
     def _add_waiter(self, object_id: bytes, waiter: Waiter) -> None:
         """Released waiters stay until their object comes; where they pile up, they are swept out now and then."""
+        if self._record is not None and object_id not in self._waiters:
+            self._record("object", _name(object_id), GONE, AWAITED)
         waiters = self._waiters.setdefault(object_id, [])
         if len(waiters) >= SWEEP_AT and len(waiters).bit_count() == 1:
             waiters[:] = [other for other in waiters if not other.released]
@@ -121,3 +137,11 @@ class MemoryStore:
                 waiters.remove(waiter)
                 if not waiters:
                     del self._waiters[object_id]
+                    if self._record is not None:
+                        self._record("object", _name(object_id), AWAITED, GONE)
+
+
+def _name(object_id: bytes) -> str:
+    """The task's name, and which of its objects this is."""
+    index = object_id[-len(PUT_INDEX) :]
+    return f"{short(object_id)}.{'put' if index == PUT_INDEX else int.from_bytes(index, 'big')}"

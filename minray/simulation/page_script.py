@@ -79,8 +79,8 @@ const short = key => key.length > 12 ? key.slice(0, 8) : key;
 const colourOf = word => FAMILIES.find(([pattern]) => pattern.test(word))[1];
 const tints = new Map();
 function tintOf(table, state) {
-  if (/FAILED|DEAD|DYING|LOST/.test(state)) return BAD;
-  if (/FINISHED|SEALED/.test(state)) return GOOD;
+  if (/FAILED|DEAD|DYING|LOST|ERROR/.test(state)) return BAD;
+  if (/FINISHED|SEALED|HERE/.test(state)) return GOOD;
   const id = table + " " + state;
   const known = [...tints.keys()].filter(each => each.startsWith(table + " ")).length;
   if (!tints.has(id)) tints.set(id, TINTS[known % TINTS.length]);

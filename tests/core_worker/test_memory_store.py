@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from minray.common.ids import return_id, short
 from minray.core_worker.memory_store import SWEEP_AT, MemoryStore, Waiter
-from tests.core_worker.parts import object_id, stored
+from tests.core_worker.parts import object_id, stored, task_ids
 
 A, B, C = map(object_id, "abc")
 
@@ -95,3 +96,30 @@ def test_a_sweep_keeps_those_who_still_wait(store: MemoryStore) -> None:
 
 def test_the_size_of_a_value_is_that_of_all_its_parts() -> None:
     assert stored(b"12345", buffers=[b"123", memoryview(b"12")]).size() == 10
+
+
+def test_what_becomes_of_an_object_is_recorded() -> None:
+    record: list[tuple[str, str, str, str]] = []
+    made_by = task_ids.next()
+    store = MemoryStore(lambda *change: record.append(change))
+    returned, put, never = (return_id(made_by, index) for index in (2, 0, 3))
+    one, other = Counted(1), Counted(1)
+    store.wait([returned, never], one.waiter)
+    store.put(returned, stored())
+    store.stop_waiting([returned, never], one.waiter)
+    store.put(put, stored(is_error=True))
+    store.wait([never], other.waiter)
+    for key in (returned, put, never):
+        store.delete(key)
+    name = short(made_by)
+    assert record == [
+        ("object", f"{name}.2", "", "AWAITED"),
+        ("object", f"{name}.3", "", "AWAITED"),
+        ("object", f"{name}.2", "AWAITED", "HERE"),
+        ("object", f"{name}.3", "AWAITED", ""),
+        ("object", f"{name}.put", "", "ERROR"),
+        ("object", f"{name}.3", "", "AWAITED"),
+        ("object", f"{name}.2", "HERE", ""),
+        ("object", f"{name}.put", "ERROR", ""),
+        ("object", f"{name}.3", "AWAITED", ""),
+    ]
