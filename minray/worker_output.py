@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from minray.protocol.core_worker import PrintLines
@@ -74,8 +75,13 @@ class LinePrinter:
         stream = sys.stderr if message.is_stderr else sys.stdout
         shown = [f"({name or 'worker'} pid={message.pid}) {text}" for name, text in message.lines if self._is_new(text, now)]
         if shown:
-            print("\n".join(shown), file=stream, flush=True)
+            self._print("\n".join(shown), stream)
         self.flush_repetitions(now)
+
+    def _print(self, text: str, stream: IO[str]) -> None:
+        """A driver whose output nobody reads any more (``| head``) goes on without it, until it writes something itself."""
+        with suppress(OSError, ValueError):
+            print(text, file=stream, flush=True)
 
     def _is_new(self, text: str, now: float) -> bool:
         if self._window_s <= 0 or not text.strip():
@@ -93,4 +99,5 @@ class LinePrinter:
             if now is None or now >= until:
                 del self._seen[text]
                 if count:
-                    print(f"(repeated {count} more time{'s' if count != 1 else ''} by other workers) {text}", flush=True)
+                    times = f"{count} more time{'s' if count != 1 else ''}"
+                    self._print(f"(repeated {times} by other workers) {text}", sys.stdout)
