@@ -15,17 +15,19 @@ Rules
   * KeyboardInterrupt is raised by the SIGINT handler, in the main thread, and only if the interrupt still applies there; a
     stray SIGINT does nothing. The signal is repeated until the handler has run, at a moment when that ends the task and
     nothing else: not in a destructor (which would swallow it), not while a reference is being made.
+  * While user code has a signal handler of its own installed, which may raise at any time, the main thread does not lead:
+    it waits for work beside the relief. What such a handler raises after its task is logged. To know of handlers, the
+    worker puts its own function in the place of ``signal.signal``.
   * The loop is asyncio's own: uvloop takes 24 us to begin and end a run in a main thread, asyncio's 4 us.
-
-What we do not like yet: the handler of a signal that user code has installed, and that raises after its task, raises in
-the middle of a turn of the loop.
 """
 
 from __future__ import annotations
 
 import _thread
 import asyncio
+import functools
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -34,8 +36,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 from minray.platform.user_code import LoopBorder
+
+logger = logging.getLogger(__name__)
 
 TICK_S = 0.002
 """How often the relief looks whether the main thread is away."""
@@ -81,6 +86,11 @@ class MainThreadUserCode(LoopBorder):
         """Interrupts that the main thread has not looked at, or has put off."""
         self._deferred = False
         """Whether the last signal came at a bad moment."""
+        self._is_exposed = False
+        """User code has installed a signal handler."""
+        self._bell = _thread.allocate_lock()
+        """Released when there is work for a main thread that does not lead."""
+        self._bell.acquire()
         signal.signal(signal.SIGINT, self._on_interrupt)
 
     # --- the main thread
@@ -90,17 +100,25 @@ class MainThreadUserCode(LoopBorder):
         self._over = False
         relief = threading.Thread(target=self._relieve, name="minray-relief", daemon=True)
         relief.start()
+        signal.signal, install = self._watch_handlers(signal.signal), signal.signal
         while self._works or not self._stopping:
             self._run_works()
-            self._lead_main()
+            if self._is_exposed:
+                self._wait_for_work()
+            else:
+                self._lead_main()
+        signal.signal = install
         self._over = True
-        self._ring()
+        _release(self._alarm)
+        self._take_lead()  # In case the relief has it, and would not learn that all is over.
+        self._lead.release()
         relief.join()
 
     def stop(self) -> None:
         """From any thread: let ``serve`` return after what is queued."""
         self._stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
+        _release(self._bell)
 
     def _run_works(self) -> None:
         """Run what is queued, but not for longer than a turn and a piece."""
@@ -109,7 +127,7 @@ class MainThreadUserCode(LoopBorder):
         self._rounds += 1
         self._away = True
         if self._relief_sleeps:
-            self._ring()
+            _release(self._alarm)
         until = time.monotonic() + TURN_S
         while self._works:
             work, then = self._works.popleft()
@@ -125,11 +143,9 @@ class MainThreadUserCode(LoopBorder):
 
     def _lead_main(self) -> None:
         """Run the loop until there is work, but for one turn in any case."""
-        if not self._lead.acquire(False):
-            if self._works:
-                return
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._lead.acquire()
+        if self._works and self._lead.locked():
+            return
+        self._take_lead()
         try:
             if self._posted or self._posted_later:
                 # It would come first in the loop's turn too, but that takes longer to begin.
@@ -144,6 +160,35 @@ class MainThreadUserCode(LoopBorder):
         finally:
             self._lead.release()
 
+    def _take_lead(self) -> None:
+        """Lead, when the relief has stopped."""
+        if not self._lead.acquire(False):
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._lead.acquire()
+
+    def _watch_handlers(self, install: Callable[..., Any]) -> Callable[..., Any]:
+        """Notice the signal handlers that user code has."""
+
+        @functools.wraps(install)
+        def watching(signal_number: int, handler: Any) -> Any:
+            before = install(signal_number, handler)
+            handlers = map(signal.getsignal, signal.valid_signals())
+            self._is_exposed = any(callable(each) and each != self._on_interrupt for each in handlers)
+            return before
+
+        return watching
+
+    def _wait_for_work(self) -> None:
+        """Wait while the relief leads."""
+        self._away = True
+        _release(self._alarm)
+        while not self._works and not self._stopping:
+            try:
+                self._bell.acquire()
+            except Exception:
+                logger.warning("a signal handler raised when its task was over", exc_info=True)
+        self._away = False
+
     # --- the relief
 
     def _relieve(self) -> None:
@@ -156,7 +201,8 @@ class MainThreadUserCode(LoopBorder):
                     try:
                         if self._posted or self._posted_later:
                             self._loop.call_soon(self._drain)
-                        self._loop.run_forever()
+                        if not self._over:
+                            self._loop.run_forever()
                     finally:
                         self._lead.release()
             quiet_ticks = quiet_ticks + 1 if self._rounds == rounds else 0
@@ -167,23 +213,19 @@ class MainThreadUserCode(LoopBorder):
                 self._relief_sleeps = False
                 quiet_ticks = 0
 
-    def _ring(self) -> None:
-        try:
-            self._alarm.release()
-        except RuntimeError:
-            pass  # It rings already.
-
     # --- from the loop, or anywhere
 
     def run(self, work: Work, then: Work | None = None) -> None:
         self._works.append((work, then))
         if threading.get_ident() == self._main_thread_id:
             self._loop.stop()
+        elif self._is_exposed:
+            _release(self._bell)
 
     def _wake(self) -> None:
         super()._wake()
         if not self._lead.locked():
-            self._ring()
+            _release(self._alarm)
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self._interrupts.append(applies)
@@ -219,6 +261,14 @@ class MainThreadUserCode(LoopBorder):
             self._deferred = True
         elif applying:
             raise KeyboardInterrupt
+
+
+def _release(lock: _thread.LockType) -> None:
+    """Let the one go who waits for it, or who will."""
+    try:
+        lock.release()
+    except RuntimeError:
+        pass  # It is released already.
 
 
 def _is_bad_moment(frame: FrameType | None) -> bool:

@@ -247,6 +247,56 @@ def test_an_interrupt_while_the_main_thread_is_idle_does_nothing() -> None:
     """) == ["still there", "over"]
 
 
+# --- Signal handlers of user code ---
+
+
+def test_a_handler_that_raises_after_its_task_hits_nobody() -> None:
+    """The signal comes in the middle of a turn of the loop. When the handler is gone, the main thread leads again."""
+    assert run_program("""
+        import logging
+        logged = threading.Event()
+        logging.getLogger("minray.platform.main_thread").warning = lambda *_, **__: logged.set()
+
+        def handler(number, frame):
+            raise LookupError("too late")
+
+        def strike():
+            print("led by", threading.current_thread().name)
+            os.kill(os.getpid(), signal.SIGALRM)
+            assert logged.wait(10)
+            print("the turn goes on")
+            code.run(lambda: signal.signal(signal.SIGALRM, signal.SIG_DFL), look_again)
+
+        def look_again():
+            if threading.current_thread() is not threading.main_thread():
+                return loop.call_later(0.001, look_again)
+            print("led by the main thread")
+            code.stop()
+
+        code.run(lambda: signal.signal(signal.SIGALRM, handler), lambda: loop.call_later(0.01, strike))
+    """) == ["led by minray-relief", "the turn goes on", "led by the main thread", "over"]
+
+
+def test_work_goes_on_while_user_code_has_a_handler() -> None:
+    assert run_program("""
+        before = signal.signal(signal.SIGUSR1, print)
+        numbers = []
+
+        def work(number):
+            signal.signal(signal.SIGUSR1, print)
+            numbers.append(number)
+
+        def begin(number):
+            if number < 200:
+                code.run(lambda: work(number), lambda: begin(number + 1))
+            else:
+                print(numbers == list(range(200)), code._is_exposed)
+                code.stop()
+
+        begin(0)
+    """) == ["True True", "over"]
+
+
 # --- The environment ---
 
 
