@@ -269,9 +269,9 @@ class LeaseBroker:
             self._finish(entry, End(death.certificate(worker.lease_id, worker.doom)))
         if self._closed:
             return
-        if worker.address is not None:
+        if death.pid:  # Also of one that has not registered: it may have listened already, and left its socket.
             cause = f"{death.cause}: {worker.doom}" if worker.doom else death.cause
-            self._on_worker_death(WorkerDeath(worker_id, self._node_id, worker.pid, cause))
+            self._on_worker_death(WorkerDeath(worker_id, self._node_id, death.pid, cause))
             self.on_owner_death(worker_id, True, cause)
         self.advance()
 

@@ -7,10 +7,12 @@ import asyncio
 from minray.protocol.base import DONE, Address, decode
 from minray.protocol.gcs import (
     RESOURCES,
+    WORKER_DEATHS,
     CheckAlive,
     GetWorkerDeath,
     NodeInfo,
     NodeResources,
+    Poll,
     RegisterNode,
     ReportResources,
     UnregisterNode,
@@ -65,6 +67,15 @@ async def test_the_death_of_a_worker_is_told_to_the_gcs(scene: Scene) -> None:
     await scene.settle()
     death = (await scene.gcs.call(question)).death
     assert death is not None and (death.pid, death.cause) == (worker.pid, "exit code 4")
+
+
+@scenario(num_prestart_workers=0, worker_register_timeout_seconds=1.0)
+async def test_the_death_of_a_worker_that_has_not_registered_is_told_too(scene: Scene) -> None:
+    """It may have begun to listen; by its certificate its node knows to remove the socket."""
+    scene.silent_starts = 1
+    await scene.lease()
+    told = (await scene.gcs.call(Poll(WORKER_DEATHS, b"", 0, 1.0))).entries
+    assert len(told) == 1 and told[0][0] not in scene.workers
 
 
 @scenario(cpus=2)
