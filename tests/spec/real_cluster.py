@@ -1,0 +1,353 @@
+"""A real cluster that bears faults: its nodes, its driver processes, its proxies, and what can be seen of it from outside.
+
+Rules
+  * Time-outs are shorter than a user's, so that a death by silence takes seconds: ``SILENT_DEATH_S``. What lasts no
+    longer than ``HARMLESS_S`` is far below all of them.
+  * Everybody's logs are kept; what a task has printed is read from there, because lines to a driver may be lost with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import psutil
+
+from minray.cluster_client import ClusterClient
+from minray.cluster_utils import Cluster, ClusterNode
+from minray.common.config import worker_endpoint
+from minray.common.ids import short
+from minray.discovery import runtime_root
+from minray.protocol.gcs import NodeInfo, NodeResources
+from minray.protocol.raylet import NodeStats
+from tests import leaks
+from tests.helpers import wait_for_condition
+from tests.spec.real_proxy import BEHIND, Proxies
+from tests.spec.scenario import Node
+
+UNIX, PROXY, TCP = "unix", "proxy", "tcp"
+"""How processes talk: over unix sockets, the same with a proxy before each listener, over TCP between nodes."""
+HARMLESS_S = 0.5
+SILENT_DEATH_S = 5.0
+SYSTEM_CONFIG = {
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
+    "rpc_reconnect_timeout_s": 3.0,
+    "gcs_rpc_server_reconnect_timeout_s": 20.0,
+    "cancellation_retry_ms": 200,
+    "worker_cap_initial_backoff_delay_ms": 50,
+    "worker_cap_max_backoff_delay_ms": 500,
+}
+"""Also, granting beyond a worker per CPU slows down less, for programs here are over soon."""
+ANSWER_S = 20.0
+CHECKOUT = Path(__file__).resolve().parents[2]
+DRIVER_COMMAND = (sys.executable, "-m", "tests.spec.real_driver")
+ORDERS = ("connect", "perform", "drop", "leftovers", "look_into_workers", "why", "disconnect")
+TROUBLE = re.compile(r"^Traceback \(most recent|^Exception ignored|was never retrieved|was never awaited", re.MULTILINE)
+"""In logs: what no user's error and no dead peer brings there."""
+TROUBLE_LINES = 30
+
+
+class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a cluster is like; the first node is the head."""
+
+    nodes: tuple[Node, ...] = (Node(),)
+    wire: str = UNIX
+    durable: bool = False
+    """The gcs has storage and may die."""
+
+
+class DriverGone(Exception):
+    """The driver process has ended, or does not answer."""
+
+
+class RealDriver:
+    """A driver process, which plays one program after the other; see ``real_driver``."""
+
+    def __init__(self, log: Path, command: Sequence[str]) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self.pid = self._process.pid
+        self.is_killed = False
+        """By a fault, so that it has nothing to tell."""
+        self._orders: IO[str] = self._process.stdin
+        self._answers: dict[str, queue.SimpleQueue[Any]] = {
+            word: queue.SimpleQueue() for word in (*ORDERS, "over")
+        }
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), name="driver", daemon=True)
+        self._reader.start()
+
+    def _read(self, lines: IO[str]) -> None:
+        for line in lines:
+            about, answer = json.loads(line)
+            self._answers[about].put(answer)
+
+    def ask(self, order: str, **arguments: Any) -> Any:
+        """Order, and wait for the answer."""
+        try:
+            self._orders.write(json.dumps({"do": order, "with": arguments}) + "\n")
+            self._orders.flush()
+            return self._answers[order].get(timeout=ANSWER_S)
+        except (OSError, queue.Empty):
+            state = "does not answer" if self._process.poll() is None else f"has ended with {self._process.returncode}"
+            raise DriverGone(f"the driver {state} when asked to {order}") from None
+
+    def over(self) -> dict[str, Any] | None:
+        """What came of the program, once it is over."""
+        with suppress(queue.Empty):
+            outcome: dict[str, Any] = self._answers["over"].get_nowait()
+            return outcome
+        if self._process.poll() is not None:
+            return {"failure": f"the process ended with {self._process.returncode}"}
+        return None
+
+    def close(self) -> None:
+        """It leaves by itself if it can."""
+        with suppress(OSError):
+            self._orders.close()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the gcs and the raylets say at one time."""
+
+    nodes: list[NodeInfo]
+    resources: dict[bytes, NodeResources]
+    stats: dict[bytes, NodeStats]
+    """Of the raylets that have answered."""
+
+
+class RealCluster:
+    """One cluster, for as many programs as it survives."""
+
+    def __init__(self, shape: Shape, driver_command: Sequence[str] = DRIVER_COMMAND) -> None:
+        self.shape = shape
+        self._shared_memory_before = leaks.shared_memory()
+        self._root = runtime_root()
+        self._driver_command = driver_command
+        self._logs = self._root / "tier" / leaks.LOGS
+        self._read: dict[Path, int] = {}
+        """Log -> how much of it was read."""
+        self.drivers: list[RealDriver] = []
+        self.drivers_are_connected = False
+        self.proxies = Proxies() if shape.wire == PROXY else None
+        self._clients: list[ClusterClient] = []
+        self._cluster = Cluster()
+        self._likeness: dict[str, Node] = {}
+        """Node id -> what it was meant to be like."""
+        self._past: list[ClusterNode] = []
+        """Nodes that have been replaced."""
+        try:
+            self.prepare(0)
+        except BaseException:
+            self.close()
+            raise
+
+    def prepare(self, drivers: int) -> None:
+        """Put new nodes in the place of dead ones; connect so many drivers."""
+        for node in [node for node in self._cluster.worker_nodes if not node.remaining_processes_alive()]:
+            self._past.append(node)
+            self._cluster.worker_nodes.remove(node)
+            node.close()
+        while len(self._cluster.list_all_nodes()) < len(self.shape.nodes):
+            self._add_node(self._missing())
+        for driver in [driver for driver in self.drivers if driver.is_killed]:
+            self.drivers.remove(driver)
+            driver.close()
+        while len(self.drivers) < drivers:
+            self.drivers.append(RealDriver(self._logs / f"driver-{len(self.drivers)}.log", self._driver_command))
+        self._cluster.wait_for_nodes()
+        if self.proxies is not None:
+            for node in self.nodes():
+                self.proxies.put_before_all_of(self.sockets_of(node))
+
+    def _missing(self) -> Node:
+        """What the next node is to be like: those that live are the first of their kinds."""
+        rest = list(self.shape.nodes)
+        for node in self._cluster.list_all_nodes():
+            rest.remove(self._likeness[node.node_id])
+        return rest[0]
+
+    def _add_node(self, like: Node) -> None:
+        head = self._cluster.head_node is None
+        options: dict[str, Any] = {}
+        if head:
+            options["_system_config"] = SYSTEM_CONFIG
+            options["tcp_host"] = "127.0.0.1" if self.shape.wire == TCP else ""
+            options["storage"] = str(self._logs.parent / "gcs.sqlite") if self.shape.durable else ""
+            self._logs.mkdir(parents=True, exist_ok=True)
+        node = self._cluster.add_node(num_cpus=like.num_cpus, resources=dict(like.resources), **options)
+        self._likeness[node.node_id] = like
+
+    # --- Whom faults strike
+
+    def nodes(self) -> list[ClusterNode]:
+        """The head first."""
+        return self._cluster.list_all_nodes()
+
+    def pid_of(self, role: str, node: ClusterNode) -> int | None:
+        """Of a ``raylet``, ``gcs`` or ``zygote``, if it lives."""
+        return node.live_processes().get(role)
+
+    def workers_of(self, node: ClusterNode) -> list[int]:
+        """All children of the zygote that have no other name, by age."""
+        known = node.live_processes()
+        try:
+            children = psutil.Process(known["zygote"]).children()
+        except (KeyError, psutil.Error):
+            return []
+        return [child.pid for child in children if child.pid not in known.values() and _runs(child)]
+
+    def sockets_of(self, node: ClusterNode) -> Path:
+        return Path(node.session_dir, "sockets")
+
+    # --- What can be seen
+
+    def look(self) -> Look:
+        """Ask everybody. ConnectionError if the gcs does not answer."""
+        if not self._clients:
+            assert self._cluster.head_node is not None
+            head = self._cluster.head_node._node
+            self._clients.append(ClusterClient(head.file.gcs_endpoint, head.token, head.file.system_config))
+        client = self._clients[0]
+        try:
+            nodes = client.nodes()
+            living = [node for node in nodes if node.alive]
+            return Look(nodes, client.resources(), client.node_stats([node.address for node in living]))
+        except ConnectionError:
+            self._clients.pop().close()
+            raise
+
+    def unrest(self) -> list[str]:
+        """What a cluster without work would not show."""
+        try:
+            look = self.look()
+        except ConnectionError as error:
+            return [f"L1: {error}"]
+        alive = {node.node_id: node.name for node in look.nodes if node.alive}
+        found: list[str] = []
+        there = {node.node_id for node in self.nodes() if node.remaining_processes_alive()}
+        if {node_id.hex() for node_id in alive} != there:
+            found.append(f"L6: the gcs counts {sorted(alive.values())} as living; {len(there)} raylets live")
+        for node_id, name in alive.items():
+            stats, report = look.stats.get(node_id), look.resources.get(node_id)
+            if stats is None:
+                found.append(f"L1: the raylet of {name} does not answer")
+                continue
+            if stats.available != stats.total:
+                found.append(f"L3: {name} has {stats.available} free of {stats.total}")
+            if report is None or report.available != stats.available:
+                found.append(f"L6: the gcs believes that {name} has {report and report.available}, not {stats.available}")
+            found += [f"L3: {name} has a lease waiting: {line}" for line in stats.pending_leases]
+            for worker in stats.workers:
+                if worker.lease_id or worker.blocked:
+                    found.append(f"L3: {name}: worker {worker.pid} is {worker.state}, lease {short(worker.lease_id)}")
+                elif worker.job_id and not self.drivers_are_connected:
+                    found.append(f"L7: {name}: worker {worker.pid} has outlived its job, {worker.state}")
+            found += self._strangers(node_id.hex(), stats)
+        return found
+
+    def _strangers(self, node_id: str, stats: NodeStats) -> list[str]:
+        """Processes and sockets that the raylet does not know of."""
+        node = next((node for node in self.nodes() if node.node_id == node_id), None)
+        if node is None:
+            return []
+        known = {worker.pid for worker in stats.workers}
+        found = [f"L7: process {pid} is no worker of {node}" for pid in self.workers_of(node) if pid not in known]
+        folder = self.sockets_of(node)
+        names = {worker_endpoint("", worker.worker_id).lstrip("/") for worker in stats.workers}
+        if self.proxies is None and not self.drivers_are_connected:
+            there = {path.name for path in folder.glob("w-*") if path.suffix != BEHIND}
+            found += [f"L7: the socket {name} of {node} is nobody's" for name in sorted(there - names)]
+        return found
+
+    def new_text(self, pattern: str) -> dict[Path, str]:
+        """What the logs of this name have gained since they were read last."""
+        found: dict[Path, str] = {}
+        folders = [Path(node.session_dir, leaks.LOGS) for node in [*self._past, *self.nodes()]]
+        for path in sorted(path for folder in [*folders, self._logs] for path in folder.glob(pattern)):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+            if text:
+                self._read[path] = self._read.get(path, 0) + len(text)
+                found[path] = text.decode(errors="replace")
+        return found
+
+    def printed(self) -> list[str]:
+        """New lines of tasks; a worker that is killed may leave half of one."""
+        lines = [line for text in self.new_text("worker-*.out").values() for line in text.splitlines()]
+        return [line for line in lines if line.startswith("[") and _is_json(line)]
+
+    def trouble(self) -> list[str]:
+        """New exceptions in logs that nobody has caught."""
+        texts = {**self.new_text("*.log"), **self.new_text("worker-*.err")}
+        found = []
+        for path, text in texts.items():
+            if match := TROUBLE.search(text):
+                lines = text[match.start() :].splitlines()[:TROUBLE_LINES]
+                found.append("\n".join([f"escaped: {path}", *lines]))
+        return found
+
+    def close(self) -> list[str]:
+        """End all; returns what is left behind."""
+        for driver in self.drivers:
+            driver.close()
+        for client in self._clients:
+            client.close()
+        self._cluster.shutdown()
+        if self.proxies is not None:
+            self.proxies.close()
+        for path in self._logs.parent.glob("gcs.sqlite*"):
+            path.unlink()
+        with suppress(AssertionError):
+            wait_for_condition(lambda: not self._left_behind(), timeout_s=2)
+        return [f"L7: left behind: {line}" for line in self._left_behind()]
+
+    def _left_behind(self) -> list[str]:
+        return leaks.describe(self._root, self._shared_memory_before)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""A driver process of the real tier: reads orders from standard input, one JSON object a line, and answers in kind.
+
+The program runs in a thread of its own, so that the process can say what it waits for while it waits. Whoever plants a
+mistake into a driver imports this module, changes minray, and calls ``main``.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import logging
+import signal
+import sys
+import threading
+from typing import Any
+
+import msgspec
+
+import minray
+from minray import worker
+from tests.simulation.judge import core_leftovers
+from tests.spec.programs import Body, Stage
+from tests.spec.real_worker import look_into_worker
+
+
+class DriverProcess:
+    """Carries out one order after the other; see the methods named ``do_...``."""
+
+    def __init__(self) -> None:
+        self._writing = threading.Lock()
+        self._stage = Stage({})
+        """Of the program that runs."""
+
+    def serve(self) -> None:
+        for line in sys.stdin:
+            order = json.loads(line)
+            method = getattr(self, f"do_{order['do']}")
+            self._say(order["do"], method(**order["with"]))
+
+    def _say(self, about: str, answer: Any) -> None:
+        with self._writing:
+            print(json.dumps([about, answer]), flush=True)
+
+    def do_connect(self, address: str) -> None:
+        minray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+
+    def do_perform(self, body: dict[str, Any]) -> None:
+        """Begin; ``history`` or ``failure`` is said when it is over."""
+        threading.Thread(target=self._perform, args=(msgspec.convert(body, Body),), name="program", daemon=True).start()
+
+    def _perform(self, body: Body) -> None:
+        self._stage = Stage({})
+        try:
+            history = self._stage.play(body)
+        except BaseException as error:
+            self._say("over", {"failure": f"{type(error).__name__}: {error}"})
+        else:
+            self._say("over", {"history": history})
+
+    def do_drop(self) -> None:
+        """Let go of all references."""
+        self._stage = Stage({})
+        gc.collect()
+
+    def do_leftovers(self) -> list[str]:
+        api: Any = worker.current_api()
+
+        async def look() -> list[str]:
+            return core_leftovers(api.core)
+
+        found: list[str] = api.run_on_loop(look)
+        return found
+
+    def do_look_into_workers(self, count: int) -> list[str]:
+        """Into so many of those that work for this driver, or begin to."""
+        looks = minray.get([look_into_worker.remote() for _ in range(count)])
+        return sorted({f"worker {pid}: {line}" for pid, lines in looks for line in lines})
+
+    def do_why(self) -> list[str]:
+        """Of everything that the program still holds and has not got."""
+        api: Any = worker.current_api()
+        return [f"{name}: {api.why(ref)}" for name, ref in list(self._stage.refs.items())]
+
+    def do_disconnect(self) -> None:
+        minray.shutdown()
+
+
+def main() -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    DriverProcess().serve()
+
+
+if __name__ == "__main__":
+    main()

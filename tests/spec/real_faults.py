@@ -1,0 +1,223 @@
+"""The faults of the real tier: what they are, how a seed draws them, and how they are done to a ``RealCluster``.
+
+Rules
+  * A fault says when it strikes and whom; of several workers, which one is decided by their ages. Who is not there is not
+    struck.
+  * The head's raylet is stopped and cut off for harmless times only: with it all programs would end. So are drivers; but a
+    driver may be killed, if there is another one.
+  * Whatever lasts ends with ``heal``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import msgspec
+
+from minray.cluster_utils import ClusterNode
+from tests.spec.model import Losses
+from tests.spec.real_cluster import HARMLESS_S, PROXY, SILENT_DEATH_S, RealCluster, RealDriver, Shape
+from tests.spec.real_sockets import close_connections
+
+KILL, STOP, RESET, RESET_ALL, HOLD, CUT = "kill", "stop", "reset", "reset all", "hold", "cut"
+WORKER, RAYLET, GCS, ZYGOTE, DRIVER = "worker", "raylet", "gcs", "zygote", "driver"
+Candidate = TypeVar("Candidate")
+LASTS_S = (0.02, 0.1, 0.3, HARMLESS_S)
+LONG_S = SILENT_DEATH_S + 2
+ONE_IN_LONG = 15
+"""So many stops and holds for each that lasts long."""
+MEAN_AT_S = 0.12
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of them."""
+
+    kind: str
+    role: str
+    at_s: float
+    """After the program's beginning."""
+    node: int = 0
+    """Its place among the living; a number too high counts from the beginning again."""
+    pick: float = 0.0
+    """Which one of several: a number from 0 to less than 1."""
+    for_s: float = 0.0
+
+    @property
+    def is_deadly(self) -> bool:
+        """Whether a process may be dead, or count as dead, after it."""
+        return (self.kind == KILL and self.role not in (GCS, DRIVER)) or self.for_s > HARMLESS_S
+
+    def one_of(self, candidates: Sequence[Candidate]) -> Candidate:
+        return candidates[int(self.pick * len(candidates))]
+
+    def describe(self) -> str:
+        place = f"the {self.role} of node {self.node}" if self.role in (RAYLET, GCS, ZYGOTE) else f"a {self.role}"
+        lasts = f" for {self.for_s:g} s" if self.for_s else ""
+        return f"{self.at_s:.3f} s: {self.kind} {place}{lasts}"
+
+
+def losses(faults: tuple[Fault, ...]) -> Losses:
+    """What they may take away."""
+    deadly = [fault for fault in faults if fault.is_deadly]
+    return Losses(len(deadly), any(fault.role in (RAYLET, ZYGOTE) or fault.kind in (HOLD, CUT) for fault in deadly))
+
+
+def draw_faults(random: Random, shape: Shape) -> tuple[Fault, ...]:
+    """A few kinds of them, at most two that are deadly."""
+    if random.random() < 0.1:
+        return ()
+    kinds = random.sample(_kinds(shape), random.choice((1, 2, 3)))
+    faults: list[Fault] = []
+    for _ in range(random.choice((1, 2, 3, 5, 10))):
+        kind, role = random.choice(kinds)
+        fault = _draw_fault(random, kind, role, shape)
+        if not fault.is_deadly or sum(other.is_deadly for other in faults) < 2:
+            faults.append(fault)
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _kinds(shape: Shape) -> list[tuple[str, str]]:
+    kinds = [(KILL, WORKER), (KILL, WORKER), (KILL, DRIVER)]
+    kinds += [(kind, role) for kind in (STOP, RESET, RESET_ALL) for role in (WORKER, WORKER, RAYLET, DRIVER, GCS)]
+    if len(shape.nodes) > 1:
+        kinds += [(KILL, RAYLET), (KILL, RAYLET), (KILL, ZYGOTE)]
+    if shape.durable:
+        kinds += [(KILL, GCS), (KILL, GCS)]
+    if shape.wire == PROXY:
+        kinds += 2 * [(kind, role) for kind in (HOLD, CUT) for role in (WORKER, RAYLET, GCS)]
+    return kinds
+
+
+def _draw_fault(random: Random, kind: str, role: str, shape: Shape) -> Fault:
+    node = random.randrange(len(shape.nodes)) if role not in (GCS, DRIVER) else 0
+    if kind == KILL and role in (RAYLET, ZYGOTE):
+        node = random.randrange(1, len(shape.nodes))
+    may_last = role == WORKER or (role == RAYLET and node > 0)
+    is_long = random.random() * ONE_IN_LONG < 1 and may_last and not (kind == HOLD and role == WORKER)
+    lasts = kind in (STOP, HOLD, CUT)
+    for_s = (LONG_S if is_long else random.choice(LASTS_S)) if lasts else 0.0
+    return Fault(kind, role, round(random.expovariate(1 / MEAN_AT_S), 3), node, random.randrange(1000) / 1000, for_s)
+
+
+class Wrecker:
+    """Does the faults of one run in time."""
+
+    def __init__(self, cluster: RealCluster, drivers: list[RealDriver], faults: tuple[Fault, ...]) -> None:
+        self._cluster = cluster
+        self._drivers = drivers
+        self._began = time.monotonic()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._undo: list[Callable[[], None]] = []
+        """What must be done for everything to be whole again."""
+        self.struck: list[Fault] = []
+        for fault in faults:
+            self._at(fault.at_s, lambda fault=fault: self._strike(fault))
+
+    def _at(self, after_s: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (after_s, len(self._due), action))
+
+    def advance(self) -> None:
+        """Do what is due."""
+        if self._cluster.proxies is not None:
+            for node in self._cluster.nodes():
+                self._cluster.proxies.put_before_all_of(self._cluster.sockets_of(node))
+        while self._due and self._due[0][0] <= time.monotonic() - self._began:
+            heapq.heappop(self._due)[2]()
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether something that was begun shall go on for a while: the program may be over before it."""
+        return bool(self._undo)
+
+    def heal(self) -> None:
+        self._due.clear()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def _strike(self, fault: Fault) -> None:
+        undo = next(self._act(fault), None)
+        if undo is None:
+            return
+        self.struck.append(fault)
+        if fault.for_s:
+            self._undo.append(undo)
+            self._at(time.monotonic() - self._began + fault.for_s, lambda: self._end(undo))
+
+    def _end(self, undo: Callable[[], None]) -> None:
+        self._undo.remove(undo)
+        undo()
+
+    def _act(self, fault: Fault) -> Iterator[Callable[[], None]]:
+        """Yields how it is undone, if there was somebody to strike."""
+        nodes = self._cluster.nodes()
+        node = nodes[fault.node % len(nodes)]
+        if fault.kind in (HOLD, CUT):
+            yield from self._interfere(fault, node)
+            return
+        pid = self._victim(fault, node)
+        if pid is None:
+            return
+        with suppress(ProcessLookupError):
+            if fault.kind == KILL:
+                self._before_kill(fault, node)
+                os.kill(pid, signal.SIGKILL)
+                yield _nothing
+            elif fault.kind == STOP:
+                os.kill(pid, signal.SIGSTOP)
+                yield lambda: _continue(pid)
+            elif close_connections(pid, None if fault.kind == RESET_ALL else fault.pick):
+                yield _nothing
+
+    def _victim(self, fault: Fault, node: ClusterNode) -> int | None:
+        if fault.role in (RAYLET, GCS, ZYGOTE):
+            return self._cluster.pid_of(fault.role, node)
+        if fault.role == WORKER:
+            pids = self._cluster.workers_of(node)
+            return fault.one_of(pids) if pids else None
+        return self._driver(fault)
+
+    def _driver(self, fault: Fault) -> int | None:
+        """One stays to tell what it has seen."""
+        living = [driver for driver in self._drivers if not driver.is_killed]
+        driver = fault.one_of(living)
+        if fault.kind == KILL:
+            if len(living) == 1:
+                return None
+            driver.is_killed = True
+        return driver.pid
+
+    def _before_kill(self, fault: Fault, node: ClusterNode) -> None:
+        if fault.role == GCS and self._cluster.proxies is not None:
+            self._cluster.proxies.step_aside(self._cluster.sockets_of(node) / GCS)
+
+    def _interfere(self, fault: Fault, node: ClusterNode) -> Iterator[Callable[[], None]]:
+        proxies = self._cluster.proxies
+        assert proxies is not None
+        paths = self._paths(fault, proxies.listeners(self._cluster.sockets_of(node)))
+        if paths:
+            path = fault.one_of(paths)
+            (proxies.hold if fault.kind == HOLD else proxies.cut)(path)
+            yield lambda: proxies.release(path)
+
+    def _paths(self, fault: Fault, listeners: list[Path]) -> list[Path]:
+        if fault.role == WORKER:
+            return [path for path in listeners if path.name.startswith("w-")]
+        return [path for path in listeners if path.name == fault.role]
+
+
+def _nothing() -> None:
+    """A kill is not undone."""
+
+
+def _continue(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)

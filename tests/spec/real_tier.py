@@ -1,0 +1,206 @@
+"""``make spec-real``: programs of the campaign on real clusters, struck by real faults, held against the same model.
+
+    python -m tests.spec.real_tier --seconds 60            seeds 0, 1, 2, ... for so long
+    python -m tests.spec.real_tier --seed 4711 --runs 1    one of them
+    python -m tests.spec.real_tier --replay FILE           a failure again; --runs times, for real time is never the same
+    python -m tests.spec.real_tier --simulate FILE         its program in the simulation, under faults of the same kinds
+
+Rules
+  * A program's sleeps and time-outs are ``SCALE`` times what they are in the simulation.
+  * Neighbouring seeds have the same cluster. A failure is saved, and the cluster that has shown it is not used again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import click
+import msgspec
+
+from minray.simulation.cluster import without_garbage_collection
+from tests import leaks
+from tests.spec.programs import Body, Get, Operation, Program, Sleep, Submit, Wait
+from tests.spec.real_cluster import PROXY, TCP, UNIX, Shape
+from tests.spec.real_faults import CUT, HOLD, KILL, RAYLET, RESET, RESET_ALL, STOP, ZYGOTE, draw_faults
+from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier, RealVerdict
+from tests.spec.scenario import Scenario, World
+from tests.spec.scenario import run as simulate
+from tests.spec.strategies import Size, Writer, write_world
+
+SCALE = 0.05
+SIZES = (Size((3, 12), 2), Size((3, 12), 2), Size((20, 50), 3))
+IN_SIMULATION = {KILL: "crash", STOP: "long_stall", RESET: "reset", RESET_ALL: "reset", HOLD: "long_delay", CUT: "cut"}
+"""Faults of this tier -> kinds of the simulation."""
+
+
+def scaled(program: Program, factor: float) -> Program:
+    """The same in less time."""
+    return Program(tuple(_scaled_body(driver, factor) for driver in program.drivers))
+
+
+def _scaled_body(body: Body, factor: float) -> Body:
+    return Body(tuple(_scaled(operation, factor) for operation in body.operations), body.end)
+
+
+def _scaled(operation: Operation, factor: float) -> Operation:
+    if isinstance(operation, Submit):
+        return msgspec.structs.replace(operation, body=_scaled_body(operation.body, factor))
+    if isinstance(operation, Sleep):
+        return msgspec.structs.replace(operation, seconds=operation.seconds * factor)
+    if isinstance(operation, Get | Wait) and operation.timeout is not None:
+        return msgspec.structs.replace(operation, timeout=operation.timeout * factor)
+    return operation
+
+
+def real_scenario_of(seed: int) -> RealScenario:
+    """The scenario of a seed; those of ``SCENARIOS_PER_CLUSTER`` neighbours have the same cluster."""
+    shared = Random(f"cluster {seed // SCENARIOS_PER_CLUSTER}")
+    nodes = write_world(shared).nodes[:3]
+    shape = Shape(nodes, shared.choice((UNIX, PROXY, PROXY, TCP)), shared.random() < 0.3)
+    random = Random(f"scenario {seed}")
+    program = scaled(Writer(random, nodes).program(random.choice(SIZES)), SCALE)
+    return RealScenario(program, shape, draw_faults(random, shape), seed)
+
+
+# --- The campaign
+
+
+@dataclass
+class Statistics:
+    """What a campaign has done."""
+
+    began: float = field(default_factory=time.monotonic)
+    scenarios: int = 0
+    operations: Counter[str] = field(default_factory=Counter)
+    """Of drivers."""
+    drawn: Counter[str] = field(default_factory=Counter)
+    struck: Counter[str] = field(default_factory=Counter)
+
+    def add(self, scenario: RealScenario, verdict: RealVerdict) -> None:
+        self.scenarios += 1
+        for body in scenario.program.drivers:
+            self.operations.update(type(operation).__name__ for operation in body.operations)
+        self.drawn.update(f"{fault.kind} {fault.role}" for fault in scenario.faults)
+        self.struck.update(f"{fault.kind} {fault.role}" for fault in verdict.struck)
+
+    def line(self) -> str:
+        seconds = time.monotonic() - self.began
+        operations = " ".join(f"{kind} {count}" for kind, count in sorted(self.operations.items()))
+        faults = ", ".join(f"{kind} {self.struck[kind]}/{count}" for kind, count in sorted(self.drawn.items()))
+        return f"{self.scenarios} scenarios in {seconds:.0f} s; {operations}; faults (struck/drawn): {faults}"
+
+
+@dataclass(frozen=True)
+class RealFailure:
+    """A scenario that was not kept."""
+
+    scenario: RealScenario
+    verdict: RealVerdict
+
+    def describe(self) -> str:
+        """Evidence first, so that the end of a long output is the summary."""
+        struck = self.verdict.struck
+        lines = [self.verdict.evidence, f"seed {self.scenario.seed} fails; its program:", *_outline(self.scenario.program)]
+        lines += ["cluster:", f"  {self.scenario.shape}", "faults:"]
+        lines += [f"  {fault.describe()}{'' if fault in struck else ' (found nobody)'}" for fault in self.scenario.faults]
+        return "\n".join([*lines, "problems:", *(f"  {problem}" for problem in self.verdict.problems)])
+
+
+def _outline(program: Program) -> list[str]:
+    """A line for each operation, those of tasks below the one that submits them."""
+
+    def of(body: Body, indent: str) -> Iterator[str]:
+        for operation in body.operations:
+            told = msgspec.to_builtins(operation)
+            inner = told.pop("body", None)
+            words = " ".join(f"{key}={value}" for key, value in told.items() if key not in ("kind", "name"))
+            yield f"{indent}{operation.name}: {type(operation).__name__} {words}".rstrip()
+            if isinstance(operation, Submit) and inner:
+                yield from of(operation.body, indent + "    ")
+                yield f"{indent}    {operation.body.end}"
+
+    return [line for n, body in enumerate(program.drivers) for line in (f"  driver {n}", *of(body, "    "))]
+
+
+def campaign(
+    tier: RealTier, scenarios: Iterable[RealScenario], seconds: float, tell: Callable[[str], None] = str
+) -> tuple[Statistics, RealFailure | None]:
+    """Run until there are no more, the time is up, or something fails; ``tell`` hears what is about to be run."""
+    statistics = Statistics()
+    for scenario in scenarios:
+        now_s = time.monotonic() - statistics.began
+        if now_s >= seconds:
+            break
+        tell(f"{now_s:.1f} s: seed {scenario.seed}; " + "; ".join(fault.describe() for fault in scenario.faults))
+        verdict = tier.run(scenario)
+        statistics.add(scenario, verdict)
+        for delay in verdict.delays:
+            tell(f"    {delay}")
+        if not verdict.ok:
+            return statistics, RealFailure(scenario, verdict)
+    return statistics, None
+
+
+def in_simulation(scenario: RealScenario, seed: int) -> Scenario:
+    """The same program, and faults of the same kinds."""
+    rates = {IN_SIMULATION[fault.kind]: 0.02 for fault in scenario.faults} | {"delay": 0.2, "stall": 0.01}
+    nodes = any(fault.role in (RAYLET, ZYGOTE) for fault in scenario.faults)
+    world = World(scenario.shape.nodes, rates, 2, ("worker/", "raylet/n") if nodes else ("worker/",))
+    return Scenario(scenario.program, world, seed)
+
+
+def _simulate(scenario: RealScenario, runs: int) -> int:
+    with without_garbage_collection():
+        for seed in range(runs):
+            verdict = simulate(in_simulation(scenario, seed))
+            if not verdict.ok:
+                click.echo("\n".join([f"seed {seed}:", *verdict.problems, verdict.story]))
+                return 1
+    click.echo(f"{runs} runs in the simulation, and no problem")
+    return 0
+
+
+@click.command()
+@click.option("--seconds", default=60.0, show_default=True, help="How long, unless --runs is given.")
+@click.option("--seed", default=0, show_default=True, help="The first scenario.")
+@click.option("--runs", type=int, help="How many scenarios, or how often the one of a file.")
+@click.option("--replay", type=click.Path(exists=True, path_type=Path), help="Run the scenario of a file.")
+@click.option("--simulate", "simulated", type=click.Path(exists=True, path_type=Path), help="The same in the simulation.")
+@click.option("--verbose", is_flag=True, help="Say what is run.")
+def main(seconds: float, seed: int, runs: int | None, replay: Path | None, simulated: Path | None, verbose: bool) -> None:
+    """Look for a program and a few faults with which minray breaks a guarantee in the real world."""
+    if simulated is not None:
+        raise SystemExit(_simulate(RealScenario.from_json(simulated.read_text()), runs or 100))
+    root = Path(f"/tmp/minray-real-{os.getpid()}")
+    os.environ["MINRAY_TMPDIR"] = str(root)
+    scenarios: Iterable[RealScenario] = map(real_scenario_of, itertools.count(seed))
+    if replay is not None:
+        scenarios = itertools.repeat(RealScenario.from_json(replay.read_text()))
+        runs = runs or 1
+    limit_s = float("inf") if runs is not None else seconds
+    with RealTier() as tier:
+        statistics, failure = campaign(tier, itertools.islice(scenarios, runs), limit_s, click.echo if verbose else str)
+        left = tier.close()
+    click.echo(statistics.line())
+    if failure is None and not left:
+        shutil.rmtree(root)
+        return
+    click.echo("\n".join(left), nl=bool(left))
+    if failure is not None:
+        path = root / "tier" / leaks.LOGS / f"seed_{failure.scenario.seed}.json"
+        path.write_text(failure.scenario.to_json() + "\n")
+        click.echo(failure.describe())
+        click.echo(f"python -m tests.spec.real_tier --replay {path} --runs 20")
+    raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

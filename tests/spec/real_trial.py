@@ -1,0 +1,235 @@
+"""One program on a real cluster, from its beginning to its verdict; and many, one after the other.
+
+Rules
+  * Drivers are processes of their own. When all are through, faults stop, and everything must come to rest; then the
+    drivers leave, and everything must be at rest again; at the end of a cluster nothing may be left.
+  * A cluster is used again until it has shown a problem.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from tests.helpers import whereabouts
+from tests.spec.model import problems
+from tests.spec.programs import History, Program
+from tests.spec.real_cluster import DRIVER_COMMAND, DriverGone, RealCluster, RealDriver, Shape
+from tests.spec.real_faults import Fault, Wrecker, losses
+
+SCENARIOS_PER_CLUSTER = 12
+PATIENCE_S = 40.0
+"""A program may take so long, and again its cluster to come to rest, beside what it sleeps: there are deaths by silence,
+and the machine has other work."""
+LONG_S = 3.0
+POLL_S = 0.005
+
+
+class RealScenario(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is run. Not everything that decides a run is in it: here time is real."""
+
+    program: Program
+    shape: Shape = Shape()
+    faults: tuple[Fault, ...] = ()
+    seed: int = 0
+
+    def to_json(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> RealScenario:
+        return msgspec.json.decode(text, type=cls)
+
+
+@dataclass(frozen=True)
+class RealVerdict:
+    """What came of a run."""
+
+    problems: tuple[str, ...]
+    struck: tuple[Fault, ...]
+    """The faults that have found somebody before the program was over."""
+    histories: tuple[History, ...]
+    evidence: str
+    """Why what is pending is pending, and all stacks; only if there are problems."""
+    delays: tuple[str, ...] = ()
+    """What was waited for, for longer than ``LONG_S``: no problem yet, but worth a look."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @property
+    def codes(self) -> set[str]:
+        return {problem.partition(":")[0] for problem in self.problems}
+
+
+class Trial:
+    """One program on a cluster."""
+
+    def __init__(self, cluster: RealCluster, scenario: RealScenario, patience_s: float) -> None:
+        self._cluster = cluster
+        self._scenario = scenario
+        self._busy_s = scenario.program.busy_s()
+        self._patience_s = patience_s + self._busy_s
+        self._drivers = cluster.drivers[: len(scenario.program.drivers)]
+        self._found: list[str] = []
+        self._evidence: list[str] = []
+        self._delays: list[str] = []
+        self._histories: dict[int, History] = {}
+
+    def run(self) -> RealVerdict:
+        cluster = self._cluster
+        cluster.trouble()
+        cluster.printed()
+        address = cluster.nodes()[0].address
+        wrecker = Wrecker(cluster, self._drivers, ())
+        try:
+            for driver in self._drivers:
+                driver.ask("connect", address=address)
+            cluster.drivers_are_connected = True
+            wrecker = Wrecker(cluster, self._drivers, self._scenario.faults)
+            for driver, body in zip(self._drivers, self._scenario.program.drivers, strict=True):
+                driver.ask("perform", body=msgspec.to_builtins(body))
+            self._play(wrecker)
+            wrecker.heal()
+            self._come_to_rest()
+            self._judge_histories(tuple(wrecker.struck))
+            if not self._found:
+                for driver in self._living():
+                    driver.ask("disconnect")
+                cluster.drivers_are_connected = False
+                self._rest("after the drivers' end", cluster.unrest)
+        except DriverGone as gone:
+            self._found.append(f"L1: {gone}")
+            self._gather_evidence(ask_drivers=False)
+        finally:
+            wrecker.heal()
+        self._found += cluster.trouble()
+        histories = tuple(self._histories[number] for number in sorted(self._histories))
+        evidence = "\n".join(self._evidence)
+        return RealVerdict(tuple(self._found), tuple(wrecker.struck), histories, evidence, tuple(self._delays))
+
+    def _play(self, wrecker: Wrecker) -> None:
+        """Until every driver is through, or for too long."""
+        began = time.monotonic()
+        deadline = began + self._patience_s
+        waiting = dict(enumerate(self._drivers))
+        while waiting and time.monotonic() < deadline:
+            wrecker.advance()
+            for number, driver in list(waiting.items()):
+                outcome = driver.over()
+                if outcome is not None:
+                    del waiting[number]
+                    self._keep(number, outcome)
+            time.sleep(POLL_S)
+        if (took_s := time.monotonic() - began) > LONG_S + self._busy_s:
+            self._delays.append(f"the program took {took_s:.1f} s")
+        while wrecker.is_lasting and not waiting:
+            wrecker.advance()
+            time.sleep(POLL_S)
+        if waiting:
+            wrecker.heal()
+            self._found.append(f"L1: after {self._patience_s:.0f} s the drivers {sorted(waiting)} are not through")
+            self._gather_evidence(ask_drivers=True)
+
+    def _living(self) -> list[RealDriver]:
+        return [driver for driver in self._drivers if not driver.is_killed]
+
+    def _keep(self, number: int, outcome: dict[str, Any]) -> None:
+        if self._drivers[number].is_killed:
+            return
+        if "failure" in outcome:
+            self._found.append(f"escaped: driver {number}: {outcome['failure']}")
+        else:
+            self._histories[number] = outcome["history"]
+
+    def _come_to_rest(self) -> None:
+        for driver in self._living():
+            driver.ask("drop")
+
+        def unrest() -> list[str]:
+            left = [f"L2: driver {driver.pid}: {line}" for driver in self._living() for line in driver.ask("leftovers")]
+            return left or self._cluster.unrest()
+
+        self._rest("at rest", unrest)
+        if not self._found:
+            self._rest("in workers", self._left_in_workers)
+            self._rest("at rest again", unrest)
+
+    def _left_in_workers(self) -> list[str]:
+        count = sum(node.num_cpus for node in self._scenario.shape.nodes)
+        return [f"L2: {line}" for driver in self._living() for line in driver.ask("look_into_workers", count=count)]
+
+    def _rest(self, when: str, unrest: Callable[[], list[str]]) -> None:
+        """Wait until there is nothing to complain of."""
+        began = time.monotonic()
+        last: list[str] = []
+        while left := unrest():
+            last = left
+            if time.monotonic() - began > self._patience_s:
+                self._found += [f"{problem} ({when})" for problem in left]
+                self._gather_evidence(ask_drivers=self._cluster.drivers_are_connected)
+                return
+            time.sleep(POLL_S)
+        if (took_s := time.monotonic() - began) > LONG_S:
+            self._delays.append(f"rest ({when}) took {took_s:.1f} s: {'; '.join(last)}")
+
+    def _judge_histories(self, struck: tuple[Fault, ...]) -> None:
+        """Those of drivers that lived to tell; the tasks of the others do not count."""
+        told = [number for number, driver in enumerate(self._drivers) if not driver.is_killed]
+        program = Program(tuple(self._scenario.program.drivers[number] for number in told))
+        names = {task.name for task in program.tasks()}
+        lines = [line for line in self._cluster.printed() if json.loads(line)[1] in names]
+        if len(self._histories) == len(told):
+            self._found += problems(program, losses(struck), [self._histories[number] for number in told], lines)
+
+    def _gather_evidence(self, ask_drivers: bool) -> None:
+        for driver in self._living() if ask_drivers else ():
+            try:
+                self._evidence += [f"driver {driver.pid}: why {line}" for line in driver.ask("why")]
+            except DriverGone as gone:
+                self._evidence.append(f"driver {driver.pid}: {gone}")
+        self._evidence.append(whereabouts())
+
+
+class RealTier:
+    """Runs scenarios one after the other, on as few clusters as that needs."""
+
+    def __init__(self, driver_command: Sequence[str] = DRIVER_COMMAND, patience_s: float = PATIENCE_S) -> None:
+        self._driver_command = driver_command
+        self._patience_s = patience_s
+        self._cluster: RealCluster | None = None
+        self._scenarios = 0
+        """Run on this cluster."""
+
+    def __enter__(self) -> RealTier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, scenario: RealScenario) -> RealVerdict:
+        """Judge it; the cluster goes after a problem, and after many scenarios."""
+        if self._cluster is not None and self._cluster.shape != scenario.shape:
+            left = self.close()
+            if left:
+                return RealVerdict(tuple(left), (), (), "of the cluster before this scenario")
+        if self._cluster is None:
+            self._cluster = RealCluster(scenario.shape, self._driver_command)
+        self._cluster.prepare(len(scenario.program.drivers))
+        verdict = Trial(self._cluster, scenario, self._patience_s).run()
+        self._scenarios += 1
+        if verdict.problems or self._scenarios == SCENARIOS_PER_CLUSTER:
+            left = self.close()
+            verdict = replace(verdict, problems=(*verdict.problems, *left))
+        return verdict
+
+    def close(self) -> list[str]:
+        """End the cluster; returns what is left behind."""
+        cluster, self._cluster, self._scenarios = self._cluster, None, 0
+        return cluster.close() if cluster is not None else []

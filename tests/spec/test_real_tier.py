@@ -1,0 +1,232 @@
+"""The real tier: a few programs on real clusters under real faults, and that its faults strike and its judge can fail."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minray.discovery import runtime_root
+from tests.helpers import wait_for_condition
+from tests.spec.programs import Body, Drop, Get, Program, Put, Sleep, Submit
+from tests.spec.real_cluster import HARMLESS_S, PROXY, TCP, UNIX
+from tests.spec.real_faults import CUT, HOLD, KILL, RESET, RESET_ALL, STOP, losses
+from tests.spec.real_proxy import Proxies
+from tests.spec.real_sockets import close_connections
+from tests.spec.real_tier import campaign, in_simulation, real_scenario_of
+from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier
+
+needs_pidfd_getfd = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lends descriptors")
+PLANTED = """
+import threading
+from minray.core_worker.lease_client import LeaseClient
+from tests.spec import programs, real_driver
+{mistake}
+real_driver.main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory of its own, in which nothing may be left at the end of a cluster."""
+    monkeypatch.setenv("MINRAY_TMPDIR", os.path.join(os.environ["MINRAY_TMPDIR"], "t"))
+
+
+def neighbours(first: int) -> list[RealScenario]:
+    """Those that have the same cluster."""
+    return [real_scenario_of(first + number) for number in range(SCENARIOS_PER_CLUSTER)]
+
+
+def is_quick(scenario: RealScenario) -> bool:
+    return len(scenario.program.tasks()) < 15 and all(fault.for_s <= HARMLESS_S for fault in scenario.faults)
+
+
+@pytest.mark.parametrize("wire", [UNIX, PROXY, TCP])
+def test_a_few_programs_keep_the_guarantees_under_real_faults(wire: str) -> None:
+    first = next(seed for seed in range(0, 1000, SCENARIOS_PER_CLUSTER) if real_scenario_of(seed).shape.wire == wire)
+    quick = [scenario for scenario in neighbours(first) if is_quick(scenario)][:3]
+    with RealTier() as tier:
+        statistics, failure = campaign(tier, quick, seconds=60)
+        assert failure is None, failure.describe()
+        assert tier.close() == []
+    assert statistics.scenarios == len(quick) == 3
+
+
+# --- What is drawn
+
+
+def test_a_seed_decides_its_scenario_which_is_json() -> None:
+    for seed in range(30):
+        scenario = real_scenario_of(seed)
+        assert RealScenario.from_json(scenario.to_json()) == scenario == real_scenario_of(seed)
+        assert in_simulation(scenario, 0).is_feasible()
+
+
+def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
+    drawn = [real_scenario_of(seed).faults for seed in range(300)]
+    assert {fault.kind for faults in drawn for fault in faults} == {KILL, STOP, RESET, RESET_ALL, HOLD, CUT}
+    assert {losses(faults).deaths for faults in drawn} == {0, 1, 2}
+    assert not any(fault.is_deadly and fault.role == "raylet" and not fault.node for faults in drawn for fault in faults)
+
+
+# --- The judge
+
+
+def verdict_codes(mistake: str, *operations: Put | Submit | Get | Sleep | Drop) -> set[str]:
+    """What is found of a program whose driver process has this mistake."""
+    command = [sys.executable, "-c", PLANTED.format(mistake=mistake)]
+    with RealTier(command, patience_s=2.0) as tier:
+        return tier.run(RealScenario(Program((Body(operations),)))).codes
+
+
+def test_a_lease_that_is_not_returned_is_seen() -> None:
+    mistake = "LeaseClient.return_lease = lambda *_: None"
+    assert "L3" in verdict_codes(mistake, Submit("task", Body()), Get("get", ("task",)))
+
+
+def test_a_wrong_history_is_seen() -> None:
+    mistake = "programs.Get.perform = lambda get, stage: {'of': ['a', 'b'], 'values': ['b', 'a']}"
+    assert "G6" in verdict_codes(mistake, Put("a"), Put("b"), Get("get", ("a", "b")))
+
+
+def test_a_reference_that_is_kept_is_seen() -> None:
+    mistake = "kept = []; programs.Drop.perform = lambda drop, stage: kept.append(stage.refs['a']) or {'of': []}"
+    assert "L2" in verdict_codes(mistake, Put("a"), Drop("drop", "a"))
+
+
+def test_a_reference_that_a_worker_keeps_is_seen() -> None:
+    mistake = """
+import minray
+@minray.remote
+def keep(name, body, nested):
+    __import__("builtins").kept = minray.put(name)
+    return name, {}
+programs.execute = keep
+"""
+    assert "L2" in verdict_codes(mistake, Submit("task", Body()), Get("get", ("task",)))
+
+
+def test_a_program_that_does_not_end_and_a_traceback_in_a_log_are_seen() -> None:
+    mistake = "programs.Sleep.perform = lambda sleep, stage: threading.Event().wait()"
+    assert "L1" in verdict_codes(mistake, Sleep("sleep", 0.0))
+    mistake = "programs.Sleep.perform = lambda sleep, stage: threading.Thread(target=lambda: 1 / 0).start() or {'of': []}"
+    assert "escaped" in verdict_codes(mistake, Sleep("sleep", 0.0))
+
+
+def test_what_is_left_behind_is_seen() -> None:
+    with RealTier() as tier:
+        assert tier.run(RealScenario(Program((Body((Put("a"),)),)))).ok
+        forgotten = runtime_root() / "forgotten"
+        forgotten.touch()
+        assert tier.close() == [f"L7: left behind: file {forgotten}"]
+    forgotten.unlink()
+
+
+# --- The faults
+
+
+@needs_pidfd_getfd
+def test_connections_of_another_process_are_closed_and_only_they(tmp_path: Path) -> None:
+    path = str(tmp_path / "listener")
+    words = "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(9)); sys.stdin.read()"
+    program = f"import socket, sys; {words}"
+    pipe = subprocess.PIPE
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        with subprocess.Popen([sys.executable, "-c", program, path], stdin=pipe, stdout=pipe, text=True) as process:
+            connection, _ = listener.accept()
+            with connection:
+                assert close_connections(process.pid) == 1
+                assert connection.recv(9) == b""
+            assert process.stdout is not None and process.stdout.readline() == "b''\n"
+            assert process.poll() is None
+            process.communicate()
+
+
+@pytest.fixture
+def echo(tmp_path: Path) -> Iterator[Path]:
+    """The path of a listener that sends back what it hears, with a proxy before it."""
+    path = tmp_path / "w-1"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                while data := connection.recv(100):
+                    connection.sendall(data)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield path
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    listener.close()
+
+
+def connected(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(10)
+    connection.connect(str(path))
+    return connection
+
+
+def test_a_proxy_passes_on_holds_back_and_cuts(echo: Path) -> None:
+    proxies = Proxies()
+    try:
+        proxies.put_before_all_of(echo.parent)
+        assert proxies.listeners(echo.parent) == [echo]
+        with connected(echo) as connection:
+            connection.sendall(b"first")
+            assert connection.recv(100) == b"first"
+            proxies.hold(echo)
+            connection.sendall(b"second")
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.recv(100)
+            connection.settimeout(10)
+            proxies.release(echo)
+            assert connection.recv(100) == b"second"
+            proxies.cut(echo)
+            assert connection.recv(100) == b""
+        with connected(echo) as late:
+            assert late.recv(100) == b""
+        proxies.release(echo)
+        with connected(echo) as again:
+            again.sendall(b"third")
+            assert again.recv(100) == b"third"
+    finally:
+        proxies.close()
+
+
+def test_a_proxy_goes_with_its_listener_and_gives_its_place_back(tmp_path: Path) -> None:
+    proxies = Proxies()
+    try:
+        for name in ("dying", "w-living"):
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(tmp_path / name))
+                listener.listen()
+                proxies.put_before_all_of(tmp_path)
+                assert tmp_path / name in proxies.listeners(tmp_path)
+                if name == "w-living":
+                    proxies.step_aside(tmp_path / name)
+                    with connected(tmp_path / name), listener.accept()[0]:
+                        assert proxies.listeners(tmp_path) == [tmp_path / "dying"]
+        with connected(tmp_path / "dying") as connection:
+            assert connection.recv(100) == b""
+        wait_for_condition(lambda: not (tmp_path / "dying").exists())
+        assert [path.name for path in tmp_path.iterdir()] == ["w-living"]
+    finally:
+        proxies.close()
