@@ -35,6 +35,7 @@ from minray.platform.grpc_wire import (
     OPEN,
     OPERATION,
     SERVER_OPTIONS,
+    TCP_OPTIONS,
     TICKET,
     UPLOAD,
     Assembly,
@@ -233,7 +234,8 @@ class GrpcListener(grpc.GenericRpcHandler):
     ) -> None:
         if isinstance(where, endpoints.UnixEndpoint):
             endpoints.make_room(where)
-        self._server = grpc.aio.server(handlers=[self], options=SERVER_OPTIONS)
+        options = SERVER_OPTIONS if isinstance(where, endpoints.UnixEndpoint) else SERVER_OPTIONS + TCP_OPTIONS
+        self._server = grpc.aio.server(handlers=[self], options=options)
         try:
             if isinstance(where, endpoints.UnixEndpoint):
                 self._server.add_insecure_port(f"unix:{quote(where.path)}")

@@ -54,6 +54,7 @@ from minray.platform.grpc_wire import (
     MAX_CALLS_IN_FLIGHT,
     OPEN,
     OPERATION,
+    TCP_OPTIONS,
     TICKET,
     TICKET_BYTES,
     UPLOAD,
@@ -293,9 +294,10 @@ class GrpcNetwork:
         if isinstance(where, endpoints.UnixEndpoint):
             raw = grpc.aio.insecure_channel(f"unix:{quote(where.path)}", options=CHANNEL_OPTIONS)
         elif self.channel_credentials is None:
-            raw = grpc.aio.insecure_channel(str(where).removeprefix("tcp:"), options=CHANNEL_OPTIONS)
+            raw = grpc.aio.insecure_channel(str(where).removeprefix("tcp:"), options=CHANNEL_OPTIONS + TCP_OPTIONS)
         else:
-            raw = grpc.aio.secure_channel(str(where).removeprefix("tcp:"), self.channel_credentials, CHANNEL_OPTIONS)
+            options = CHANNEL_OPTIONS + TCP_OPTIONS
+            raw = grpc.aio.secure_channel(str(where).removeprefix("tcp:"), self.channel_credentials, options)
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 channel = await self._shake_hands(raw, endpoint, target, identity)

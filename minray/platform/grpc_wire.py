@@ -51,6 +51,15 @@ CHANNEL_OPTIONS = [
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),  # Channels share no connection: each one breaks on its own.
 ]
+TCP_OPTIONS = [
+    # Either side asks after 10 s of silence whether the other is there, and breaks the connection after 20 s more.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+]
+"""Between machines: whose machine or network has gone without a word shall not be waited for for ever."""
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Sizes = tuple[_Natural, ...]

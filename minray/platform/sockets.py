@@ -11,6 +11,8 @@ Rules
   * Who fails it is logged in one line and cut off; nobody else notices. Somebody who connects and leaves without a word
     only looked whether we listen.
   * A unix socket's file appears with its listener and goes with it.
+  * A TCP connection breaks when nothing of the other machine is heard for 30 seconds, also if nothing was asked: the kernels
+    ask each other whether they are there. That a process is busy or stopped makes no difference.
 
 Left out: a failed TLS negotiation is not logged, because asyncio tells no protocol of it.
 """
@@ -39,6 +41,14 @@ from minray.platform.stream_connection import MAX_TRANSFER_BYTES, Outbox, Server
 logger = logging.getLogger(__name__)
 
 LISTEN_BACKLOG = 1024
+KEEPALIVE = {
+    "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 30_000,
+}
+"""Options of TCP connections: seconds of silence, seconds between questions, how many of them; milliseconds without an
+acknowledgement. Systems that have fewer of them take those that they have."""
 
 
 class _ServerGreeting(asyncio.Protocol):
@@ -58,6 +68,7 @@ class _ServerGreeting(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        _break_when_silent(self._transport)
         self._name = f"the connection of {_describe_peer(self._transport)} to {self._listener.endpoint}"
         self._timeout = asyncio.get_running_loop().call_later(
             HANDSHAKE_TIMEOUT_S, self._refuse, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"
@@ -122,6 +133,7 @@ class _ClientGreeting(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        _break_when_silent(self._transport)
         self._transport.write(self._handshake.hello)
 
     def data_received(self, data: bytes) -> None:
@@ -277,6 +289,17 @@ class StreamNetwork:
             except OSError:
                 if not left:
                     raise
+
+
+def _break_when_silent(transport: asyncio.Transport) -> None:
+    """Between machines: a peer whose machine or network has gone without a word shall not be waited for for ever."""
+    connected = transport.get_extra_info("socket")
+    if connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _describe_peer(transport: asyncio.Transport) -> str:
