@@ -133,6 +133,8 @@ class Peer:
         self._connecting: asyncio.Task[None] | None = None
         self.death: PeerUnreachable | None = None
         """Set once, when the peer is given up."""
+        self._is_closed = False
+        """By us: what is still asked is never answered, and not kept."""
         self.on_death: Callable[[PeerUnreachable], None] | None = None
         self.on_break: Callable[[], None] | None = None
         """Called when the open channel has ended, for those who watch a peer that they hardly ever ask."""
@@ -171,6 +173,8 @@ class Peer:
 
     def send_again(self, call: _Call) -> None:
         """Queue a call until there is a channel."""
+        if self._is_closed:
+            return
         if self.death is not None:
             asyncio.get_running_loop().call_soon(call.on_answer, None, self.death, ())
             return
@@ -209,6 +213,9 @@ class Peer:
                         return
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RECONNECT_MAX_DELAY_S)
+        except (asyncio.CancelledError, GeneratorExit):
+            self._waiting.clear()  # The collector does not see calls, so they would keep this peer, and it them.
+            raise
         finally:
             self._connecting = None
         self._channel = channel
@@ -251,6 +258,7 @@ class Peer:
 
     def close(self) -> None:
         """We are ending: close without failing anything."""
+        self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         if self._channel is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -354,6 +356,25 @@ def test_closing_fails_nothing() -> None:
             scene.peer.close()
         await turns()
         assert connected.replies() == [1] and connecting.answers == []
+
+    run(story)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_closed_peer_goes_although_it_was_asked_something(connected: bool) -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.network.held = True
+        scene.network.unreachable = not connected
+        scene.ask(1)
+        await turns()
+        scene.peer.close()
+        await turns()
+        peer = weakref.ref(scene.peer)
+        assert scene.answers == []
+        del scene
+        gc.collect()
+        assert peer() is None
 
     run(story)
 
