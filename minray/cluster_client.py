@@ -19,8 +19,8 @@ from minray.common.config import SystemConfig
 from minray.discovery import NodeFile
 from minray.platform.base import PlatformError
 from minray.platform.processes import PlainProcesses
-from minray.platform.real import make_platform
-from minray.platform.user_code import DriverUserCode, IoThread
+from minray.platform.real import io_thread, make_platform
+from minray.platform.user_code import DriverUserCode
 from minray.protocol.base import Address, Record, Request, decode
 from minray.protocol.gcs import (
     NODES,
@@ -48,7 +48,7 @@ class ClusterClient:
     def __init__(self, gcs_endpoint: str, token: bytes, system_config: SystemConfig, address: str = "") -> None:
         """Connects with the first question. Only the transport of ``system_config`` matters; ``address`` is for people."""
         self.address = address or gcs_endpoint.removeprefix("tcp:")
-        self._thread = IoThread()
+        self._thread = io_thread(system_config)
         identity = secrets.token_bytes(16)
         user_code = DriverUserCode(self._thread.loop)
         platform = make_platform("client", identity, system_config, token, PlainProcesses(), user_code)
@@ -117,7 +117,7 @@ async def _ask(peer: Peer, request: Request[R], address: str) -> R:
 
 def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
     """Ask a node of this machine to end: it unregisters first. Returns when its raylet is gone, or will not go."""
-    thread = IoThread()
+    thread = io_thread(file.system_config)
     identity = secrets.token_bytes(16)
     platform = make_platform("client", identity, file.system_config, token, PlainProcesses(), DriverUserCode(thread.loop))
 

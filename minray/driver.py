@@ -30,7 +30,7 @@ from minray.discovery import NodeFile, candidates, session_token, with_environme
 from minray.node import Node, NodeOptions, start_node
 from minray.platform.base import PlatformError
 from minray.platform.processes import PlainProcesses
-from minray.platform.real import make_platform
+from minray.platform.real import io_thread, make_platform
 from minray.platform.user_code import DriverUserCode, IoThread
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
@@ -249,7 +249,7 @@ def _connect(
 
 def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, CoreWorker]:
     """A core worker for this process, not started yet, on a thread of its own."""
-    thread = IoThread()
+    thread = io_thread(file.system_config)
     worker_id = secrets.token_bytes(16)
     config = WorkerConfig(
         worker_id,

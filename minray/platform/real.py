@@ -8,13 +8,16 @@ same for all of one cluster: the transport with its token, storage, and the host
 
 from __future__ import annotations
 
+import os
+from functools import lru_cache
+
 from minray.common.config import SystemConfig
 from minray.platform.base import Network, Platform, Processes
 from minray.platform.host import RealHost
 from minray.platform.main_thread import MainThreadUserCode
 from minray.platform.sockets import StreamNetwork
 from minray.platform.storage import open_storage
-from minray.platform.user_code import DriverUserCode
+from minray.platform.user_code import DriverUserCode, IoThread
 
 
 def make_platform(
@@ -36,3 +39,16 @@ def make_platform(
         network = StreamNetwork(token, host)
         user_code.outbox = network.outbox
     return Platform(name, identity, network, processes, user_code, host, open_storage)
+
+
+def io_thread(system_config: SystemConfig) -> IoThread:
+    """A thread for one user of a cluster, with a loop; whoever asks stops it.
+
+    gRPC binds each loop that it meets to its one queue of the process and never lets go of it, so there is one loop for all.
+    """
+    return _lasting_thread(os.getpid()) if system_config.transport == "grpc" else IoThread()
+
+
+@lru_cache(maxsize=1)
+def _lasting_thread(_pid: int) -> IoThread:
+    return IoThread(is_lasting=True)

@@ -163,8 +163,10 @@ class DriverUserCode(LoopBorder):
 class IoThread:
     """A daemon thread with a loop of its own."""
 
-    def __init__(self, name: str = "minray-io") -> None:
+    def __init__(self, name: str = "minray-io", is_lasting: bool = False) -> None:
+        """``is_lasting``: it has several users, whose ``stop`` changes nothing; each of them ends what it has begun."""
         self.loop = _new_loop()
+        self._is_lasting = is_lasting
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
@@ -180,7 +182,7 @@ class IoThread:
 
     def stop(self) -> None:
         """Cancel every task, end the thread, close the loop; may be called again."""
-        if self.loop.is_closed():
+        if self._is_lasting or self.loop.is_closed():
             return
         try:
             self.run(_cancel_all(), STOP_S)

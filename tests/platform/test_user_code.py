@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from minray.common.config import SystemConfig
+from minray.platform.real import io_thread
 from minray.platform.user_code import DriverUserCode, IoThread, LockParker
 
 
@@ -243,6 +245,28 @@ def test_stopping_cancels_tasks_and_ends_the_thread() -> None:
     thread.stop()
     assert cleaned == ["yes"] and task.cancelled() and thread.loop.is_closed()
     assert "test-io" not in [other.name for other in threading.enumerate()]
+
+
+def test_the_users_of_a_lasting_thread_do_not_stop_it_for_each_other() -> None:
+    thread = IoThread("lasting", is_lasting=True)
+    task = asyncio.run_coroutine_threadsafe(asyncio.Event().wait(), thread.loop)
+    thread.stop()
+    thread.run(turn())
+    assert not task.done()
+    task.cancel()
+    thread.run(turn())
+    thread.loop.call_soon_threadsafe(thread.loop.stop)
+    thread._thread.join()
+    thread.loop.close()
+
+
+def test_grpc_has_one_loop_for_all_its_users_and_the_streams_have_their_own() -> None:
+    first, second = (io_thread(SystemConfig.from_overrides({"transport": "stream"})) for _ in range(2))
+    assert first.loop is not second.loop
+    for thread in (first, second):
+        thread.stop()
+    grpc = SystemConfig.from_overrides({"transport": "grpc"})
+    assert io_thread(grpc) is io_thread(grpc)
 
 
 def test_without_uvloop_there_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -443,3 +443,18 @@ def test_a_driver_may_use_subprocesses_of_its_own() -> None:
         """
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_clusters_come_and_go_in_one_process_without_a_word() -> None:
+    """Also while tasks are unfinished; what a transport keeps of one cluster must not trouble the next."""
+    done = run_driver(
+        """
+        f = ray.remote(lambda number: number)
+        for _ in range(4):
+            ray.init(num_cpus=2, logging_level="ERROR")
+            references = [f.remote(number) for number in range(50)]
+            assert ray.get(references[:10]) == list(range(10))
+            ray.shutdown()
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
