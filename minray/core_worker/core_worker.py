@@ -108,7 +108,7 @@ class CoreWorker:
         """Told once if this process has lost its cluster."""
         self.drop_ref = partial(platform.user_code.post_later, self.on_ref_dropped)
         """What ``ObjectRef.__del__`` calls, in whatever thread."""
-        self.store = MemoryStore()
+        self.store = MemoryStore(platform.record)
         self.references = ReferenceCounter()
         self.tasks = TaskManager(platform.record)
         self.functions = FunctionManager(self.gcs)
@@ -162,7 +162,13 @@ class CoreWorker:
         self.patient = PatientCaller(peers, self.gcs)
         self.borrowing = Borrowing(peers, self.patient, self.address, self.references, self._on_freed, self._watch_deaths)
         self.futures = FutureResolver(
-            self.patient, self.address, self.references, self.store, self.on_object, self._on_lost_object
+            self.patient,
+            self.address,
+            self.references,
+            self.store,
+            self.on_object,
+            self._on_lost_object,
+            self.borrowing.apply,
         )
         self.outcomes = TaskOutcomes(self)
         self.resolver = DependencyResolver(
@@ -263,6 +269,7 @@ class CoreWorker:
     def on_put(self, object_id: bytes, stored: StoredObject) -> None:
         """A user thread has put a value (it is in the store already)."""
         self.references.add_owned(object_id)
+        self.store.note_here(object_id, stored)
         if stored.nested:
             effects = Effects()
             self.references.on_value(object_id, stored.nested, self.config.worker_id, effects)

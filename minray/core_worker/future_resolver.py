@@ -2,8 +2,8 @@
 
 Ray: src/ray/core_worker/future_resolver.h
 
-One open request per object, however many wait. It is a long poll, repeated while anybody here still holds the reference;
-the owner's death becomes an OwnerDiedError in place of the value (G62).
+One open request per object, however many wait. It is a long poll, repeated while anybody here still wants the value, and
+it holds the reference until it is answered; the owner's death becomes an OwnerDiedError in place of the value (G62).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from minray.common.ids import short
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.patient_caller import PatientCaller
-from minray.core_worker.reference_counter import ReferenceCounter
+from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.values import from_value
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
@@ -46,6 +46,7 @@ class FutureResolver:
         store: MemoryStore,
         on_object: Callable[[bytes, StoredObject], None],
         on_lost: Callable[[bytes, Address, str], None],
+        apply: Callable[[Effects], None],
     ) -> None:
         self._patient = patient
         self._own = own
@@ -55,6 +56,8 @@ class FutureResolver:
         """A value has come."""
         self._on_lost = on_lost
         """It never will: the object, its owner and the reason."""
+        self._apply = apply
+        """Do what follows when a question has let go of its object."""
         self._asking: set[bytes] = set()
         """Objects asked for in any size; who wants to hear of it is in the memory store."""
         self._probing: dict[bytes, list[Callable[[], None]]] = {}
@@ -80,6 +83,7 @@ class FutureResolver:
         return len(self._asking) + len(self._probing)
 
     def _new_question(self, object_id: bytes, owner: Address, inline_limit: int) -> _Question:
+        self._references.add_question(object_id)
         self._question_count += 1
         name = b"?" + self._own.worker_id[:12] + self._question_count.to_bytes(8, "big")
         return _Question(object_id, owner, inline_limit, name)
@@ -95,7 +99,7 @@ class FutureResolver:
         if reply is None:
             self._finish(question)
             self._on_lost(object_id, question.owner, str(error))
-        elif reply.status == PENDING and self._references.get(object_id) is not None:
+        elif reply.status == PENDING and self._references.is_wanted(object_id):
             asyncio.get_running_loop().call_soon(self._ask, question)
         elif reply.status == PENDING:
             self._finish(question)
@@ -109,6 +113,9 @@ class FutureResolver:
             self._on_object(object_id, from_value(reply.value, buffers))
 
     def _finish(self, question: _Question, is_large: bool = False) -> None:
+        effects = Effects()
+        self._references.remove_question(question.object_id, effects)
+        self._apply(effects)
         if question.inline_limit == ANY_SIZE:
             self._asking.discard(question.object_id)
         else:

@@ -18,6 +18,9 @@ the borrower, who hears nothing of that lender any more once he has answered.
 
 Arguments of a task need no tickets: the submitter holds them until the task's reply (``submitted``), and the worker asks
 for tickets of its own for whatever it still holds then (``keep_after_task``).
+
+An open question to an owner holds its object too (``asked``), even when nobody here wants the value any more: its answer
+comes with tickets for what is inside, and if it is lost, only the same question can fetch them, from an object that lives.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class Reference(msgspec.Struct, eq=False, gc=False):
     """Unfinished tasks of this process that take it as an argument, and running tasks that were given it."""
     contained: int = 0
     """Held values here that contain it."""
+    asked: int = 0
+    """Borrower only: open questions to its owner for the value."""
     lent: dict[bytes, tuple[Address, Address]] | None = None
     """Owner only: tickets that are out, each with its borrower and its lender."""
     held_tickets: list[bytes] | None = None
@@ -56,6 +61,10 @@ class Reference(msgspec.Struct, eq=False, gc=False):
     """Pickled by the user, out of our sight: never freed while this process lives."""
 
     def is_held(self) -> bool:
+        return self.is_wanted() or self.asked > 0
+
+    def is_wanted(self) -> bool:
+        """Held by more than questions."""
         return self.local > 0 or self.submitted > 0 or self.contained > 0 or self.pinned
 
 
@@ -153,6 +162,21 @@ class ReferenceCounter:
             reference.nested = tuple(contained)
         return reference is not None
 
+    def add_question(self, object_id: bytes) -> None:
+        """Borrower: the value is being asked for."""
+        self._references[object_id].asked += 1
+
+    def remove_question(self, object_id: bytes, effects: Effects) -> None:
+        """Borrower: the question was answered, or there is nobody to answer it."""
+        reference = self._references[object_id]
+        reference.asked -= 1
+        self._maybe_free(object_id, reference, effects)
+
+    def is_wanted(self, object_id: bytes) -> bool:
+        """Whether a question for this object is worth being asked again."""
+        reference = self._references.get(object_id)
+        return reference is not None and reference.is_wanted()
+
     def pin(self, object_id: bytes) -> None:
         self._references[object_id].pinned = True
 
@@ -236,7 +260,7 @@ class ReferenceCounter:
             reference = self._references.get(object_id)
             if reference is None or reference.owner is None or reference.held_tickets:
                 continue
-            if reference.local > 0 or reference.contained > 0 or reference.submitted > 1 or reference.pinned:
+            if reference.submitted > 1 or reference.local or reference.contained or reference.asked or reference.pinned:
                 kept.append((object_id, reference.owner))
         return kept
 

@@ -31,6 +31,7 @@ class Scene:
         self.references.add_local(A, OWNER)
         self.came: list[tuple[bytes, StoredObject]] = []
         self.lost: list[str] = []
+        self.freed: list[Effects] = []
         self.large = 0
         peers: Any = self.peers
         self.resolver = FutureResolver(
@@ -40,6 +41,7 @@ class Scene:
             MemoryStore(),
             lambda *came: self.came.append(came),
             self.on_lost,
+            self.freed.append,
         )
 
     def on_lost(self, key: bytes, owner: Address, reason: str) -> None:
@@ -102,14 +104,31 @@ def test_g112_a_value_that_does_not_exist_yet_is_asked_for_with_the_same_questio
     run(story)
 
 
-def test_nobody_asks_on_for_what_nobody_holds() -> None:
+@pytest.mark.parametrize("limit", [LIMIT, ANY_SIZE])
+def test_nobody_asks_on_for_what_nobody_holds(limit: int) -> None:
     async def story() -> None:
         scene = Scene()
-        asked = scene.ask()
+        asked = scene.ask(limit)
         scene.drop_reference()
         asked.answer(ObjectReply(PENDING))
         await pass_time(100)
         assert scene.peers.asked == [] and scene.resolver.open_requests() == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("status", [PENDING, READY, LARGE, FREED])
+def test_g112_a_question_holds_its_object_until_it_is_answered(status: int) -> None:
+    """So that an answer that was lost, with tickets for what is inside, can be had again."""
+
+    async def story() -> None:
+        scene = Scene()
+        asked, probed = scene.ask(), scene.ask(LIMIT)
+        scene.drop_reference()
+        asked.answer(ObjectReply(status, Value(b"value")))
+        assert scene.references.get(A) is not None
+        probed.answer(ObjectReply(status, Value(b"value")))
+        assert scene.references.get(A) is None and scene.freed[-1].freed == [A]
 
     run(story)
 
