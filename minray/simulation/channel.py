@@ -52,6 +52,11 @@ class Message:
     event: int = -1
     """The number of its SEND event in the trace; -1: it has none."""
 
+    @property
+    def word(self) -> str:
+        """``PushTask``, ``PushTask reply``; what faults and the trace call it."""
+        return self.method if self.kind in (CALL, NOTIFY) else f"{self.method} {self.kind}".lstrip()
+
 
 class Pipe:
     """One direction of a channel: messages on their way."""
@@ -72,6 +77,12 @@ class Pipe:
         """Nothing more can be put in."""
         self.held_since = 0
         """When a cut began to hold it; 0: none does."""
+
+    @property
+    def strike_name(self) -> str | None:
+        """What faults aim at: the message that is about to be received, if one is."""
+        due = self._wire.aims_at_messages and self._way and not self.held_since and self._way[0][0] <= self._wire.loop.ticks
+        return f"receive {self._way[0][2].word}" if due else None
 
     def put(self, message: Message, delay_s: float = 0.0) -> None:
         if self._shut or not self.source.alive:
@@ -233,8 +244,8 @@ class ChannelEnd:
             self.end()
             return
         trace = self.network.wire.trace
-        word = f"{message.method}{'' if kind in (CALL, NOTIFY) else ' ' + kind}"
-        trace.senders[trace.add(self.network.process.name, RECEIVE, word, self.pipe.target.name)] = message.event
+        event = trace.add(self.network.process.name, RECEIVE, message.word, self.pipe.target.name)
+        trace.senders[event] = message.event
         if kind in (CALL, NOTIFY):
             self._on_incoming(SimIncoming(self, message))
         elif on_reply := self._calls.pop(message.number, None):

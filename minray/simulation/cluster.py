@@ -110,10 +110,14 @@ class SimCluster:
         """The core worker of every driver and worker that has started, by name."""
         self.raylets: dict[str, Raylet] = {}
         """By the name of the node."""
+        self.gcs: GcsServer | None = None
+        """The one that was started last."""
         self._nodes = nodes
         self._system_config = SystemConfig.from_overrides(dict(system_config or {}))
         self._storage = storage
         self._show_output = show_output
+        self._gcs_count = 0
+        """How many were started: each is an incarnation of its own."""
         self._node_ids: dict[str, bytes] = {}
         self._programs: dict[str, tuple[Callable[[], Any], asyncio.Future[Any]]] = {}
         """What each driver runs, and its outcome."""
@@ -128,7 +132,7 @@ class SimCluster:
             stack.enter_context(one_core())
             stack.enter_context(without_garbage_collection())
             roles = {
-                "gcs": Role(self._run_gcs, lambda config: self.oracle.bytes(("identity", "gcs", config), 16)),
+                "gcs": Role(self._run_gcs, lambda config: self._new_gcs_identity()),
                 "raylet": Role(self._run_raylet, lambda config: _decode(config, RayletConfig).node_id),
                 "worker": Role(self._run_worker, lambda config: _decode(config, WorkerConfig).worker_id),
                 "driver": Role(self._run_driver, lambda config: _decode(config, WorkerConfig).worker_id),
@@ -173,6 +177,10 @@ class SimCluster:
         """Start a gcs, with whatever the last one has left on the head's disk."""
         config = GcsConfig([GCS_ENDPOINT], self._storage, f"simulated-{self.seed}", self._system_config)
         return self._add(GCS, GCS, HEAD, config)
+
+    def _new_gcs_identity(self) -> bytes:
+        self._gcs_count += 1
+        return self.oracle.bytes(("identity", GCS, self._gcs_count), 16)
 
     def add_node(self, name: str, **options: Any) -> SimProcess:
         """Start a raylet on a machine of its own (the head's is shared with gcs and drivers)."""
@@ -276,7 +284,7 @@ class SimCluster:
     # --- Roles: what ``minray.roles`` does, on simulated platforms ---
 
     async def _run_gcs(self, platform: Platform, config: bytes) -> int:
-        server = GcsServer(platform, _decode(config, GcsConfig))
+        server = self.gcs = GcsServer(platform, _decode(config, GcsConfig))
         try:
             await server.start()
         except PlatformError:
@@ -418,11 +426,13 @@ def _journal(world: SimWorld) -> Generator[None, None, None]:
 def without_garbage_collection() -> Generator[None, None, None]:
     """Objects go when their last reference goes, or when ``settle`` says so: never at a time that differs between runs.
 
-    Whoever runs many clusters does it around all of them: then what existed before is looked at once, not for each.
+    Whoever runs many clusters does it around all of them: then what existed before is looked at once, not for each. What is
+    left of one cluster is not frozen for the next: it would stay for good.
     """
     was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
-    gc.freeze()
+    if not was_frozen:
+        gc.freeze()
     gc.disable()
     try:
         yield

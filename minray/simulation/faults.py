@@ -36,8 +36,12 @@ ORPHAN_DELAYS_S = (0.001, 0.000_1, 0.1, 1.0)
 """How long children live after their parent."""
 RESETS = ("", "lost", "answer lost", "half-open here", "half-open there")
 """What becomes of a message and its channel; see ``network``."""
+BREAKS = RESETS[:3]
+"""The harmless ones: both sides learn of the break at once, and ask again."""
+REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
+"""After so long a request arrives once more, if its channel is still open."""
 
-QUIET = ("delay", "stall", "preempt", "orphan", "crash_prefix", "unsynced")
+QUIET = ("delay", "stall", "preempt", "orphan", "crash_prefix", "unsynced", "duplicate", "break")
 LOUD = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
 
 
@@ -53,11 +57,15 @@ class FaultPlan:
     """Prefixes of the names of processes that may crash or stall for long."""
     spared_nodes: tuple[str, ...] = ("head",)
     """Nodes that are not lost: with the head everything ends."""
+    aims: tuple[str, ...] = ()
+    """The requests that ``duplicate`` and ``break`` strike, with their answers; empty: all."""
+    at_messages: bool = False
+    """Whether a process may be struck, beside before the steps of its tasks, before it sends or receives a message."""
 
     @classmethod
     def quiet(cls) -> FaultPlan:
         """Every kind of harmless irregularity: what a healthy system must not even notice."""
-        return cls({"delay": 0.2, "stall": 0.01, "preempt": 0.1, "orphan": 0.5})
+        return cls({"delay": 0.2, "stall": 0.01, "preempt": 0.1, "orphan": 0.5, "duplicate": 0.02, "break": 0.005})
 
     @classmethod
     def swarm(cls, seed: int, targets: tuple[str, ...] = ("worker/",), budget: int = 2) -> FaultPlan:
@@ -91,6 +99,14 @@ class Oracle:
     def wants(self, kind: str) -> bool:
         """Whether a question of this kind can have an answer other than 0."""
         return kind in self._kinds
+
+    @property
+    def aims_at_messages(self) -> bool:
+        return self.overrides is not None or self.plan.at_messages
+
+    def is_aimed_at(self, method: str) -> bool:
+        """Whether duplicates and breaks strike this request, or its answer."""
+        return self.overrides is not None or not self.plan.aims or method in self.plan.aims
 
     def choose(self, key: Key, n: int) -> int:
         """The answer to one chance."""
@@ -136,7 +152,11 @@ class Oracle:
 
 
 class StepFaults:
-    """Crashes, stalls and lost nodes: what strikes a process when a task of it is about to be stepped."""
+    """Crashes, stalls and lost nodes: what strikes a process when a task of it is about to be stepped.
+
+    If the oracle aims at messages, also when the process is about to send one (a stall then begins after the step in which
+    it sends) or to receive one; those places are called ``send PushTask``, ``receive PushTask reply``.
+    """
 
     KINDS = ("crash", "node_loss", "long_stall", "stall")
 
@@ -153,6 +173,8 @@ class StepFaults:
         oracle = self._oracle
         place = (process.name, task, ordinal)
         where = f"before step {ordinal} of {task}"
+        if process is self._loop.world:
+            return
         if oracle.overrides is not None or process.name.startswith(oracle.plan.targets):
             if oracle.choose(("crash", *place), 2):
                 self._trace.add(process.name, FAULT, "crash", where)
@@ -167,5 +189,5 @@ class StepFaults:
                 self._trace.add(process.name, FAULT, f"stalls for {LONG_STALLS_S[stall]} s", where)
                 self._loop.stall(process, LONG_STALLS_S[stall])
                 return
-        if process is not self._loop.world and (stall := oracle.choose(("stall", *place), len(STALLS_S))):
+        if stall := oracle.choose(("stall", *place), len(STALLS_S)):
             self._loop.stall(process, STALLS_S[stall])

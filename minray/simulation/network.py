@@ -5,7 +5,8 @@ with large buffers) after a time drawn for each, or the channel breaks; after a 
 
 What can go wrong, beside delays (the keys of ``faults`` name the link, the method, and which one of them)
   * A reset strikes when a message is sent: the message is lost, or it arrives and the answer is lost, or one side learns
-    of the break only half a minute later (half-open).
+    of the break only half a minute later (half-open). A break is one of the first two, and can be aimed at some requests.
+  * A request arrives a second time, at once or much later: what it asks for has been done, and may have been undone (G112).
   * A cut between two nodes, in both directions or one, holds messages back; it heals, or channels break after 30 s.
   * A process that crashes leaves a prefix of what it had sent; its peers see the channel end.
   * A node that is lost says nothing: channels to it break after 30 s, and new ones cannot be opened.
@@ -27,8 +28,8 @@ from minray.platform.base import (
     PlatformError,
     WrongIncarnation,
 )
-from minray.simulation.channel import CALL, NOTIFY, ChannelEnd, Message, Pipe
-from minray.simulation.faults import CUTS_S, DELAYS_S, LONG_DELAYS_S, RESETS, Oracle
+from minray.simulation.channel import CALL, ChannelEnd, Message, Pipe
+from minray.simulation.faults import BREAKS, CUTS_S, DELAYS_S, LONG_DELAYS_S, REPEATS_S, RESETS, Oracle
 from minray.simulation.loop import SimLoop, SimProcess
 from minray.simulation.trace import FAULT, LIFE, SEND, Trace
 
@@ -37,6 +38,11 @@ REMOTE_LATENCY_S = 0.000_2
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 30.0
 """After so long without an acknowledgement a channel breaks."""
+MESSAGE_FAULTS = ("delay", "long_delay", "reset", "cut", "duplicate", "break")
+MOST_BREAKS = 5
+"""Of one link: what breaks whenever it carries something carries nothing."""
+NEVER_REPEATED = ("ExitWorker", "Shutdown")
+"""Orders that whoever gave them waits for, and does not repeat when he has given up."""
 
 
 class SimListener:
@@ -131,12 +137,15 @@ class SimWire:
         self._oracle = oracle
         self._counts: dict[tuple[str, str], int] = {}
         """How many messages of each method went over each link, over all its channels."""
+        self._breaks: dict[str, int] = {}
+        """How often each link was broken by a "break"."""
         self._cuts: dict[tuple[str, str], int] = {}
         """(from node, to node) -> how many cuts hold back what goes there."""
         self._held: dict[Pipe, None] = {}
         self._lost_nodes: dict[str, None] = {}
         self._lost_endpoints: dict[str, None] = {}
-        self._message_faults = [kind for kind in ("delay", "long_delay", "reset", "cut") if oracle.wants(kind)]
+        self.aims_at_messages = oracle.aims_at_messages
+        self._message_faults = [kind for kind in MESSAGE_FAULTS if oracle.wants(kind)]
 
     # --- Opening ---
 
@@ -209,9 +218,12 @@ class SimWire:
     def send(self, end: ChannelEnd, message: Message) -> None:
         """Put a message on its way, unless chance will have it otherwise."""
         pipe = end.pipe
-        word = message.method if message.kind in (CALL, NOTIFY) else f"{message.method} {message.kind}"
-        if pipe.source.alive:
-            message.event = self.trace.add(pipe.source.name, SEND, word, pipe.target.name)
+        word = message.word
+        if self.aims_at_messages:
+            self._maybe_strike(pipe.source, f"send {word}")
+        if not pipe.source.alive:
+            return
+        message.event = self.trace.add(pipe.source.name, SEND, word, pipe.target.name)
         if not self._message_faults:
             pipe.put(message)
             return
@@ -222,11 +234,35 @@ class SimWire:
             duration_s = CUTS_S[(cut + 1) // 2]
             self.cut(pipe.source.node, pipe.target.node, duration_s, both_ways=cut % 2 == 1)
         reset = RESETS[self._oracle.choose(("reset", *place), len(RESETS))]
+        if self._oracle.is_aimed_at(message.method):
+            reset = reset or self._break(place)
+            self._maybe_repeat(end, message, place)
         if reset != "lost" and not reset.startswith("half-open"):
             pipe.put(message, delay_s)
         if reset:
             self.trace.add(pipe.source.name, FAULT, f"reset of {link}: {reset}", word)
             self._reset(end, reset)
+
+    def _break(self, place: tuple[str, str, int]) -> str:
+        link = place[0]
+        broken = self._breaks.get(link, 0)
+        how = self._oracle.choose(("break", *place), len(BREAKS)) if broken < MOST_BREAKS else 0
+        self._breaks[link] = broken + bool(how)
+        return BREAKS[how]
+
+    def _maybe_repeat(self, end: ChannelEnd, message: Message, place: tuple[str, str, int]) -> None:
+        if message.kind == CALL and message.method not in NEVER_REPEATED:
+            late = self._oracle.choose(("duplicate", *place), len(REPEATS_S))
+            if late:
+                self.loop.world.call_later(REPEATS_S[late], self._repeat, end, message)
+
+    def _repeat(self, end: ChannelEnd, message: Message) -> None:
+        if not end.closed:
+            end.pipe.put(message)
+
+    def _maybe_strike(self, process: SimProcess, place: str) -> None:
+        if self.loop.strike is not None and process.alive:
+            self.loop.strike(process, place, process.next_ordinal(place))
 
     def _reset(self, end: ChannelEnd, how: str) -> None:
         back = end.other.pipe

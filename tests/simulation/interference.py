@@ -11,11 +11,9 @@ from typing import Any
 
 from minray.simulation import SimCluster
 from minray.simulation.channel import CALL
+from minray.simulation.network import NEVER_REPEATED
 
 REPLAY_DELAYS_S = (0.0, 0.02, 0.3, 3.0, 40.0)
-NEVER_LATE = ("ExitWorker", "Shutdown")
-"""Orders that whoever gave them waits for, and that are not repeated when he has given up."""
-
 OnSend = Callable[[Any, Any, str], bool]
 """Gets the channel's end, the message, and its word; False: the message is not sent."""
 
@@ -39,7 +37,7 @@ def replay_requests(cluster: SimCluster, words: Sequence[str] = (), one_in: int 
 
     def on_send(end: Any, message: Any, word: str) -> bool:
         nonlocal count
-        if message.kind == CALL and word not in NEVER_LATE and (not words or word in words):
+        if message.kind == CALL and word not in NEVER_REPEATED and (not words or word in words):
             count += 1
             draw = cluster.oracle.below(("replay", count), one_in * len(REPLAY_DELAYS_S))
             if draw < len(REPLAY_DELAYS_S):

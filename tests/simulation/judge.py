@@ -1,8 +1,9 @@
 """The judge of simulated runs: what must hold when a program is over, its faults have stopped and its references are gone.
 
-``judged`` runs a body in a driver, heals the world, lets it settle, and looks into the tables of all that survived. A body
-may keep nothing; what it returns must be plain values. ``outcome_of`` turns a ``get`` into something that can be compared:
-the value, or the name of a typed error. Anything else that a ``get`` raises fails the run.
+``judged`` runs a body in a driver under a ``Watch`` (see ``invariants``), heals the world, lets it settle, and looks into
+the tables of all that survived. A body may keep nothing; what it returns must be plain values. ``outcome_of`` turns a
+``get`` into something that can be compared: the value, or the name of a typed error. Anything else that a ``get`` raises
+fails the run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from minray.exceptions import RayError
 from minray.raylet.log_monitor import TASK_NAME_MARK
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.trace import OUTPUT
+from tests.simulation.invariants import Watch
+from tests.simulation.rest import unrest
 
 T = TypeVar("T")
 
@@ -43,8 +46,10 @@ def drive(
     strike: Callable[[SimCluster], None] | None = None,
     settle_s: float = SETTLE_S,
     driver_node: str = "head",
+    watch: Callable[[SimCluster], Watch] = Watch,
 ) -> T:
     """Run ``body`` in a driver while ``strike`` does things to the cluster; judge what is left, then end the driver."""
+    watched = watch(cluster)
     results: list[T] = []
     verdict_is_in = False
 
@@ -61,13 +66,14 @@ def drive(
     if driver.done():
         driver.result()
     cluster.settle(settle_s)
-    problems = leftovers(cluster)
+    problems = watched.problems + leftovers(cluster) + unrest(cluster)
     verdict_is_in = True
     assert not problems, "\n".join(problems)
     cluster.wait_for(driver)
     cluster.settle()
     cluster.raise_failures()
-    problems = leftovers(cluster)
+    watched.look_at_gcs()
+    problems = watched.problems + leftovers(cluster)
     assert not problems, "after the driver's end:\n" + "\n".join(problems)
     return results[0]
 
@@ -81,12 +87,13 @@ def judged(
     faults: FaultPlan | None = None,
     settle_s: float = SETTLE_S,
     driver_node: str = "head",
+    watch: Callable[[SimCluster], Watch] = Watch,
     **options: Any,
 ) -> tuple[T, SimCluster]:
     """The whole life of a cluster; the body's result and what remains of the cluster (its trace)."""
     described = [{"num_cpus": 2}] * nodes if isinstance(nodes, int) else nodes
     with SimCluster(described, seed, faults, show_output=False, **options) as cluster:
-        result = drive(cluster, body, strike, settle_s, driver_node)
+        result = drive(cluster, body, strike, settle_s, driver_node, watch)
     return result, cluster
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from minray.platform.base import Buffer, ChannelBroken, ConnectFailed, ConnectRefused, Incoming, PlatformError
 from minray.simulation.channel import ChannelEnd
-from minray.simulation.faults import LONG_DELAYS_S, RESETS, FaultPlan, Key, Oracle
+from minray.simulation.faults import BREAKS, LONG_DELAYS_S, REPEATS_S, RESETS, FaultPlan, Key, Oracle
 from minray.simulation.loop import SimLoop, SimProcess
-from minray.simulation.network import SILENCE_S, SimNetwork, SimWire
+from minray.simulation.network import MOST_BREAKS, SILENCE_S, SimNetwork, SimWire
 from minray.simulation.trace import Trace
 
 
@@ -104,6 +104,82 @@ def test_a_reset_loses_a_suffix_in_each_direction(pair: Pair, heard: list[str], 
 
     pair.run(story)
     assert (pair.heard, pair.answers, len(pair.closed_at)) == (heard, answers, 1)
+
+
+@pytest.mark.parametrize(
+    ("pair", "heard"),
+    [
+        ({("duplicate", "client>server", "Say", 2): 1}, ["a", "b", "b", "c"]),
+        ({("duplicate", "client>server", "Say", 2): REPEATS_S.index(3.0)}, ["a", "b", "c", "b"]),
+    ],
+    indirect=["pair"],
+)
+def test_a_request_that_arrives_twice_is_answered_to_its_sender_once(pair: Pair, heard: list[str]) -> None:
+    async def story() -> None:
+        for word in "abc":
+            pair.ask(word)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(60)
+
+    pair.run(story)
+    assert pair.heard == heard and pair.answers == ["a 0", "b 0", "c 0"]
+
+
+@pytest.mark.parametrize("pair", [{("duplicate", "client>server", "Say", 1): REPEATS_S.index(3.0)}], indirect=True)
+def test_a_request_is_not_repeated_on_another_channel(pair: Pair) -> None:
+    async def story() -> None:
+        pair.ask("a")
+        await asyncio.sleep(1)
+        pair.channel.close()
+        pair.channel = await pair.connect()
+        await asyncio.sleep(60)
+
+    pair.run(story)
+    assert pair.heard == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("pair", "heard"),
+    [
+        ({("break", "client>server", "Say", 1): BREAKS.index("lost")}, []),
+        ({("break", "client>server", "Say", 1): BREAKS.index("answer lost")}, ["a"]),
+        ({("break", "server>client", "Say reply", 1): BREAKS.index("lost")}, ["a"]),
+    ],
+    indirect=["pair"],
+)
+def test_a_break_is_noticed_by_both_sides_at_once(pair: Pair, heard: list[str]) -> None:
+    async def story() -> None:
+        pair.ask("a")
+        await asyncio.sleep(0.1)
+
+    pair.run(story)
+    assert (pair.heard, pair.answers, len(pair.closed_at)) == (heard, ["a! 0"], 1)
+
+
+def say_often(plan: FaultPlan) -> list[str]:
+    """What is heard if one asks thirty times, each time on an open channel."""
+    pair = make_pair({})
+    pair.oracle = Oracle(1, plan)
+    pair.wire = SimWire(pair.loop, pair.oracle, Trace(pair.loop))
+    pair.networks = [SimNetwork(pair.wire, pair.client), SimNetwork(pair.wire, pair.server)]
+
+    async def story() -> None:
+        for i in range(30):
+            if pair.channel.closed:
+                pair.channel = await pair.connect()
+            pair.ask(str(i))
+            await asyncio.sleep(0.01)
+
+    pair.run(story)
+    pair.loop.close()
+    return pair.answers
+
+
+def test_breaks_are_aimed_and_a_link_breaks_only_so_often() -> None:
+    always = {"break": 1.0}
+    assert not any("!" in answer for answer in say_often(FaultPlan(always, aims=("Shout",))))
+    broken = sum("!" in answer for answer in say_often(FaultPlan(always, aims=("Say",))))
+    assert MOST_BREAKS <= broken <= 2 * MOST_BREAKS
 
 
 @pytest.mark.parametrize("pair", [{("long_delay", "client>server", "Say", 2): 2}], indirect=True)

@@ -1,0 +1,120 @@
+"""S7, by looking into all processes at once: an object is freed only if nobody else holds, borrows or carries a reference.
+
+Whenever an owner forgets an object of its own, every other living process is asked whether it holds a reference to it, and
+every answer on its way whether it brings one. That is a privilege of the simulation: the owner itself knows nothing but
+its tickets.
+
+What may be lost with the dead, and is no problem
+  * A task that was pushed holds its arguments by its submitter alone. Has the submitter died, or given the worker up, the
+    task's references are good for nothing, and so are those of the tasks that it has submitted.
+  * An answer of a process that is dead is not awaited: its tickets are doubtful until the receiver has said whether it came.
+  * Once a living process has been declared dead, whoever heard of that may void its tickets. From then on nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from minray.common.ids import short
+from minray.core_worker.task_manager import PUSHED
+from minray.simulation.channel import REPLY
+from minray.simulation.loop import SimProcess
+
+CARRIERS = ("PushTask", "GetObject")
+"""Whose replies bring references along."""
+
+
+class Watched(dict[bytes, Any]):
+    """The table of a reference counter, which tells what it forgets."""
+
+    def __init__(self, table: dict[bytes, Any], on_forgotten: Callable[[bytes, Any], None]) -> None:
+        super().__init__(table)
+        self._on_forgotten = on_forgotten
+
+    def __delitem__(self, object_id: bytes) -> None:
+        reference = self[object_id]
+        super().__delitem__(object_id)
+        self._on_forgotten(object_id, reference)
+
+
+class Holders:
+    """All reference counters of one cluster."""
+
+    def __init__(self, on_broken: Callable[[str], None]) -> None:
+        self.looks = 0
+        """How many objects were freed by their owners and looked for elsewhere."""
+        self._on_broken = on_broken
+        self._cores: dict[bytes, tuple[SimProcess, Any]] = {}
+        """By worker id."""
+        self._is_undecidable = False
+        """A living process was declared dead."""
+
+    def add(self, process: SimProcess, core: Any) -> None:
+        """A core worker has started."""
+        self._cores[core.address.worker_id] = process, core
+        references = core.references
+        hear_of_death = references.on_death
+
+        def on_forgotten(object_id: bytes, reference: Any) -> None:
+            if reference.owner is None and not self._is_undecidable and not core.is_exiting:
+                self._look(process.name, core, object_id)
+
+        def on_death(worker_or_node_id: bytes, effects: Any) -> None:
+            if any(worker_or_node_id in (other.address.worker_id, other.address.node_id) for _, other in self._alive()):
+                self._is_undecidable = True
+            hear_of_death(worker_or_node_id, effects)
+
+        references._references = Watched(references._references, on_forgotten)
+        references.on_death = on_death
+
+    def _alive(self) -> Iterator[tuple[str, Any]]:
+        return ((process.name, core) for process, core in self._cores.values() if process.alive)
+
+    def _look(self, owner_name: str, owner: Any, object_id: bytes) -> None:
+        self.looks += 1
+        for why in (*self._holders(owner, object_id), *self._carriers(object_id)):
+            self._on_broken(f"{owner_name} frees {short(object_id)}, and {why}")
+            return
+
+    def _holders(self, owner: Any, object_id: bytes) -> Iterator[str]:
+        for name, core in self._alive():
+            reference = core.references.get(object_id) if core is not owner else None
+            if reference is not None and reference.is_held() and self._is_protected(core, object_id, reference, {}):
+                yield f"{name} holds it: {_describe(reference)}"
+
+    def _carriers(self, object_id: bytes) -> Iterator[str]:
+        for name, core in self._alive():
+            for end in core.platform.network.ends:
+                source = end.other.pipe.source
+                for _, _, message in end.other.pipe._way if source.alive else ():
+                    is_awaited = message.kind == REPLY and message.method in CARRIERS and message.number in end._calls
+                    if is_awaited and object_id in message.payload:
+                        yield f"{message.word} from {source.name} to {name} carries it"
+
+    def _is_protected(self, core: Any, object_id: bytes, reference: Any, asked: dict[bytes, None]) -> bool:
+        """Whether no death explains that the owner does not know of this reference."""
+        if reference.held_tickets:
+            return True
+        running = [task for task in core.receiver._tasks.values() if task.reply is None and object_id in task.held]
+        return not running or any(self._is_protected_by_submitter(core, task, object_id, asked) for task in running)
+
+    def _is_protected_by_submitter(self, core: Any, task: Any, object_id: bytes, asked: dict[bytes, None]) -> bool:
+        submitter_id = task.header.owner.worker_id
+        process, submitter = self._cores.get(submitter_id, (None, None))
+        if process is None or submitter is None or submitter_id in asked or not process.alive:
+            return False
+        pending = submitter.tasks.tasks.get(task.task_id)
+        if pending is None or pending.state is not PUSHED or pending.attempt != task.attempt or pending.worker is None:
+            return False
+        if pending.worker.lease_id != core.receiver._lease_id:
+            return False
+        reference = submitter.references.get(object_id)
+        if reference is None or reference.owner is None:
+            return True
+        return self._is_protected(submitter, object_id, reference, {**asked, core.address.worker_id: None})
+
+
+def _describe(reference: Any) -> str:
+    tickets = len(reference.held_tickets or ())
+    return f"{reference.local} local, {reference.submitted} submitted, {reference.contained} contained, {tickets} tickets"

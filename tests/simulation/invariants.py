@@ -1,0 +1,148 @@
+"""What must hold at every moment of a simulated run. A ``Watch`` looks at one cluster from its start.
+
+It sees each message before it is sent, each grant, each cancellation and each freed object, and says at once what is
+broken, as a number of ``docs/specification.md`` and a sentence. What must hold when a run is over is ``judge``'s to say.
+
+| | looked at when | |
+|---|---|---|
+| S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
+| S4 | a task is pushed | its attempt is within its retries |
+| S7 | an owner frees an object | nobody else holds or carries a reference (``holders``) |
+| G19, G40 | a task is pushed | it was not cancelled before, unless this is the push that the cancellation found |
+| S9 | a gcs dies, and at the end | what an earlier gcs knew as durable is known |
+| L5 | a message is sent | they are not absurdly many |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minray.common.ids import short
+from minray.core_worker.normal_task_submitter import LeasedWorker
+from minray.core_worker.task_manager import PUSHED
+from minray.protocol.base import decode
+from minray.protocol.core_worker import PushTask
+from minray.protocol.gcs import job_namespace
+from minray.simulation import SimCluster
+from minray.simulation.cluster import GCS
+from minray.simulation.loop import SimProcess, current_process
+from tests.simulation.holders import Holders
+from tests.simulation.interference import watch_sends
+
+MOST_MESSAGES = 30_000
+"""Three times what the largest scenario of a campaign sends."""
+MOST_PROBLEMS = 5
+
+
+class Watch:
+    """Looks at one cluster; make it before the cluster's first driver."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.problems: list[str] = []
+        self.messages = 0
+        """Sent so far."""
+        self.holders = Holders(lambda text: self.on_broken("S7", text))
+        self._cancelled: dict[bytes, tuple[bytes, int]] = {}
+        """Task -> the lease and the attempt with which its cancellation found it pushed; ``b""``: it was not."""
+        self._processes: dict[str, SimProcess] = {}
+        """Of all core workers."""
+        for process in cluster.world.loop.processes:
+            if process.name in cluster.cores:
+                self._add(process, cluster.cores[process.name])
+        self._durable: dict[tuple[str, ...], str] = {}
+        """What a gcs that is dead has known: row -> state."""
+        self._watch_gcs(cluster.processes[GCS])
+        start_gcs = cluster.start_gcs
+        cluster.start_gcs = lambda: self._watch_gcs(start_gcs())  # type: ignore[method-assign]
+        self._connect = cluster._connect
+        cluster._connect = self._on_core  # type: ignore[method-assign]
+        watch_sends(cluster, self._on_send)
+
+    def on_broken(self, prop: str, text: str) -> None:
+        """A property does not hold."""
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(f"{prop}: {text}")
+
+    def look_at_gcs(self) -> None:
+        """Whether the gcs still knows what those before it knew; asked whenever one dies, and at the end."""
+        gcs: Any = self.cluster.gcs
+        if not hasattr(gcs, "_nodes"):
+            return  # it died before it had read its store
+        rows = _rows_of(gcs)
+        finished = {job_namespace(job.job_id) for job in gcs._jobs.finished()}
+        for row, state in self._durable.items():
+            is_dropped = row[0] == "value" and row[1] in finished
+            if rows.get(row) not in (state, "over") and not is_dropped:
+                self.on_broken("S9", f"the gcs knows {' '.join(row)} as {rows.get(row)}; it was {state} before a restart")
+        self._durable |= rows
+
+    def _on_core(self, core: Any) -> None:
+        self._connect(core)
+        process = current_process.get()
+        assert process is not None
+        self._add(process, core)
+
+    def _watch_gcs(self, process: SimProcess) -> SimProcess:
+        process.on_death.append(self.look_at_gcs)
+        return process
+
+    def _add(self, process: SimProcess, core: Any) -> None:
+        self._processes[process.name] = process
+        self.holders.add(process, core)
+        cancel = core.outcomes.cancel
+
+        def watched_cancel(task: Any, force: bool, recursive: bool) -> None:
+            if task.state is not PUSHED:
+                self._cancelled[task.task_id] = b"", 0
+            elif isinstance(task.worker, LeasedWorker):
+                self._cancelled.setdefault(task.task_id, (task.worker.lease_id, task.attempt))
+            cancel(task, force, recursive)
+
+        core.outcomes.cancel = watched_cancel
+
+    def _on_send(self, end: Any, message: Any, word: str) -> bool:
+        self.messages += 1
+        if self.messages == MOST_MESSAGES:
+            self.on_broken("L5", f"{MOST_MESSAGES} messages; the last one is {word}")
+        if word == "PushTask":
+            self._on_push(end.pipe.source.name, decode(PushTask, message.payload))
+        elif word == "RequestWorkerLease reply":
+            self._on_grant()
+        return True
+
+    def _on_push(self, source: str, push: PushTask) -> None:
+        what = f"{source} pushes attempt {push.attempt} of task {short(push.task_id)}"
+        task = self.cluster.cores[source].tasks.tasks.get(push.task_id)
+        if task is not None and push.attempt > task.prepared.template.max_retries >= 0:
+            self.on_broken("S4", f"{what}, which has {task.prepared.template.max_retries} retries")
+        found = self._cancelled.get(push.task_id, (push.lease_id, push.attempt))
+        if found != (push.lease_id, push.attempt):
+            self.on_broken("G19" if found[0] else "G40", f"{what}, which was cancelled")
+
+    def _on_grant(self) -> None:
+        """Is a worker that some raylet has granted by one lease used by another one too?"""
+        granted: dict[bytes, bytes] = {}
+        for raylet in self.cluster.raylets.values():
+            for lease_id, entry in raylet._broker.entries.items():
+                if entry.worker is not None:
+                    granted[entry.worker.worker_id] = lease_id
+        for name, core in self.cluster.cores.items():
+            if self._processes[name].alive:
+                for worker in core.submitter.leased_workers():
+                    self._expect_lease(granted.get(worker.address.worker_id), worker.lease_id, f"{name} holds a worker")
+                if any(task.reply is None for task in core.receiver._tasks.values()):
+                    self._expect_lease(granted.get(core.address.worker_id), core.receiver._lease_id, f"{name} has a task")
+
+    def _expect_lease(self, granted: bytes | None, lease_id: bytes, what: str) -> None:
+        if granted not in (None, lease_id):
+            self.on_broken("S2", f"{what} by lease {short(lease_id)}, and {short(granted)} was granted")
+
+
+def _rows_of(gcs: Any) -> dict[tuple[str, ...], str]:
+    """What a gcs holds to be durable, with its state."""
+    rows = {("node", node_id.hex()): "there" if node.alive else "over" for node_id, node in gcs._nodes._nodes.items()}
+    rows |= {("job", job_id.hex()): "over" if job.end_time else "there" for job_id, job in gcs._jobs._jobs.items()}
+    for namespace, values in gcs._values._namespaces.items():
+        rows |= {("value", namespace, key.hex()): "there" for key in values}
+    return rows

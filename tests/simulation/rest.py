@@ -1,0 +1,102 @@
+"""A cluster at rest: after faults have stopped and programs are over, it looks like a fresh one that has waited as long.
+
+L4: no task or timer is left that a fresh cluster lacks. L5: nothing is sent but what idle processes say to each other.
+L6: what the gcs and the raylets believe of the nodes is true.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from minray.simulation import SimCluster
+from minray.simulation.faults import REPEATS_S
+from minray.simulation.loop import TICKS_PER_SECOND
+from minray.simulation.trace import SEND
+
+ANY = 1_000_000
+TASKS = {
+    "gcs": {"gcs": 1, "watch": ANY, "Poll": ANY},
+    "raylet": {"raylet": 1, "follow": 4, "report_resources": 1, "worker_process": ANY},
+    "driver": {"driver": 1, "follow": 2},
+    "worker": {"worker": 1, "follow": 2},
+}
+"""Role -> names of the tasks that last, and how many of them there may be. Whoever lends follows the deaths of others."""
+TIMERS = {
+    "gcs": ("Timeout._on_timeout",),
+    "raylet": ("Timeout._on_timeout", "_set_result_unless_cancelled"),
+    "driver": ("SimParker.wait.<locals>.expire",),
+    "worker": (),
+}
+"""Role -> what its timers call: the ends of long polls and pauses, and of a driver's sleep."""
+MESSAGE = "Pipe._look"
+"""The timer of a message on its way."""
+IDLE_WORDS = ("Poll", "CheckAlive", "ReportResources")
+"""Requests of an idle cluster."""
+WINDOW_S = 5.0
+"""So long nothing else was sent."""
+LATE_S = 10.0
+"""What is repeated later may come after the end."""
+
+
+def unrest(cluster: SimCluster) -> list[str]:
+    """What a cluster at rest would not show; one line each."""
+    return [*_lasting_tasks(cluster), *_lasting_timers(cluster), *_talk(cluster), *_wrong_views(cluster)]
+
+
+def _role_of(process: str) -> str:
+    return process.partition("/")[0]
+
+
+def _lasting_tasks(cluster: SimCluster) -> Iterator[str]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for task in cluster.world.loop.pending_tasks():
+        if task.process.alive and _role_of(task.process.name) in TASKS:
+            counts[task.process.name, task.get_name()] += 1
+    named: Counter[tuple[str, str]] = Counter()
+    for (process, name), count in counts.items():
+        word = name.partition("(")[0]
+        named[process, word] += count
+        if named[process, word] > TASKS[_role_of(process)].get(word, 0):
+            yield f"L4: {process} has a task {name}"
+
+
+def _lasting_timers(cluster: SimCluster) -> Iterator[str]:
+    for _, _, timer in cluster.world.loop._timers:
+        role = _role_of(timer.process.name)
+        if timer.process.alive and not timer._cancelled and role in TIMERS:
+            name = getattr(timer._callback, "__qualname__", repr(timer._callback))
+            if name not in (MESSAGE, *TIMERS[role]):
+                yield f"L4: {timer.process.name} has a timer for {name}"
+
+
+def _talk(cluster: SimCluster) -> Iterator[str]:
+    """Not judged if requests were to be repeated late: they are still answered."""
+    repeats = [answer for key, answer in cluster.oracle.answers.items() if key[0] == "duplicate"]
+    if any(REPEATS_S[answer] > LATE_S for answer in repeats):
+        return
+    since = cluster.world.loop.ticks - int(WINDOW_S * TICKS_PER_SECOND)
+    for event in reversed(cluster.trace.events):
+        if event.ticks < since:
+            return
+        if event.kind == SEND and event.details[0].partition(" ")[0] not in IDLE_WORDS:
+            yield f"L5: {event.process} sends {event.details[0]} to {event.details[1]}, though all is over"
+
+
+def _wrong_views(cluster: SimCluster) -> Iterator[str]:
+    alive = {process.name for process in cluster.world.loop.processes if process.alive}
+    living = {raylet._config.node_id: raylet for name, raylet in cluster.raylets.items() if f"raylet/{name}" in alive}
+    gcs: Any = cluster.gcs
+    if "gcs" in alive:
+        believed = {node.node_id for node in gcs._nodes.living()}
+        if believed != living.keys():
+            yield f"L6: the gcs believes that {len(believed)} nodes live, and {len(living)} do"
+    for raylet in living.values():
+        for view in raylet._broker.nodes._views.values():
+            there = living.get(view.node_id)
+            where = f"{raylet._config.node_name} believes that {view}"
+            if view.alive != (there is not None):
+                yield f"L6: {where} is {'alive' if view.alive else 'dead'}"
+            elif there is not None and view.available != there._broker.local.available:
+                yield f"L6: {where} has {view.available} free; it has {there._broker.local.available}"

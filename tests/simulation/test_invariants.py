@@ -1,0 +1,179 @@
+"""The watch over running clusters: planted bugs that no value shows, and deaths that it must not take for bugs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import minray
+from minray.core_worker.borrowing import Borrowing
+from minray.core_worker.outcomes import TaskOutcomes
+from minray.core_worker.reference_counter import ReferenceCounter
+from minray.core_worker.task_manager import PUSHED, TaskManager
+from minray.simulation import SimCluster
+from tests.simulation import invariants
+from tests.simulation.invariants import Watch
+from tests.simulation.judge import judged, outcome_of
+
+
+@minray.remote(max_retries=0)
+def hold(refs: list[Any], seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@minray.remote(max_retries=0)
+def hold_in_child(refs: list[Any]) -> None:
+    hold.remote(refs, 1.0)
+
+
+@minray.remote(max_retries=0)
+def hold_in_child_and_wait(refs: list[Any]) -> None:
+    minray.get(hold.remote(refs, 5.0))
+
+
+@minray.remote
+def make() -> list[Any]:
+    return [minray.put("made")]
+
+
+def watched(body: Callable[[], Any], strike: Callable[[SimCluster], None] | None = None, nodes: int = 2) -> list[Watch]:
+    """Run a body; the watch that saw it."""
+    watches: list[Watch] = []
+
+    def watch(cluster: SimCluster) -> Watch:
+        watches.append(Watch(cluster))
+        return watches[0]
+
+    judged(body, strike, nodes=nodes, watch=watch)
+    return watches
+
+
+def leave_with_a_child() -> None:
+    minray.get(hold_in_child.remote([minray.put("mine")]))
+    time.sleep(2)
+
+
+def test_s7_a_child_that_outlives_its_parent_keeps_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert watched(leave_with_a_child)[0].holders.looks > 0
+    monkeypatch.setattr(ReferenceCounter, "keep_after_task", lambda *_: [])
+    with pytest.raises(AssertionError, match=r"S7: driver/\d+ frees \S+, and worker/\w+ holds it"):
+        watched(leave_with_a_child)
+
+
+def test_s7_one_borrower_s_ticket_says_nothing_of_another_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body() -> None:
+        ref = minray.put("mine")
+        minray.get([hold_in_child.remote([ref]), hold.remote([ref], 0.1)])
+        minray.get(hold_in_child.remote([ref]))
+        del ref
+        time.sleep(2)
+
+    def take_back_all(self: Any, object_id: bytes, tickets: Any, effects: Any) -> None:
+        reference = self._references.get(object_id)
+        if reference is not None:
+            reference.lent = None
+            self._maybe_free(object_id, reference, effects)
+
+    watched(body)
+    monkeypatch.setattr(ReferenceCounter, "take_back", take_back_all)
+    with pytest.raises(AssertionError, match=r"S7: driver/\d+ frees \S+, and worker/\w+ holds it: .* 1 tickets"):
+        watched(body)
+
+
+def test_s7_an_answer_on_its_way_carries_its_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body() -> None:
+        outcome_of(outcome_of(make.remote())[0])
+
+    watched(body)
+    monkeypatch.setattr(Borrowing, "lend_here", lambda *_: None)
+    with pytest.raises(AssertionError, match=r"S7: worker/\w+ frees \S+, and PushTask reply from worker/\w+ to driver/\d+"):
+        watched(body)
+
+
+def test_s7_what_the_dead_have_lost_is_no_problem() -> None:
+    def body() -> str:
+        ref = hold_in_child_and_wait.remote([minray.put("mine")])
+        return str(outcome_of(ref))
+
+    def strike(cluster: SimCluster) -> None:
+        def parent_waits() -> bool:
+            return any(core.store.awaited() for name, core in cluster.cores.items() if name.startswith("worker/"))
+
+        cluster.wait_until(parent_waits)
+        parent = next(name for name, core in cluster.cores.items() if core.store.awaited() and name.startswith("worker/"))
+        cluster.kill(parent)
+
+    assert watched(body, strike)[0].holders.looks > 0
+
+
+def cancel_what_waits() -> None:
+    first, second = hold.remote([], 0.2), hold.remote([], 0.2)
+    minray.cancel(second)
+    assert outcome_of(first) is None
+    outcome_of(second)
+
+
+def test_g40_what_was_cancelled_before_it_was_pushed_is_never_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancel = TaskOutcomes.cancel
+
+    def cancel_pushed(self: Any, task: Any, force: bool, recursive: bool) -> None:
+        if task.state is PUSHED:
+            cancel(self, task, force, recursive)
+
+    watched(cancel_what_waits)
+    monkeypatch.setattr(TaskOutcomes, "cancel", cancel_pushed)
+    with pytest.raises(AssertionError, match=r"G40: driver/\d+ pushes attempt 0 of task \S+, which was cancelled"):
+        watched(cancel_what_waits)
+
+
+def kill_the_first_two_that_run(cluster: SimCluster) -> None:
+    for _ in range(2):
+        cluster.wait_until(lambda: bool(_busy(cluster)))
+        cluster.kill(_busy(cluster)[0])
+
+
+def _busy(cluster: SimCluster) -> list[str]:
+    """The workers that run a task."""
+    alive = [worker.name for worker in cluster.workers() if worker.name in cluster.cores]
+    return [name for name in alive if cluster.cores[name].executor.current]
+
+
+def test_s4_no_attempt_is_made_without_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body() -> str:
+        return str(outcome_of(hold.options(max_retries=1).remote([], 0.2)))
+
+    watched(body, kill_the_first_two_that_run)
+
+    def try_again(self: Any, task: Any) -> bool:
+        task.attempt += 1
+        return True
+
+    monkeypatch.setattr(TaskManager, "may_retry", try_again)
+    with pytest.raises(AssertionError, match=r"S4: driver/\d+ pushes attempt 2 of task \S+, which has 1 retries"):
+        watched(body, kill_the_first_two_that_run)
+
+
+def test_g19_a_cancelled_task_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body() -> None:
+        ref = hold.options(max_retries=3).remote([], 0.2)
+        time.sleep(0.1)
+        minray.cancel(ref, force=True)
+        outcome_of(ref)
+
+    def try_again(self: Any, task: Any, worker: Any, failure: Any) -> None:
+        task.attempt += 1
+        self._retry(task)
+
+    watched(body)
+    monkeypatch.setattr(TaskOutcomes, "on_died", try_again)
+    with pytest.raises(AssertionError, match=r"G19: driver/\d+ pushes attempt 1 of task \S+, which was cancelled"):
+        watched(body)
+
+
+def test_l5_a_storm_of_messages_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invariants, "MOST_MESSAGES", 50)
+    with pytest.raises(AssertionError, match="L5: 50 messages"):
+        watched(leave_with_a_child)
