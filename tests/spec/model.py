@@ -188,6 +188,12 @@ class Reading:
         if missing or of != [ref for ref in refs if ref in of]:
             yield f"G11: {name} should know {list(refs)}, and knows {of}"
 
+    def is_there(self, name: str) -> bool:
+        """Whether its value, or error, must be within reach: it was seen, or named by ``wait``, or put here."""
+        expected = self.model.objects.get(name)
+        is_own = expected is not None and expected.owner == self.viewer and name not in self.model.tasks
+        return is_own or name in self.ready or name in self.seen
+
     def check_value(self, place: str, word: str) -> Iterator[str]:
         """A value that a ``get`` returned or a task was given."""
         name, inside = parse_word(word)
@@ -202,7 +208,7 @@ class Reading:
     def check_error(self, place: str, names: Sequence[str], error: str, timeout: float | None) -> Iterator[str]:
         """What a ``get`` of these raised."""
         if error == TIMEOUT:
-            if timeout is None or set(names) <= self.ready | set(self.seen):
+            if timeout is None or all(map(self.is_there, names)):
                 yield f"G7: {place} timed out on {list(names)}"
             return
         possible = [name for name in names if error in self.model.errors_seen_by(self.viewer, name)]

@@ -37,6 +37,8 @@ Outcome = dict[str, Any]
 History = list[Outcome]
 RUN, END = "run", "end"
 """The first words of the lines that a task prints."""
+NOBODY_S = "no task makes it any more"
+"""What ``why`` says of an object that was freed."""
 ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
 
 
@@ -193,7 +195,8 @@ class Wait(_Tagged, frozen=True):
         if ready != [name for name in names if name in ready] or rest != [name for name in names if name not in ready]:
             yield f"G8: {self.name} of {names} returned {ready} and {rest}"
         wanted = min(self.num_returns, len(names))
-        if len(ready) > wanted or (len(ready) < wanted and self.timeout is None):
+        least = wanted if self.timeout is None else min(wanted, sum(map(reading.is_there, names)))
+        if not least <= len(ready) <= wanted:
             yield f"G8: {self.name} wanted {wanted} of {names} and returned {len(ready)}"
         reading.ready.update(ready)
 
@@ -235,6 +238,26 @@ class Drop(_Tagged, frozen=True):
         yield from reading.check_names(self.name, (self.ref,), outcome)
 
 
+class Why(_Tagged, frozen=True):
+    """``minray.why``."""
+
+    name: str
+    ref: str
+
+    def perform(self, stage: Stage) -> Outcome:
+        names = stage.bound((self.ref,))
+        return {"of": names, "why": [minray.why(stage.refs[name]) for name in names]}
+
+    def foresee(self, scope: Scope) -> None:
+        """To ask changes nothing."""
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, (self.ref,), outcome)
+        for text in outcome["why"]:
+            if not text or NOBODY_S in text:
+                yield f"L8: {self.name} of {self.ref}, which is held here, says {text!r}"
+
+
 class Sleep(_Tagged, frozen=True):
     """``time.sleep``, in virtual time."""
 
@@ -252,7 +275,7 @@ class Sleep(_Tagged, frozen=True):
         yield from reading.check_names(self.name, (), outcome)
 
 
-Operation = Submit | Put | Get | Wait | Cancel | Drop | Sleep
+Operation = Submit | Put | Get | Wait | Cancel | Drop | Why | Sleep
 
 
 # --- The ends of tasks ---

@@ -24,15 +24,22 @@ from typing import Any
 import msgspec
 
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
-from minray.simulation.faults import LOUD, Key
-from minray.simulation.loop import ProcessGone
+from minray.simulation.cluster import GCS
+from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, Key
+from minray.simulation.loop import ProcessGone, SimProcess
+from minray.simulation.trace import LIFE, Trace
+from tests.simulation.invariants import Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
+from tests.simulation.rest import unrest
 from tests.spec.model import Losses, problems
 from tests.spec.programs import END, RUN, Body, History, Program, Submit, perform
 
-DEADLY = {"crash", "node_loss", "long_delay", "long_stall", "cut"}
-"""Kinds of faults after which a process is dead, or may count as dead."""
-DEADLY_TO_NODES = DEADLY - {"crash"}
+PATIENCE_S = 5.0
+"""So long nobody is given up who does not answer."""
+GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
+"""So long there is no gcs when it has crashed."""
+HEAD_ENDS = ("raylet/head", LIFE, ("ends",))
+"""In the trace, but for the time."""
 QUIET_SETTLE_S = 30.0
 """Enough when no loud fault has struck."""
 KeyPart = str | int
@@ -51,12 +58,15 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
 
     nodes: tuple[Node, ...] = (Node(),)
     rates: dict[str, float] = {}
-    """See ``FaultPlan``; so are the next two."""
+    """See ``FaultPlan``; so are the next three."""
     budget: int = 0
     targets: tuple[str, ...] = ("worker/",)
+    aims: tuple[str, ...] = ()
+    durable: bool = False
+    """Whether the gcs has a store, and is started again when it crashes."""
 
     def plan(self) -> FaultPlan:
-        return FaultPlan(self.rates, self.budget, self.targets)
+        return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims)
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,17 +94,23 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
             for task in self.program.tasks()
         )
 
-    def losses(self) -> Losses:
-        """What the faults may take away."""
-        if self.overrides is not None:
-            kinds = [str(key[0]) for key, _ in self.overrides]
-            loud = sum(kind in LOUD for kind in kinds)
-        else:
-            kinds = [kind for kind, rate in self.world.rates.items() if rate > 0]
-            loud = self.world.budget
-        deaths = loud if DEADLY & set(kinds) else 0
-        raylets = any(target.startswith("raylet") for target in self.world.targets)
-        return Losses(deaths, deaths > 0 and bool(raylets or DEADLY_TO_NODES & set(kinds)))
+
+def losses_of(answers: Mapping[Key, int]) -> Losses:
+    """What the faults that have struck may have taken away."""
+    crashed = [key[1] for key in answers if key[0] == "crash"]
+    raylets = [name for name in crashed if name.startswith("raylet/")]
+    workers = [name for name in crashed if name.startswith("worker/")]
+    nodes = [key for key, answer in answers.items() if _may_end_a_node(key[0], answer)]
+    return Losses(len(raylets) + len(workers) + len(nodes), bool(raylets or nodes))
+
+
+def _may_end_a_node(kind: str, answer: int) -> bool:
+    """Or count as its end, for those who hear nothing of it; the same for a single process."""
+    if kind == "long_delay":
+        return LONG_DELAYS_S[answer] > PATIENCE_S
+    if kind == "long_stall":
+        return LONG_STALLS_S[answer] > PATIENCE_S
+    return kind in ("node_loss", "cut")
 
 
 def save(scenario: Scenario, path: Path) -> None:
@@ -111,11 +127,14 @@ class Verdict:
     """All of the oracle's that were not 0."""
     steps: int
     digest: str
+    trace: Trace
     story: str
     """Written only if there are problems."""
     operations: Counter[str]
     """Kind -> how often it was performed, by drivers and tasks."""
     histories: tuple[History, ...]
+    is_over: bool = False
+    """Whether the head's raylet was dead, so that only what must not hang or crash was judged."""
 
     @property
     def ok(self) -> bool:
@@ -138,7 +157,8 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
     """Perform it, heal, settle, and judge; ``on_chance`` hears of everything that the oracle is asked."""
     overrides = None if scenario.overrides is None else dict(scenario.overrides)
     nodes = [{"num_cpus": node.num_cpus, "resources": dict(node.resources)} for node in scenario.world.nodes]
-    cluster = SimCluster(nodes, scenario.seed, scenario.world.plan(), overrides, show_output=False)
+    storage = "gcs.db" if scenario.world.durable else ""
+    cluster = SimCluster(nodes, scenario.seed, scenario.world.plan(), overrides, storage=storage, show_output=False)
     if on_chance is not None:
         _listen(cluster.oracle, on_chance)
     found: list[str] = []
@@ -162,9 +182,11 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
         answers=cluster.oracle.answers,
         steps=cluster.world.loop.steps,
         digest=trace.digest(),
+        trace=trace,
         story=story,
         operations=_performed(cluster, scenario, histories),
         histories=tuple(histories[number] for number in sorted(histories)),
+        is_over=any(event[1:] == HEAD_ENDS for event in trace.events),
     )
 
 
@@ -213,6 +235,9 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
         return program
 
     program = scenario.program
+    watch = Watch(cluster)
+    if scenario.world.durable:
+        _restart_gcs(cluster, cluster.processes[GCS])
     drivers = [
         cluster.start_driver(program_of(number, body), f"driver/{number}") for number, body in enumerate(program.drivers)
     ]
@@ -222,22 +247,58 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
         lambda: all(number in histories or driver.done() for number, driver in enumerate(drivers)), LIMIT_S + busy_s
     )
     _settle(cluster, busy_s)
-    found = [f"S1: {problem}" for problem in account.problems]
-    if not is_alive(cluster, "raylet/head"):
+    watch.look_at_gcs()
+    found = watch.problems + [f"S1: {problem}" for problem in account.problems]
+    losses = losses_of(cluster.oracle.answers)
+    if not is_alive(cluster, "raylet/head") or (losses.nodes and _has_lost_cluster(cluster)):
         return found
-    found += [f"L2: {problem}" for problem in leftovers(cluster)]
-    for driver in drivers:
-        if driver.done():
+    found += [f"L2: {problem}" for problem in leftovers(cluster)] + unrest(cluster)
+    killed = _killed_drivers(cluster)
+    for number, driver in enumerate(drivers):
+        if driver.done() and number not in killed:
             found.append(f"L1: a driver ended with {driver.exception()!r}")
-    if len(histories) == len(drivers):
-        ordered = [histories[number] for number in range(len(drivers))]
-        found += problems(program, scenario.losses(), ordered, reports(cluster))
+    if len(histories.keys() | killed) == len(drivers):
+        survivors = {number: histories[number] for number in sorted(histories.keys() - killed)}
+        found += _judge_histories(cluster, scenario, losses, survivors)
     verdict_is_in = True
     for driver in drivers:
         if not driver.done():
             cluster.wait_for(driver)
     cluster.settle()
+    found += watch.problems
     return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
+
+
+def _killed_drivers(cluster: SimCluster) -> set[int]:
+    """The numbers of those that a fault has struck: they end without a history."""
+    crashed = [str(key[1]) for key in cluster.oracle.answers if key[0] == "crash"]
+    return {int(name.removeprefix("driver/")) for name in crashed if name.startswith("driver/")}
+
+
+def _restart_gcs(cluster: SimCluster, process: SimProcess) -> None:
+    """Whenever it dies."""
+
+    def on_death() -> None:
+        pause_s = GCS_PAUSES_S[cluster.oracle.below(("gcs pause", cluster.world.loop.ticks), len(GCS_PAUSES_S))]
+        cluster.world.loop.world.call_later(pause_s, lambda: _restart_gcs(cluster, cluster.start_gcs()))
+
+    process.on_death.append(on_death)
+
+
+def _has_lost_cluster(cluster: SimCluster) -> bool:
+    """Whether a living driver has given up its raylet or the gcs, so that its tasks are over for it."""
+    drivers = [core for name, core in cluster.cores.items() if name.startswith("driver/") and is_alive(cluster, name)]
+    return any(core.raylet.death or core.gcs.death for core in drivers)
+
+
+def _judge_histories(
+    cluster: SimCluster, scenario: Scenario, losses: Losses, histories: dict[int, History]
+) -> list[str]:
+    """Hold these drivers and their tasks against the model; drivers share nothing, so the others do not matter."""
+    program = Program(tuple(scenario.program.drivers[number] for number in histories))
+    tasks = {task.name for task in program.tasks()}
+    lines = [line for line in reports(cluster) if msgspec.json.decode(line)[1] in tasks]
+    return problems(program, losses, list(histories.values()), lines)
 
 
 def _settle(cluster: SimCluster, busy_s: float) -> None:

@@ -34,12 +34,23 @@ from tests.spec.programs import (
     Sleep,
     Submit,
     Wait,
+    Why,
 )
 from tests.spec.scenario import Node, Scenario, World
 
 SLEEPS_S = (0.0, 0.001, 0.02, 0.2, 1.0, 5.0)
 TIMEOUTS_S = (0.0, 0.001, 0.05, 2.0, 30.0)
 CUSTOM = "gadget"
+LONGEST_BURST = 6
+ROLES = ("worker/", "raylet/n", "driver/", "gcs")
+"""Whose processes crash, or stall for long: in most worlds those of one or two, so that their deaths meet each other."""
+CONVERSATIONS: tuple[tuple[str, ...], ...] = (
+    ("RequestWorkerLease", "ReturnWorkerLease", "CancelWorkerLease", "RevokeLeases"),
+    ("PushTask", "CancelTask", "ReclaimTasks", "NotifyWorkerBlocked", "GetLeaseFailure"),
+    ("AddBorrower", "RemoveBorrower", "GetObject", "CheckTickets"),
+    ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
+)
+"""What duplicates and breaks are aimed at: requests that undo or depend on each other."""
 DEPTH = 2
 
 
@@ -79,9 +90,29 @@ class Writer:
 
     def _driver(self, length: int) -> Body:
         known: list[str] = []
-        operations = [self._operation(known, 0) for _ in range(length)]
+        operations: list[Operation] = []
+        while len(operations) < length:
+            if length >= LONGEST_BURST and self._random.random() < 0.06:
+                operations += self._burst(known)
+            else:
+                operations.append(self._operation(known, 0))
         gets = [Get(self._name("get"), (name,)) for name in known if self._random.random() < 0.8]
         return Body((*operations, *gets))
+
+    def _burst(self, known: list[str]) -> list[Operation]:
+        """Many short tasks of one kind at once, which share workers and wait there for each other; perhaps not for long."""
+        random = self._random
+        seconds, num_cpus = random.choice(SLEEPS_S[:4]), min(self._head.num_cpus, random.choice((1, 1, 2)))
+        names = [self._name("task") for _ in range(random.randint(3, LONGEST_BURST))]
+        known += names
+        bodies = [Body((Sleep(self._name("sleep"), seconds),) if random.random() < 0.8 else ()) for _ in names]
+        operations: list[Operation] = [
+            Submit(name, body, num_cpus=num_cpus) for name, body in zip(names, bodies, strict=True)
+        ]
+        if self._may_cancel:
+            operations.append(Sleep(self._name("sleep"), random.choice(SLEEPS_S[:4])))
+            operations += [self._cancel([name]) for name in names if random.random() < 0.6]
+        return operations
 
     def _operation(self, known: list[str], depth: int) -> Operation:
         """``known``: the names that are bound here."""
@@ -90,6 +121,7 @@ class Writer:
         writers += [(2, lambda: self._put(known)), (2, lambda: Sleep(self._name("sleep"), random.choice(SLEEPS_S)))]
         if known:
             writers += [(3, lambda: self._get(known)), (2, lambda: self._wait(known)), (1, lambda: self._drop(known))]
+            writers.append((1, lambda: Why(self._name("why"), random.choice(known))))
         cancellable = [name for name in known if name.startswith("task")]
         if cancellable and self._may_cancel:
             writers.append((2, lambda: self._cancel(cancellable)))
@@ -162,7 +194,10 @@ class Writer:
 
 
 def write_world(random: Random) -> World:
-    """Nodes, and a swarm of faults: a few kinds, each at a rate of its own, and a small budget of loud ones."""
+    """Nodes, and a swarm of faults: a few kinds, each at a rate of its own, and a small budget of loud ones.
+
+    Mostly the budget belongs to one or two kinds: the others would use it up before those that strike less often.
+    """
     count = random.choice((1, 1, 2, 2, 3, 4))
     nodes = tuple(
         Node(random.choice((1, 2, 2, 3)), {CUSTOM: random.randint(1, 2)} if random.random() < 0.4 else {})
@@ -171,10 +206,12 @@ def write_world(random: Random) -> World:
     if random.random() < 0.15:
         return World(nodes)
     rates = {kind: random.choice((0.0, 0.01, 0.1, 0.4)) for kind in QUIET}
-    rates |= {kind: random.choice((0.0, 0.0, 0.002, 0.02)) for kind in LOUD}
+    loud = random.sample(("crash", *LOUD), random.choice((1, 2, 2, 6)))
+    rates |= {kind: random.choice((0.002, 0.005, 0.02)) for kind in loud}
     rates = {kind: rate for kind, rate in rates.items() if rate > 0}
-    targets = random.choice((("worker/",), ("worker/", "raylet/n")))
-    return World(nodes, rates, random.randint(1, 3), targets)
+    targets = tuple(random.sample(ROLES, random.choice((1, 1, 2, 4))))
+    aims = random.choice((*CONVERSATIONS, ())) if random.random() < 0.7 else ()
+    return World(nodes, rates, random.randint(1, 3), targets, aims, durable="gcs" in targets)
 
 
 def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
