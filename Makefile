@@ -9,6 +9,8 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 SPEC_ARGS ?= --seconds 90
+SPEC_REAL_ARGS ?= --seconds 60
+EXHAUSTIVE_ARGS ?=
 ZOO_ARGS ?=
 MUTANTS_ARGS ?=
 # Where minray keeps its sessions when nobody says otherwise.
@@ -18,7 +20,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec clean
+.PHONY: help venv lint types unit test test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec spec-real exhaustive clean
 
 help:
 	@echo "make demo            the main job on a local cluster"
@@ -31,6 +33,8 @@ help:
 	@echo "make zoo             plant known bugs, and measure how many seeds it takes to catch them"
 	@echo "make mutants         plant small mistakes in protocol files, and show those that nothing catches"
 	@echo "make spec            a campaign: programs and faults by seed, judged; a failure becomes a small witness"
+	@echo "make spec-real       the same programs and judge on real clusters, whose processes are killed, stopped and cut off"
+	@echo "make exhaustive      small programs, and every fault of three kinds at every point of theirs"
 	@echo "make leak-check      fail if a minray process, file or shared memory is left on this machine"
 	@echo "make clean           remove what the targets above have made"
 
@@ -88,6 +92,12 @@ mutants: $(STAMP)
 
 spec: $(STAMP)
 	$(PY) -m tests.spec.campaign $(SPEC_ARGS)
+
+spec-real: $(STAMP)
+	$(PY) -m tests.spec.real_tier $(SPEC_REAL_ARGS)
+
+exhaustive: $(STAMP)
+	$(PY) -m tests.spec.exhaustive $(EXHAUSTIVE_ARGS)
 
 leak-check: $(STAMP)
 	$(PY) -m tests.leaks $(SESSIONS)

@@ -1,0 +1,314 @@
+"""``make exhaustive``: small programs, and every fault of three kinds at every point of theirs that touches the platform.
+
+    python -m tests.spec.exhaustive                          all programs, one fault each; pairs for the two smallest
+    python -m tests.spec.exhaustive --program nested         one of them
+    python -m tests.spec.exhaustive --pairs 100000           all pairs, if there are no more
+
+A point is what the oracle is asked about: a process before a step of one of its tasks, before it sends or receives a message
+(crash, long stall), a message on its way (reset). Nobody lists them: a dry run, in which every kind is wanted and nothing
+strikes, hears the questions. Then each of them is answered once with every answer of ``STRIKES``, in a run of its own.
+
+Rules
+  * Faults begin when a driver is connected, and end when all programs have: a driver that sleeps at its end lets leases
+    expire and nodes report while faults may still strike.
+  * Until the fault strikes, a run is the dry run. So a point that a run is not asked about is a bug, of the simulation or
+    of minray (something differs between two runs), and the sweep is not complete.
+  * With a head that dies everything ends: such runs are judged only by not hanging and not crashing, and counted apart.
+  * The second fault of a pair strikes at what is asked after the first; those points come from the run with the first alone.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from minray.simulation.cluster import without_garbage_collection
+from minray.simulation.faults import LONG_STALLS_S, RESETS, Key
+from tests.spec.campaign import REGRESSIONS, report
+from tests.spec.programs import Body, Cancel, Drop, Exit, Get, Operation, Program, Put, Raise, Return, Sleep, Submit, Wait
+from tests.spec.scenario import Node, Scenario, Verdict, World, run, save
+from tests.spec.shrink import replace, shrink
+
+STRIKES: dict[str, tuple[int, ...]] = {
+    "crash": (1,),
+    "reset": tuple(range(1, len(RESETS))),
+    "long_stall": (LONG_STALLS_S.index(15.0), LONG_STALLS_S.index(70.0)),
+}
+"""Kind -> the answers that are tried at each point: every meaning of a reset; a stall longer than most time-outs, and one
+after which a node counts as dead."""
+WANTED = tuple(((kind, "nowhere"), 1) for kind in STRIKES)
+"""Makes the oracle be asked about every kind."""
+MOST_SHRUNK = 3
+"""So many failures are made small; the others are counted."""
+Fault = tuple[Key, int]
+Place = tuple[str, str]
+"""A role or a link of two, and a task or a message: a point without the names that differ between two of the same."""
+
+
+def one_driver(*operations: Operation) -> Program:
+    return Program((Body(operations),))
+
+
+ONE_NODE, TWO_NODES = World(), World((Node(1), Node(1)))
+PROGRAMS: dict[str, Scenario] = {
+    "one task": Scenario(one_driver(Submit("a", Body()), Get("get", ("a",))), ONE_NODE),
+    "argument": Scenario(
+        one_driver(Submit("a", Body()), Submit("b", Body(), args=("a",)), Get("get", ("b",))),
+        ONE_NODE,
+    ),
+    "idle": Scenario(
+        one_driver(Submit("a", Body()), Get("get", ("a",)), Drop("drop", "a"), Sleep("rest", 2.0)),
+        ONE_NODE,
+    ),
+    "nested": Scenario(
+        one_driver(Submit("a", Body((Submit("b", Body()), Get("inner", ("b",))), Return(("b",)))), Get("get", ("a", "b"))),
+        ONE_NODE,
+    ),
+    "borrowed": Scenario(
+        one_driver(
+            Put("x"),
+            Submit("a", Body((Get("inner", ("x",)),), Return(("x",))), nested=("x",)),
+            Drop("drop", "x"),
+            Get("outer", ("a",)),
+            Get("again", ("x",)),
+        ),
+        ONE_NODE,
+    ),
+    "wait": Scenario(
+        one_driver(
+            Submit("a", Body((Sleep("long", 0.2),))),
+            Submit("b", Body()),
+            Wait("first", ("a", "b")),
+            Wait("both", ("a", "b"), 2, 5.0),
+        ),
+        ONE_NODE,
+    ),
+    "cancelled": Scenario(
+        one_driver(
+            Submit("a", Body((Submit("b", Body((Sleep("long", 2.0),))), Get("inner", ("b",))))),
+            Sleep("while", 0.2),
+            Cancel("cancel", "a"),
+            Get("get", ("a",)),
+        ),
+        ONE_NODE,
+    ),
+    "retried": Scenario(
+        one_driver(
+            Submit("a", Body(end=Exit()), max_retries=1),
+            Submit("b", Body(end=Raise()), max_retries=1, retry_exceptions=True),
+            Get("get", ("a",)),
+            Get("other", ("b",)),
+        ),
+        ONE_NODE,
+    ),
+    "two drivers": Scenario(
+        Program(
+            (
+                Body((Submit("a", Body((Sleep("long", 0.1),)), num_cpus=2), Get("get", ("a",)))),
+                Body((Submit("b", Body(), num_cpus=2), Get("other", ("b",)))),
+            )
+        ),
+        ONE_NODE,
+    ),
+    "spilled": Scenario(
+        one_driver(
+            Submit("a", Body((Sleep("long", 0.1),))),
+            Submit("b", Body((Sleep("longer", 0.2),))),
+            Get("get", ("a", "b")),
+        ),
+        TWO_NODES,
+    ),
+}
+"""Smallest first."""
+PAIRED = ("one task", "argument")
+
+
+def listen(scenario: Scenario, faults: Sequence[Fault] = ()) -> tuple[Verdict, list[Key]]:
+    """Run it with just these faults; also returns every point of ``STRIKES`` that the oracle was asked about, in order."""
+    asked: dict[Key, None] = {}
+    verdict = run(replace(scenario, overrides=(*faults, *WANTED)), lambda key: asked.update({key: None}))
+    return verdict, [key for key in asked if key[0] in STRIKES]
+
+
+def faults_at(points: Iterable[Key]) -> Iterator[Fault]:
+    for key in points:
+        for answer in STRIKES[key[0]]:
+            yield key, answer
+
+
+def place_of(key: Key) -> Place:
+    """``("crash", "worker/1f3c", "connect(w-1f3c)", 2)`` -> ``("worker", "connect")``"""
+    return re.sub(r"/\w+", "", key[1]), re.sub(r"\(.*", "", key[2])
+
+
+def _by_place(faults: Iterable[Fault]) -> list[list[Fault]]:
+    places: dict[tuple[str, Place], list[Fault]] = {}
+    for key, answer in faults:
+        places.setdefault((key[0], place_of(key)), []).append((key, answer))
+    return list(places.values())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that breaks something."""
+
+    scenario: Scenario
+    verdict: Verdict
+
+    def group(self) -> tuple[object, ...]:
+        """Failures of one group have one cause, as a rule."""
+        faults = self.scenario.overrides or ()
+        return tuple(sorted(self.verdict.codes)), *((key[0], *place_of(key)) for key, _ in faults)
+
+
+@dataclass
+class Sweep:
+    """What became of one program: its points, and the runs that struck them."""
+
+    name: str
+    points: list[Key] = field(default_factory=list)
+    runs: int = 0
+    steps: int = 0
+    over: Counter[tuple[str, Place]] = field(default_factory=Counter)
+    """Kind and place -> runs whose head has died."""
+    struck: dict[Fault, list[Key]] = field(default_factory=dict)
+    """Fault -> the points that were asked about after it."""
+    missed: list[Fault] = field(default_factory=list)
+    """Faults that did not strike although their points are known."""
+    failures: list[Failure] = field(default_factory=list)
+    pairs: int = 0
+    """How many there are."""
+    pairs_struck: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every known point was struck with every answer."""
+        return not self.missed and set(self.struck) == set(faults_at(self.points))
+
+    def line(self) -> str:
+        kinds = Counter(key[0] for key in self.points)
+        points = ", ".join(f"{kinds[kind]} {kind}" for kind in STRIKES)
+        pairs = f"; {self.pairs_struck} of {self.pairs} pairs" if self.pairs else ""
+        singles = len(self.struck)
+        return (
+            f"{self.name:<12} {len(self.points):>4} points ({points}), {singles} faults, "
+            f"{sum(self.over.values())} of them end the head{pairs}; {self.runs} runs, {len(self.failures)} failed"
+        )
+
+
+class Sweeper:
+    """Strikes every point of one program."""
+
+    def __init__(self, name: str, scenario: Scenario) -> None:
+        self.sweep = Sweep(name)
+        self._scenario = scenario
+
+    def strike_all(self, kinds: Sequence[str] = tuple(STRIKES)) -> Sweep:
+        """One fault in each run; without any nothing may fail."""
+        _, points = self._run(())
+        self.sweep.points = [key for key in points if key[0] in kinds]
+        for fault in faults_at(self.sweep.points):
+            self.strike(fault)
+        return self.sweep
+
+    def strike(self, fault: Fault) -> None:
+        verdict, asked = self._run((fault,))
+        if fault[0] not in verdict.answers:
+            self.sweep.missed.append(fault)
+            return
+        self.sweep.struck[fault] = asked[asked.index(fault[0]) + 1 :]
+        self.sweep.over[fault[0][0], place_of(fault[0])] += verdict.is_over
+
+    def strike_pairs(self, most: int, seed: int = 0) -> Sweep:
+        """Two faults in each run: all pairs, or so many of them, drawn by a seed."""
+        pairs = [(first, second) for first, rest in self.sweep.struck.items() for second in faults_at(rest)]
+        self.sweep.pairs = len(pairs)
+        for first, second in pairs if most >= len(pairs) else self._draw_pairs(most, random.Random(seed)):
+            verdict, _ = self._run((first, second))
+            if {first[0], second[0]} <= set(verdict.answers):
+                self.sweep.pairs_struck += 1
+            else:
+                self.sweep.missed.append(second)
+        return self.sweep
+
+    def _draw_pairs(self, most: int, draw: random.Random) -> Iterable[tuple[Fault, Fault]]:
+        """Every place has the same chance, be it asked about once or, like those of a node that reports, a hundred times."""
+        seconds = {first: _by_place(faults_at(rest)) for first, rest in self.sweep.struck.items() if rest}
+        drawn: dict[tuple[Fault, Fault], None] = {}
+        while len(drawn) < most:
+            first, places = draw.choice(list(seconds.items()))
+            drawn[first, draw.choice(draw.choice(places))] = None
+        return drawn
+
+    def _run(self, faults: tuple[Fault, ...]) -> tuple[Verdict, list[Key]]:
+        verdict, asked = listen(self._scenario, faults)
+        self.sweep.runs += 1
+        self.sweep.steps += verdict.steps
+        if not verdict.ok:
+            self.sweep.failures.append(Failure(replace(self._scenario, overrides=faults), verdict))
+        return verdict, asked
+
+
+def table(sweeps: Sequence[Sweep]) -> str:
+    """Of all programs: for each place how many faults are known and have struck, and how many of those ended the head."""
+    known = Counter((key[0], place_of(key)) for sweep in sweeps for key, _ in faults_at(sweep.points))
+    struck = Counter((key[0], place_of(key)) for sweep in sweeps for key, _ in sweep.struck)
+    over: Counter[tuple[str, Place]] = sum((sweep.over for sweep in sweeps), Counter())
+    rows = [f"{'who':<16} {'where':<34} " + " ".join(f"{kind:>11}" for kind in STRIKES) + f" {'head ended':>11}"]
+    for place in sorted({place for _, place in known}):
+        cells = [f"{struck[kind, place]}/{known[kind, place]}" if known[kind, place] else "" for kind in STRIKES]
+        ended = sum(over[kind, place] for kind in STRIKES)
+        rows.append(f"{place[0]:<16} {place[1]:<34} " + " ".join(f"{cell:>11}" for cell in [*cells, str(ended or "")]))
+    return "\n".join(row.rstrip() for row in rows)
+
+
+def show_failures(sweep: Sweep, say: Callable[[str], None]) -> None:
+    """Make one of each group small, save it, and tell its story."""
+    groups: dict[tuple[object, ...], list[Failure]] = {}
+    for failure in sweep.failures:
+        groups.setdefault(failure.group(), []).append(failure)
+    for number, (group, failures) in enumerate(groups.items()):
+        say(f"{sweep.name}: {len(failures)} failures like {group}")
+        if number < MOST_SHRUNK:
+            witness = shrink(failures[0].scenario, failures[0].verdict)
+            path = REGRESSIONS / f"exhaustive_{sweep.name.replace(' ', '_')}_{number}.json"
+            save(witness.scenario, path)
+            say(report(witness, path))
+
+
+@click.command()
+@click.option("--program", "names", multiple=True, type=click.Choice(list(PROGRAMS)), help="Only this one; may be repeated.")
+@click.option("--pairs", default=200, show_default=True, help="At most so many pairs of faults for a program.")
+@click.option("--seed", default=0, show_default=True, help="Draws the pairs, if they are not all.")
+def main(names: tuple[str, ...], pairs: int, seed: int) -> None:
+    """Strike every point of small programs."""
+    began, sweeps = time.monotonic(), []
+    with without_garbage_collection():
+        for name in names or PROGRAMS:
+            sweeper = Sweeper(name, PROGRAMS[name])
+            sweeper.strike_all()
+            if name in PAIRED and pairs:
+                sweeper.strike_pairs(pairs, seed)
+            click.echo(sweeper.sweep.line())
+            sweeps.append(sweeper.sweep)
+        seconds = time.monotonic() - began
+        click.echo(table(sweeps))
+        runs = sum(sweep.runs for sweep in sweeps)
+        click.echo(f"{runs} runs in {seconds:.0f} s, {runs / seconds * 60:.0f} a minute")
+        for sweep in sweeps:
+            show_failures(sweep, click.echo)
+    for sweep in sweeps:
+        for key, answer in sweep.missed:
+            click.echo(f"{sweep.name}: {key} was not asked about, so {answer} did not strike: two runs differ")
+    if any(sweep.failures or not sweep.is_complete for sweep in sweeps):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Every single fault of the smallest program; and that the sweep sees planted bugs and its own gaps."""
+
+from __future__ import annotations
+
+import pytest
+
+from minray.core_worker.task_manager import TaskManager
+from minray.simulation.cluster import without_garbage_collection
+from tests.spec.exhaustive import PROGRAMS, STRIKES, Sweep, Sweeper, faults_at, listen, place_of, table
+from tests.spec.shrink import shrink
+
+SMALLEST = PROGRAMS["one task"]
+
+
+def sweep_smallest(*kinds: str) -> Sweep:
+    with without_garbage_collection():
+        return Sweeper("one task", SMALLEST).strike_all(kinds or tuple(STRIKES))
+
+
+@pytest.mark.slow
+def test_no_single_fault_breaks_the_smallest_program() -> None:
+    sweep = sweep_smallest()
+    assert not sweep.failures, "\n".join([*sweep.failures[0].verdict.problems, sweep.failures[0].verdict.story])
+    assert sweep.is_complete and sweep.runs == 1 + len(sweep.struck)
+    roles = {place_of(key)[0] for key in sweep.points if key[0] == "crash"}
+    assert roles == {"driver", "gcs", "raylet", "worker"}
+
+
+@pytest.mark.slow
+def test_pairs_strike_twice() -> None:
+    sweeper = Sweeper("one task", SMALLEST)
+    with without_garbage_collection():
+        _, points = listen(SMALLEST)
+        lease = [key for key in points if key[2] == "RequestWorkerLease"]
+        for fault in faults_at(lease):
+            sweeper.strike(fault)
+        sweep = sweeper.strike_pairs(8)
+    assert sweep.pairs > 8 == sweep.pairs_struck
+    assert not sweep.failures and not sweep.missed
+
+
+def test_a_dry_run_hears_of_points_and_is_a_run_without_faults() -> None:
+    verdict, points = listen(SMALLEST)
+    assert verdict.ok and not verdict.answers
+    assert ("driver/0>raylet/head", "RequestWorkerLease") in {key[1:3] for key in points}
+    assert len(points) == len(set(points))
+
+
+@pytest.mark.slow
+def test_a_retry_that_is_forgotten_is_found_at_the_one_point_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskManager, "may_retry", lambda *_: False)
+    sweep = sweep_smallest("crash")
+    places = {place_of((failure.scenario.overrides or ())[0][0]) for failure in sweep.failures}
+    assert places == {("worker", "send PushTask reply")}  # Before that the body has not begun, and nothing was tried.
+    failure = sweep.failures[0]
+    witness = shrink(failure.scenario, failure.verdict, max_runs=60)
+    assert witness.verdict.codes == {"G17"} and len(witness.scenario.overrides or ()) == 1
+
+
+def test_a_point_that_was_not_struck_is_noticed() -> None:
+    nowhere = ("crash", "worker/none", "user_code", 1)
+    sweeper = Sweeper("one task", SMALLEST)
+    sweeper.strike((nowhere, 1))
+    assert sweeper.sweep.missed == [(nowhere, 1)] and not sweeper.sweep.is_complete
+    unfinished = Sweep("one task", points=[nowhere])
+    assert not unfinished.is_complete and "0/1" in table([unfinished])
