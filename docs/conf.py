@@ -1,14 +1,20 @@
 """How the documentation is built: Sphinx with MyST; warnings are errors (``make docs``).
 
-The run on the page about the life of a task is simulated while the documentation is built, so that it is never out of date.
+The runs that the pages show are simulated while the documentation is built, so that they are never out of date: the life of
+a task, and for each bug of the zoo that has a witness, the run with the bug and the run without.
 """
 
+import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
 from minray.simulation.__main__ import simulate, single
 from minray.simulation.page import headline, write_page
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.zoo.bugs import BUGS
+from tests.zoo.witness import write_pages
 
 project = "minray"
 author = "the authors of minray"
@@ -29,5 +35,13 @@ def write_life_of_a_task(app: Sphinx, error: Exception | None) -> None:
         write_page(cluster.trace, path, headline(7, 2, outcome, cluster.trace))
 
 
+def write_zoo(app: Sphinx, error: Exception | None) -> None:
+    if error is None:
+        folder = Path(app.outdir) / "zoo_runs"
+        folder.mkdir(exist_ok=True)
+        write_pages(folder, BUGS)
+
+
 def setup(app: Sphinx) -> None:
     app.connect("build-finished", write_life_of_a_task)
+    app.connect("build-finished", write_zoo)

@@ -204,7 +204,7 @@ BUGS = [
         "own-no-ticket",
         "None: what the whole of reference counting rests on.",
         "An owner that passes a reference on notes no ticket for the receiver, who then waits for what is freed.",
-        "L1",
+        "S7",
         "mix",
         (
             Mutation(

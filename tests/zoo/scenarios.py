@@ -1,8 +1,8 @@
 """Programs with faults that the bugs of the zoo must not survive: mostly one of them, drawn anew by every seed.
 
 ``mix`` is general: nested tasks, bursts and pauses, cancellations, references in containers, a second driver that may be
-killed, on one to three nodes, under ``FaultPlan.swarm`` and one kind of interference with the wire. It knows no bug. The
-others aim at what only a certain order of events can show.
+killed, on one to three nodes, under ``FaultPlan.swarm`` and one kind of interference with the wire. It knows no bug, and
+neither does ``campaign``, a scenario of ``tests/spec``. The others aim at what only a certain order of events can show.
 
 Each takes a seed and says which properties were broken: none, on the true code, whatever the seed.
 """
@@ -21,7 +21,9 @@ from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.faults import LOUD
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
-from tests.zoo.watches import Broken, Watch
+from tests.spec import scenario as spec
+from tests.spec.strategies import scenario_of
+from tests.zoo.watches import Broken, StoppingWatch
 
 LOST = ("OwnerDiedError", "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError")
 """What a program may hear when processes die, bare or as the cause of a RayTaskError."""
@@ -245,15 +247,15 @@ def lost_home(seed: int) -> Verdict:
 
 
 def watched(body: Callable[[], Any], strike: Callable[[SimCluster], None], **options: Any) -> Verdict:
-    """``judged``, with a Watch, as a verdict."""
-    watches: list[Watch] = []
+    """``judged``, stopped by what is broken first, as a verdict."""
+    watches: list[StoppingWatch] = []
 
-    def strike_watched(cluster: SimCluster) -> None:
-        watches.append(Watch(cluster))
-        strike(cluster)
+    def watch(cluster: SimCluster) -> StoppingWatch:
+        watches.append(StoppingWatch(cluster))
+        return watches[0]
 
     try:
-        judged(body, strike_watched, settle_s=SETTLE_S, **options)
+        judged(body, strike, settle_s=SETTLE_S, watch=watch, **options)
     except Broken as error:
         return Verdict((error.prop,), str(error))
     except Deadlock as error:
@@ -271,4 +273,11 @@ def watched(body: Callable[[], Any], strike: Callable[[SimCluster], None], **opt
     return Verdict(())
 
 
-SCENARIOS: dict[str, Callable[[int], Verdict]] = {"mix": mix, "lost_home": lost_home}
+def campaign(seed: int) -> Verdict:
+    """The scenario that ``make spec`` runs with this seed."""
+    found = spec.run(scenario_of(seed))
+    return Verdict(tuple(sorted(found.codes)), "\n".join(found.problems))
+
+
+CAMPAIGN = "campaign"
+SCENARIOS: dict[str, Callable[[int], Verdict]] = {"mix": mix, "lost_home": lost_home, CAMPAIGN: campaign}

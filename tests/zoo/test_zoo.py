@@ -7,9 +7,10 @@ import pytest
 from tests.zoo import mutants
 from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.measure import PAGE, load, search, written_page
-from tests.zoo.scenarios import SCENARIOS
+from tests.zoo.scenarios import CAMPAIGN, SCENARIOS
 from tests.zoo.transplant import CHECKOUT, Mutation, NotTransplanted, mutate, run_python, transplanted
 
+CAUGHT_BY_CAMPAIGN = [bug for bug in BUGS if load()[bug.name].get(CAMPAIGN, {}).get("seed") is not None]
 SOURCE = '''
 class Counter:
     def add(self, n: int) -> None:
@@ -31,6 +32,15 @@ def test_a_bug_is_caught_with_its_seed_and_only_the_bug(bug: Bug) -> None:
     assert SCENARIOS[bug.scenario](seed).props == ()
     found = search(bug, bug.scenario, seed, 1, bug.prop, timeout_s=60)
     assert found["seed"] == seed, f"{bug.prop} is not broken any more; `make zoo` looks for another seed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", CAUGHT_BY_CAMPAIGN, ids=lambda bug: bug.name)
+def test_the_campaign_catches_it_with_its_seed_and_only_the_bug(bug: Bug) -> None:
+    seed = load()[bug.name][CAMPAIGN]["seed"]
+    assert SCENARIOS[CAMPAIGN](seed).props == ()
+    found = search(bug, CAMPAIGN, seed, 1, "", timeout_s=60)
+    assert found["seed"] == seed, "the campaign does not see it any more; measure again with ZOO_ARGS='--by campaign'"
 
 
 def test_the_page_shows_what_was_measured() -> None:

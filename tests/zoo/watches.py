@@ -1,15 +1,10 @@
-"""What the zoo's scenarios look at while they run, beyond what the judge looks at when they are over."""
+"""What the zoo's scenarios look at while they run: the invariants, of which the first that is broken ends the run."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from minray.simulation import Deadlock, SimCluster
+from minray.simulation import Deadlock
 from minray.simulation.trace import LIFE
-from tests.simulation.interference import watch_sends
-
-MOST_MESSAGES = 30_000
-"""Ten times what the longest scenario sends."""
+from tests.simulation.invariants import Watch
 
 
 class Broken(Deadlock):
@@ -20,44 +15,13 @@ class Broken(Deadlock):
         self.prop = prop
 
 
-class Watch:
-    """Looks at one cluster from its start: S2 whenever a worker is granted, L5 always, L3 of dead owners when asked."""
+class StoppingWatch(Watch):
+    """Stops the world when a property is broken; looks for leases of dead owners (L3) when asked."""
 
-    def __init__(self, cluster: SimCluster) -> None:
-        self.cluster = cluster
-        self._messages = 0
-        self._is_broken = False
-        watch_sends(cluster, self._on_send)
-
-    def _on_send(self, end: Any, message: Any, word: str) -> bool:
-        self._messages += 1
-        if self._messages == MOST_MESSAGES:
-            self._break("L5", f"{MOST_MESSAGES} messages; the last one is {word}")
-        if word == "RequestWorkerLease reply":
-            twice = self._leased_twice()
-            if twice:
-                self._break("S2", twice)
-        return True
-
-    def _break(self, prop: str, text: str) -> None:
-        if not self._is_broken:
-            self._is_broken = True
+    def on_broken(self, prop: str, text: str) -> None:
+        if not self.problems:
             self.cluster.world.loop.world.call_soon(_raise, Broken(prop, text))
-
-    def _leased_twice(self) -> str:
-        """A worker that some raylet has granted by one lease, and that a living owner holds by another."""
-        alive = {process.name for process in self.cluster.world.loop.processes if process.alive}
-        granted: dict[bytes, bytes] = {}
-        for raylet in self.cluster.raylets.values():
-            for lease_id, entry in raylet._broker.entries.items():
-                if entry.worker is not None:
-                    granted[entry.worker.worker_id] = lease_id
-        for name, core in self.cluster.cores.items():
-            for worker in core.submitter.leased_workers() if name in alive else ():
-                lease_id = granted.get(worker.address.worker_id, worker.lease_id)
-                if lease_id != worker.lease_id:
-                    return f"{name} holds a worker by lease {worker.lease_id.hex()}, and {lease_id.hex()} was granted"
-        return ""
+        super().on_broken(prop, text)
 
     def leases_of_the_dead(self) -> str:
         """Leases of living raylets whose owners have ended; after a while there should be none. Empty: there is none."""

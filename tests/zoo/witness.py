@@ -1,0 +1,126 @@
+"""The smallest scenario that shows a bug of the zoo, and the page of its run.
+
+    python -m tests.zoo.witness find [BUG...]        search by the campaign, shrink, write tests/zoo/witnesses/BUG.json
+    python -m tests.zoo.witness pages FOLDER [BUG...]    the runs of the witnesses with their bugs, and of the true code
+
+Both plant the bug in a copy of the package, and run this module there with ``shrink`` or ``show``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from minray.simulation.page import headline, write_page
+from tests.spec.scenario import Scenario, Verdict, run, save
+from tests.spec.shrink import Witness, shrink
+from tests.spec.strategies import scenario_of
+from tests.zoo.bugs import BUGS, Bug
+from tests.zoo.transplant import assert_transplanted, run_python, transplanted
+
+WITNESSES = Path(__file__).with_name("witnesses")
+SEEDS = 600
+"""So many scenarios of the campaign are tried for each bug."""
+TIMEOUT_S = 1800.0
+
+
+def path_of(bug: Bug) -> Path:
+    return WITNESSES / f"{bug.name}.json"
+
+
+def in_copy(bug: Bug | None, *arguments: str) -> dict[str, Any]:
+    """Run this module with the bug planted (or with none), and return what it prints last."""
+    with transplanted(bug.mutations if bug else ()) as root:
+        done = run_python(root, ["-m", "tests.zoo.witness", *arguments], TIMEOUT_S)
+    if done.returncode != 0:
+        raise RuntimeError(f"{bug.name if bug else 'the true code'}: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def find(bugs: list[Bug]) -> int:
+    """Shrink the first failure of the campaign for each bug; returns how many bugs have none."""
+    missed = 0
+    for bug in bugs:
+        found = in_copy(bug, "shrink", str(SEEDS), bug.prop, str(path_of(bug)))
+        print(f"{bug.name}: {found['text']}", flush=True)
+        missed += not found["problems"]
+    return missed
+
+
+def write_pages(folder: Path, bugs: list[Bug]) -> list[Path]:
+    """``BUG.html`` and ``BUG_fixed.html`` for every bug that has a witness; raises if that does not fail, or always does."""
+    written = []
+    for bug in bugs:
+        if not path_of(bug).exists():
+            continue
+        for planted, name in ((bug, bug.name), (None, f"{bug.name}_fixed")):
+            page = folder / f"{name}.html"
+            found = in_copy(planted, "show", str(path_of(bug)), str(page))
+            if bool(found["problems"]) != (planted is not None):
+                raise RuntimeError(f"{name}: {found['problems'] or 'no problem'}; make a new witness with `find {bug.name}`")
+            written.append(page)
+    return written
+
+
+# --- In the copy ---
+
+
+def first_failure(seeds: int, prop: str) -> tuple[Scenario, Verdict] | None:
+    """By the expected property if there is one with it, else by any."""
+    other = None
+    for seed in range(seeds):
+        scenario = scenario_of(seed)
+        verdict = run(scenario)
+        if prop in verdict.codes:
+            return scenario, verdict
+        if not verdict.ok and other is None:
+            other = scenario, verdict
+    return other
+
+
+def shrunk(seeds: int, prop: str, path: Path) -> dict[str, Any]:
+    failure = first_failure(seeds, prop)
+    if failure is None:
+        return {"problems": [], "text": f"nothing in {seeds} scenarios"}
+    witness = shrink(*failure)
+    save(witness.scenario, path)
+    seed = failure[0].seed
+    return {"problems": witness.verdict.problems, "text": f"seed {seed}, {witness.runs} re-runs: {witness.describe()}"}
+
+
+def show(path: Path, page: Path) -> dict[str, Any]:
+    scenario = Scenario.from_json(path.read_text())
+    verdict = run(scenario)
+    outcome = Witness(scenario, verdict, 0).describe() if verdict.problems else "nothing broken"
+    write_page(verdict.trace, page, headline(scenario.seed, len(scenario.world.nodes), outcome, verdict.trace))
+    return {"problems": verdict.problems}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.zoo.witness")
+    parser.add_argument("what", choices=["find", "pages", "shrink", "show"])
+    parser.add_argument("arguments", nargs="*")
+    options = parser.parse_args()
+    if options.what in ("shrink", "show"):
+        assert_transplanted()
+        if options.what == "shrink":
+            seeds, prop, path = options.arguments
+            print(json.dumps(shrunk(int(seeds), prop, Path(path))))
+        else:
+            print(json.dumps(show(*map(Path, options.arguments))))
+        return 0
+    folder, names = (options.arguments[:1], options.arguments[1:]) if options.what == "pages" else ([], options.arguments)
+    bugs = [bug for bug in BUGS if not names or bug.name in names]
+    if options.what == "find":
+        return 1 if find(bugs) else 0
+    for page in write_pages(Path(folder[0]).resolve(), bugs):
+        print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
