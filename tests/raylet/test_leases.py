@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from minray.common.task_spec import STRATEGY_AFFINITY, SchedulingStrategy
 from minray.protocol.gcs import FinishJob
 from minray.protocol.raylet import (
@@ -21,6 +23,7 @@ from minray.protocol.raylet import (
     ReapJob,
     RegisterDriver,
 )
+from minray.raylet import lease_broker
 from tests.raylet.scene import Scene, scenario
 
 # --- Granting ----------------------------------------------------------------------------------------------------------
@@ -73,6 +76,16 @@ async def test_an_owner_that_does_not_answer_is_not_asked_again(scene: Scene) ->
     scene.ask(scene.request(owner=await scene.other_owner(b"p" * 16)))
     await scene.settle(5)
     assert scene.revoked == 1
+
+
+@scenario(cpus=1)
+async def test_the_owner_whose_lease_is_wanted_is_asked_for_it(scene: Scene) -> None:
+    """Not the one who came first."""
+    first = await scene.other_owner(b"p" * 16)
+    await scene.lease({}, owner=first)
+    await scene.lease()
+    scene.ask(scene.request(owner=first))
+    await scene.until(lambda: scene.revoked)
 
 
 # --- Twice, late, in another order -------------------------------------------------------------------------------------
@@ -247,6 +260,17 @@ async def test_leases_of_a_dead_worker_are_taken_back_and_their_workers_killed(s
     assert (await scene.lease(2))[1].kind == GRANTED
     assert (await scene.raylet().call(GetLeaseFailure(child_id, 60))).dead
     assert (await scene.lease(owner=owner))[1].kind == CANCELLED
+
+
+@scenario(cpus=1)
+async def test_only_so_many_dead_owners_are_remembered_the_oldest_not(scene: Scene) -> None:
+    broker = scene.raylets["head"]._broker
+    owners = [await scene.other_owner(bytes([number]) * 16) for number in range(1, 4)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease_broker, "MAX_DEAD_OWNERS", 2)
+        for owner in owners:
+            broker.on_owner_death(owner.worker_id, True, "it is gone")
+    assert [(await scene.lease({}, owner=owner))[1].kind for owner in owners] == [GRANTED, CANCELLED, CANCELLED]
 
 
 @scenario(cpus=2)
