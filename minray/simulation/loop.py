@@ -378,8 +378,11 @@ class SimLoop(asyncio.BaseEventLoop):
             self.unnamed_tasks[name] = None
         if context is None:
             context = self._ambient_context()
-        process = context.get(current_process)
-        return SimTask(coro, self, self.next_ordinal(), process or self.world, name, context)
+        process = context.get(current_process) or self.world
+        task = SimTask(coro, self, self.next_ordinal(), process, name, context)
+        if not process.alive:
+            process.tombs.append(task)  # made in the step that it has died in; never begins
+        return task
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], object], *args: *Ts) -> Never:
         raise NotSimulated("run_in_executor: threads have no meaning on a simulated loop")

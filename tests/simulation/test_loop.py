@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -127,9 +128,14 @@ def test_a_process_that_is_killed_never_runs_again_and_nothing_unwinds(
 def test_a_killed_process_ends_with_the_step_it_is_in(loop: SimLoop, processes: tuple[SimProcess, SimProcess]) -> None:
     told: list[str] = []
 
+    async def haunt() -> None:
+        told.append("ghost")
+
     async def suicide() -> None:
         loop.kill(processes[0])
         told.append("last words")
+        processes[0].create_task(haunt(), name="haunt")
+        gc.collect()
         await asyncio.sleep(0)
         told.append("ghost")
 

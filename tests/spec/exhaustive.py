@@ -178,7 +178,7 @@ class Sweep:
     over: Counter[tuple[str, Place]] = field(default_factory=Counter)
     """Kind and place -> runs whose head has died."""
     struck: dict[Fault, list[Key]] = field(default_factory=dict)
-    """Fault -> the points that were asked about after it."""
+    """Fault -> the points that were asked about after it, until pairs have been struck; of other programs none."""
     missed: list[Fault] = field(default_factory=list)
     """Faults that did not strike although their points are known."""
     failures: list[Failure] = field(default_factory=list)
@@ -222,7 +222,8 @@ class Sweeper:
         if fault[0] not in verdict.answers:
             self.sweep.missed.append(fault)
             return
-        self.sweep.struck[fault] = asked[asked.index(fault[0]) + 1 :]
+        # Kept only if it is needed: every run would look through all of it for garbage.
+        self.sweep.struck[fault] = asked[asked.index(fault[0]) + 1 :] if self.sweep.name in PAIRED else []
         self.sweep.over[fault[0][0], place_of(fault[0])] += verdict.is_over
 
     def strike_pairs(self, most: int, seed: int = 0) -> Sweep:
@@ -235,6 +236,7 @@ class Sweeper:
                 self.sweep.pairs_struck += 1
             else:
                 self.sweep.missed.append(second)
+        self.sweep.struck = {fault: [] for fault in self.sweep.struck}
         return self.sweep
 
     def _draw_pairs(self, most: int, draw: random.Random) -> Iterable[tuple[Fault, Fault]]:
