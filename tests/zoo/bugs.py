@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.zoo.transplant import Mutation
+
+WITNESSES = Path(__file__).with_name("witnesses")
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,11 @@ class Bug:
     scenario: str
     """Of ``tests/zoo/scenarios.py``."""
     mutations: tuple[Mutation, ...]
+
+    @property
+    def witness(self) -> Path:
+        """The smallest scenario that shows it, if the campaign has found one; see ``tests/zoo/witness.py``."""
+        return WITNESSES / f"{self.name}.json"
 
 
 BROKER = "minray.raylet.lease_broker"

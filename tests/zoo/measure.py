@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.spec.scenario import Scenario
 from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.scenarios import CAMPAIGN
 from tests.zoo.transplant import CHECKOUT, run_python, transplanted
@@ -47,15 +48,27 @@ def load() -> dict[str, dict[str, Any]]:
 
 def table(record: dict[str, dict[str, Any]]) -> str:
     """The table of the page."""
-    heads = ["bug", "what happened there", "what is mutated here", "caught by", "first seed", "by the campaign"]
+    heads = ["bug", "what happened there", "what is mutated here", "caught by", "first seed", "by the campaign", "witness"]
     rows = [heads, ["---"] * len(heads)]
     for bug in BUGS:
         caught = record[bug.name]
         symbols = ", ".join(f"`{symbol}`" for symbol in dict.fromkeys(mutation.symbol for mutation in bug.mutations))
         where = f"{bug.prop} in `{bug.scenario}`"
         by_campaign = _catch(caught.get(CAMPAIGN, {}))
-        rows.append([bug.name, bug.there, f"{bug.here} ({symbols})", where, str(caught["seed"]), by_campaign])
+        what = f"{bug.here} ({symbols})"
+        rows.append([bug.name, bug.there, what, where, str(caught["seed"]), by_campaign, _witness(bug)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _witness(bug: Bug) -> str:
+    """Its size, and the pages of its runs."""
+    if not bug.witness.exists():
+        return "none"
+    scenario = Scenario.from_json(bug.witness.read_text())
+    sizes = (("task", len(scenario.program.tasks())), ("fault", len(scenario.overrides or ())))
+    size = ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in sizes)
+    runs = ((f"{bug.name}.html", "with the bug"), (f"{bug.name}_fixed.html", "without"))
+    return ", ".join([size, *(f'<a href="zoo_runs/{page}">{text}</a>' for page, text in runs)])
 
 
 def _catch(found: dict[str, Any]) -> str:
