@@ -21,6 +21,7 @@ from tests.spec.model import problems
 from tests.spec.programs import History, Program
 from tests.spec.real_cluster import DRIVER_COMMAND, DriverGone, RealCluster, RealDriver, Shape
 from tests.spec.real_faults import Fault, Wrecker, losses
+from tests.spec.scenario import Judgement
 
 SCENARIOS_PER_CLUSTER = 12
 PATIENCE_S = 40.0
@@ -47,10 +48,9 @@ class RealScenario(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True)
-class RealVerdict:
+class RealVerdict(Judgement):
     """What came of a run."""
 
-    problems: tuple[str, ...]
     struck: tuple[Fault, ...]
     """The faults that have found somebody before the program was over."""
     histories: tuple[History, ...]
@@ -58,14 +58,6 @@ class RealVerdict:
     """Why what is pending is pending, and all stacks; only if there are problems."""
     delays: tuple[str, ...] = ()
     """What was waited for, for longer than ``LONG_S``: no problem yet, but worth a look."""
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    @property
-    def codes(self) -> set[str]:
-        return {problem.partition(":")[0] for problem in self.problems}
 
 
 class Trial:

@@ -119,10 +119,26 @@ def save(scenario: Scenario, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What came of a run."""
+class Judgement:
+    """What is wrong with a run, simulated or real."""
 
     problems: tuple[str, ...]
+    """Each begins with the number of what is broken."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @property
+    def codes(self) -> set[str]:
+        """``{"L2", "G17"}``"""
+        return {problem.partition(":")[0] for problem in self.problems}
+
+
+@dataclass(frozen=True)
+class Verdict(Judgement):
+    """What came of a run."""
+
     answers: Mapping[Key, int]
     """All of the oracle's that were not 0."""
     steps: int
@@ -135,15 +151,6 @@ class Verdict:
     histories: tuple[History, ...]
     is_over: bool = False
     """Whether the head's raylet was dead, so that only what must not hang or crash was judged."""
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    @property
-    def codes(self) -> set[str]:
-        """``{"L2", "G17"}``"""
-        return {problem.partition(":")[0] for problem in self.problems}
 
 
 class RareAccount(Account):
