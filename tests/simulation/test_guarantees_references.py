@@ -190,3 +190,29 @@ def read_slowly(refs: list[Any]) -> list[Any]:
     values: list[Any] = minray.get(refs)
     time.sleep(10)
     return values
+
+
+@minray.remote(max_retries=0, num_cpus=0)
+def make_slowly(value: Any) -> list[Any]:
+    time.sleep(0.5)
+    return [minray.put(value)] if value is not None else []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g63_g64_a_worker_that_owns_what_others_refer_to_outlives_its_task_and_its_idleness(seed: int) -> None:
+    """Six workers on a node with one CPU: those that own nothing are ended, which shows that the others were asked."""
+
+    def body() -> list[Any]:
+        made = minray.get([make_slowly.remote(value) for value in (0, None, 1, None, 2, None)])
+        time.sleep(30)
+        return minray.get([refs[0] for refs in made if refs])
+
+    ended: list[int] = []
+
+    def count_deaths(cluster: SimCluster) -> None:
+        cluster.world.loop.world.call_later(
+            25, lambda: ended.extend(1 for event in cluster.trace.events if event.details == ("ends",))
+        )
+
+    values, _ = judged(body, count_deaths, nodes=[{"num_cpus": 1}], seed=seed, faults=FaultPlan.quiet())
+    assert values == [0, 1, 2] and len(ended) >= 2
