@@ -145,6 +145,14 @@ async def test_a_node_that_may_not_join_says_why_and_ends(scene: Scene) -> None:
 
 
 @scenario(cpus=1)
+async def test_a_node_whose_gcs_is_gone_from_the_start_ends_and_says_so(scene: Scene) -> None:
+    scene.kill("gcs")
+    scene.add_node("late", {"CPU": 1})
+    await scene.until(lambda: "late" in scene.reasons)
+    assert "gcs" in scene.reasons["late"]
+
+
+@scenario(cpus=1)
 async def test_a_raylet_answers_whether_it_is_alive(scene: Scene) -> None:
     assert await scene.raylet().call(CheckAlive()) == DONE
     assert (await scene.raylet().call(GetNodeStats())).pid == scene.processes["head"].pid
