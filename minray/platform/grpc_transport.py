@@ -292,12 +292,14 @@ class GrpcNetwork:
         except PlatformError as error:
             raise ConnectFailed(str(error)) from None
         if isinstance(where, endpoints.UnixEndpoint):
-            raw = grpc.aio.insecure_channel(f"unix:{quote(where.path)}", options=CHANNEL_OPTIONS)
-        elif self.channel_credentials is None:
-            raw = grpc.aio.insecure_channel(str(where).removeprefix("tcp:"), options=CHANNEL_OPTIONS + TCP_OPTIONS)
+            address, options, credentials = f"unix:{quote(where.path)}", CHANNEL_OPTIONS, None
         else:
-            options = CHANNEL_OPTIONS + TCP_OPTIONS
-            raw = grpc.aio.secure_channel(str(where).removeprefix("tcp:"), self.channel_credentials, options)
+            address, options = str(where).removeprefix("tcp:"), CHANNEL_OPTIONS + TCP_OPTIONS
+            credentials = self.channel_credentials
+        if credentials is None:
+            raw = grpc.aio.insecure_channel(address, options=options)
+        else:
+            raw = grpc.aio.secure_channel(address, credentials, options)
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 channel = await self._shake_hands(raw, endpoint, target, identity)

@@ -1,4 +1,4 @@
-"""A command line to run, in a directory of sessions of its own; whatever it has begun ends with the test."""
+"""What ends with its test, whatever it has begun: a connected cluster, a command line with its own directory of sessions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,30 @@ from pathlib import Path
 
 import pytest
 
+from minray.cluster_utils import Cluster
 from minray.platform.session import live_sessions
 from tests.cluster.command_line import CommandLine
 from tests.helpers import wait_for_condition
+
+
+@pytest.fixture(params=["", "127.0.0.1"], ids=["unix", "tcp"])
+def cluster(request: pytest.FixtureRequest) -> Generator[Cluster, None, None]:
+    """A head with one CPU, connected to; over unix sockets and over TCP."""
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1, "tcp_host": request.param})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+@pytest.fixture
+def head() -> Generator[Cluster, None, None]:
+    """The same over unix sockets only."""
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import pytest
 
 import minray
@@ -11,26 +9,6 @@ from minray.cluster_utils import Cluster
 from minray.exceptions import GetTimeoutError
 from tests.cluster.programs import states, where
 from tests.helpers import wait_for_condition
-
-
-@pytest.fixture(params=["", "127.0.0.1"], ids=["unix", "tcp"])
-def cluster(request: pytest.FixtureRequest) -> Generator[Cluster, None, None]:
-    """A head with one CPU, connected to; over unix sockets and over TCP."""
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1, "tcp_host": request.param})
-    try:
-        yield cluster
-    finally:
-        cluster.shutdown()
-
-
-@pytest.fixture
-def head() -> Generator[Cluster, None, None]:
-    """The same over unix sockets only."""
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1})
-    try:
-        yield cluster
-    finally:
-        cluster.shutdown()
 
 
 def test_nodes_are_counted_without_a_driver(ray_start_cluster: Cluster) -> None:

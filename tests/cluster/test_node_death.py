@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -13,26 +12,6 @@ from minray.cluster_utils import Cluster
 from minray.exceptions import NodeDiedError, OwnerDiedError, TaskUnschedulableError
 from tests.cluster.programs import is_running, on, read_pid, states, stay, stay_at_first, where
 from tests.helpers import wait_for_condition
-
-
-@pytest.fixture(params=["", "127.0.0.1"], ids=["unix", "tcp"])
-def cluster(request: pytest.FixtureRequest) -> Generator[Cluster, None, None]:
-    """A head with one CPU, connected to; over unix sockets and over TCP."""
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1, "tcp_host": request.param})
-    try:
-        yield cluster
-    finally:
-        cluster.shutdown()
-
-
-@pytest.fixture
-def head() -> Generator[Cluster, None, None]:
-    """The same over unix sockets only."""
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1})
-    try:
-        yield cluster
-    finally:
-        cluster.shutdown()
 
 
 @pytest.mark.parametrize("graceful", [True, False])
