@@ -3,8 +3,8 @@
 Ray: the sending half of src/ray/core_worker/reference_counter.cc (WaitForRefRemoved and friends)
 
 The rule it keeps: before a reference leaves this process inside a message, its owner has noted a ticket for the receiver
-(``lend``). For our own objects that is a line in a table; for borrowed ones it costs a round trip to the owner, and the
-message waits for it. When a lender dies, the owner asks the borrowers whether the message has come (``CheckTickets``).
+(``lend``). For our own objects that is a line in a table; for borrowed ones it costs a round trip to each owner, and the
+message waits for it. Tickets given back travel together as far as they can, and nobody waits for them. When a lender dies, the owner asks the borrowers whether the message has come (``CheckTickets``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsR
 from minray.rpc.connection import Peers
 
 logger = logging.getLogger(__name__)
+
+MAX_LOANS = 10_000
+"""So many tickets at most travel in one message: under a megabyte."""
 
 
 class Borrowing:
@@ -48,6 +51,8 @@ class Borrowing:
         self._message_count = 0
         """Messages with references that have left."""
         self._watching = False
+        self._returning: dict[bytes, list[Loan]] = {}
+        """Owners (their worker ids) that have not answered our last RemoveBorrower, with what they get next."""
         self._registering: set[asyncio.Task[None]] = set()
 
     def apply(self, effects: Effects) -> None:
@@ -55,10 +60,10 @@ class Borrowing:
         for object_id in effects.freed:
             self._on_freed(object_id)
         for object_id, owner, tickets in effects.give_back:
-            self._patient.send(owner, RemoveBorrower(object_id, self._own.worker_id, tickets), _ignore)
+            self._give_back(owner, [Loan(object_id, ticket) for ticket in tickets])
         for (borrower, lender_id), loans in effects.doubtful.items():
             if borrower.worker_id == self._own.worker_id:
-                self._on_missing(self.missing(lender_id, loans))
+                self.take_back(self.missing(lender_id, loans))
             else:
                 self._patient.send(borrower, CheckTickets(lender_id, loans), self._on_checked)
 
@@ -73,9 +78,10 @@ class Borrowing:
 
     def _on_checked(self, reply: CheckTicketsReply | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
         if reply is not None:
-            self._on_missing(reply.missing)
+            self.take_back(reply.missing)
 
-    def _on_missing(self, loans: Iterable[Loan]) -> None:
+    def take_back(self, loans: Iterable[Loan]) -> None:
+        """These tickets are spent, or have never reached their borrower."""
         effects = Effects()
         for loan in loans:
             self._references.take_back(loan.object_id, [loan.ticket], effects)
@@ -97,13 +103,18 @@ class Borrowing:
     async def lend(self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes = b"") -> list[RefInfo]:
         """The same for any references; asks their owners. An owner that is dead lends nothing: its objects are lost."""
         infos = self._with_tickets(refs, question)
-        asking = []
+        others: dict[bytes, tuple[Address, list[Loan]]] = {}
         for info in infos:
             if info.owner.worker_id == self._own.worker_id:
                 self.lend_here(info.object_id, receiver, info.ticket, self._own)
             else:
-                request = AddBorrower(info.object_id, receiver, info.ticket, self._own)
-                asking.append(self._patient.call(info.owner, request))
+                _, loans = others.setdefault(info.owner.worker_id, (info.owner, []))
+                loans.append(Loan(info.object_id, info.ticket))
+        asking = [
+            self._patient.call(owner, AddBorrower(receiver, self._own, loans[start : start + MAX_LOANS]))
+            for owner, loans in others.values()
+            for start in range(0, len(loans), MAX_LOANS)
+        ]
         for answer in asyncio.as_completed(asking):
             try:
                 await answer
@@ -132,6 +143,21 @@ class Borrowing:
             self._references.receive_ticket(info, effects)
         self.apply(effects)
 
+    def _give_back(self, owner: Address, loans: list[Loan]) -> None:
+        """One message to an owner at a time: what is given back meanwhile goes together in the next."""
+        waiting = self._returning.get(owner.worker_id)
+        if waiting is not None:
+            waiting.extend(loans)
+            return
+        self._returning[owner.worker_id] = loans[MAX_LOANS:]
+
+        def on_answer(reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            rest = self._returning.pop(owner.worker_id)
+            if rest and reply is not None:
+                self._give_back(owner, rest)
+
+        self._patient.send(owner, RemoveBorrower(self._own.worker_id, loans[:MAX_LOANS]), on_answer)
+
     def keep_soon(self, object_id: bytes, owner: Address) -> None:
         """The same in the background, for a reference that came by ways of the user's own (its owner has it pinned)."""
         name = f"keep({short(object_id)})"
@@ -142,7 +168,3 @@ class Borrowing:
     def close(self) -> None:
         for task in list(self._registering):
             task.cancel()
-
-
-def _ignore(_reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
-    """An owner that is dead needs no tickets back."""

@@ -504,13 +504,12 @@ class CoreWorker:
         return True
 
     def handle_AddBorrower(self, request: AddBorrower, call: Call) -> Done:
-        self.borrowing.lend_here(request.object_id, request.borrower, request.ticket, request.lender)
+        for loan in request.loans:
+            self.borrowing.lend_here(loan.object_id, request.borrower, loan.ticket, request.lender)
         return DONE
 
     def handle_RemoveBorrower(self, request: RemoveBorrower, call: Call) -> Done:
-        effects = Effects()
-        self.references.take_back(request.object_id, request.tickets, effects)
-        self.borrowing.apply(effects)
+        self.borrowing.take_back(request.loans)
         return DONE
 
     def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:

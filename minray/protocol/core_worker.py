@@ -140,28 +140,26 @@ class GetObject(Request[ObjectReply], frozen=True):
     """Names this question: its repetitions are answered with the same tickets, so that a lost answer leaves none behind."""
 
 
-class AddBorrower(Request[Done], frozen=True):
-    """To the owner: ``ticket`` keeps the object alive for ``borrower``, to whom ``lender`` is about to pass it on."""
-
-    object_id: bytes
-    borrower: Address
-    ticket: bytes
-    lender: Address
-
-
-class RemoveBorrower(Request[Done], frozen=True):
-    """To the owner: these tickets are spent. May come before a late repetition of their AddBorrower."""
-
-    object_id: bytes
-    borrower_id: bytes
-    tickets: list[bytes]
-
-
 class Loan(Record, frozen=True):
     """One ticket of one object."""
 
     object_id: bytes
     ticket: bytes
+
+
+class AddBorrower(Request[Done], frozen=True):
+    """To the owner: these tickets keep their objects alive for ``borrower``, to whom ``lender`` is about to pass them on."""
+
+    borrower: Address
+    lender: Address
+    loans: list[Loan]
+
+
+class RemoveBorrower(Request[Done], frozen=True):
+    """To the owner: these tickets are spent. May come before a late repetition of their AddBorrower."""
+
+    borrower_id: bytes
+    loans: list[Loan]
 
 
 class CheckTicketsReply(Record, frozen=True):

@@ -66,7 +66,7 @@ def test_borrowed_references_travel_when_their_owner_has_noted_it() -> None:
         asked.answer(DONE)
         infos = await lending
         assert [(info.object_id, info.owner) for info in infos] == REFS
-        assert asked.request == AddBorrower(THEIRS, THIRD, infos[1].ticket, OWN) and infos[0].ticket in scene.lent()
+        assert asked.request == AddBorrower(THIRD, OWN, [Loan(THEIRS, infos[1].ticket)]) and infos[0].ticket in scene.lent()
 
     run(story)
 
@@ -74,7 +74,7 @@ def test_borrowed_references_travel_when_their_owner_has_noted_it() -> None:
 def test_owners_that_are_dead_or_refuse_do_not_hold_up_the_others() -> None:
     async def story() -> None:
         scene = Scene()
-        lending = asyncio.ensure_future(scene.borrowing.lend([*REFS, REFS[1]], THIRD))
+        lending = asyncio.ensure_future(scene.borrowing.lend([*REFS, (b"another" * 4, THIRD)], THIRD))
         await turns()
         scene.peers.asked[0].fail(unreachable())
         scene.peers.asked[1].fail(RemoteFailure("internal", "oops"))
@@ -103,7 +103,7 @@ def test_tickets_of_our_own_replace_the_hold_of_others() -> None:
         assert not scene.references.needs_ticket(THEIRS)
         scene.drop(THEIRS)
         returned = scene.peers.take(RemoveBorrower)
-        assert returned.address == OTHER and returned.request.tickets == [asked.request.ticket]
+        assert returned.address == OTHER and returned.request.loans == asked.request.loans
 
     run(story)
 
@@ -118,9 +118,46 @@ def test_a_reference_that_is_dropped_before_its_ticket_comes_gives_it_back() -> 
         assert scene.peers.asked == []
         asked.answer(DONE)
         await turns()
-        assert scene.peers.take(RemoveBorrower).request.tickets == [asked.request.ticket]
+        assert scene.peers.take(RemoveBorrower).request.loans == asked.request.loans
 
     run(story)
+
+
+def test_many_references_of_one_owner_cost_few_messages() -> None:
+    async def story() -> None:
+        scene = Scene()
+        many = [(b"%028d" % number, OTHER) for number in range(25_000)]
+        for key, owner in many:
+            scene.references.add_local(key, owner)
+        keeping = asyncio.ensure_future(scene.borrowing.keep(many))
+        await turns()
+        lent, scene.peers.asked = scene.peers.asked, []
+        assert [len(asked.request.loans) for asked in lent] == [10_000, 10_000, 5_000]
+        for asked in lent:
+            asked.answer(DONE)
+        await keeping
+        for key, _ in many:
+            scene.drop(key)
+        returned = scene.peers.take(RemoveBorrower)
+        assert len(returned.request.loans) == 1 and scene.peers.asked == [], "one at a time"
+        returned.answer(DONE)
+        for expected in (10_000, 10_000, 4_999):
+            returned = scene.peers.take(RemoveBorrower)
+            assert len(returned.request.loans) == expected
+            returned.answer(DONE)
+        assert scene.peers.asked == []
+
+    run(story)
+
+
+def test_what_an_owner_would_have_got_next_is_forgotten_with_it() -> None:
+    scene = Scene()
+    for key in (b"%028d" % number for number in range(3)):
+        scene.references.add_local(key, OTHER)
+        scene.references.receive_ticket(RefInfo(key, OTHER, key), Effects())
+        scene.drop(key)
+    scene.peers.take(RemoveBorrower).fail(unreachable())
+    assert scene.peers.asked == []
 
 
 def test_deaths_are_watched_from_the_first_loan_to_somebody_else_on() -> None:

@@ -10,7 +10,7 @@ import pytest
 from minray.core_worker.patient_caller import ASK_AGAIN_S, PatientCaller
 from minray.platform.base import PlatformError, RemoteFailure
 from minray.protocol.base import DONE
-from minray.protocol.core_worker import RemoveBorrower
+from minray.protocol.core_worker import Loan, RemoveBorrower
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply, WorkerDeath
 from minray.rpc.connection import PeerUnreachable
 from tests.core_worker.parts import address
@@ -18,7 +18,7 @@ from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run, turns
 
 THERE = address("there")
-REQUEST = RemoveBorrower(b"object", b"borrower", [b"ticket"])
+REQUEST = RemoveBorrower(b"borrower", [Loan(b"object", b"ticket")])
 DEATH = WorkerDeath(THERE.worker_id, THERE.node_id, 5, "it was killed")
 
 

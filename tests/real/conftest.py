@@ -46,7 +46,7 @@ def cluster(node: Any, files: Files) -> Iterator[Any]:
     files.set_all()
     gc.collect()
     with suppress(AssertionError):
-        wait_for_condition(lambda: before.issuperset(left_in_driver()), timeout_s=5)
+        wait_for_condition(lambda: before.issuperset(left_in_driver()), timeout_s=30)
     if left := set(left_in_driver()) - before:
         pytest.fail("left in the driver:\n" + "\n".join(sorted(left)), pytrace=False)
 
