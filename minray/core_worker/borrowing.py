@@ -4,7 +4,8 @@ Ray: the sending half of src/ray/core_worker/reference_counter.cc (WaitForRefRem
 
 The rule it keeps: before a reference leaves this process inside a message, its owner has noted a ticket for the receiver
 (``lend``). For our own objects that is a line in a table; for borrowed ones it costs a round trip to each owner, and the
-message waits for it. Tickets given back travel together as far as they can, and nobody waits for them. When a lender dies, the owner asks the borrowers whether the message has come (``CheckTickets``).
+message waits for it. Tickets that are given back travel together, and nobody waits for them. When a lender dies, the owner
+asks the borrowers whether the message has come (``CheckTickets``).
 """
 
 from __future__ import annotations
