@@ -116,11 +116,11 @@ class Borrowing:
             for owner, loans in others.values()
             for start in range(0, len(loans), MAX_LOANS)
         ]
-        for answer in asyncio.as_completed(asking):
-            try:
-                await answer
-            except PlatformError as error:
-                logger.debug("could not lend a reference: %s", error)
+        for answer in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(answer, PlatformError):
+                logger.debug("could not lend a reference: %s", answer)
+            elif isinstance(answer, BaseException):
+                raise answer
         return infos
 
     def _with_tickets(self, refs: Iterable[tuple[bytes, Address]], question: bytes) -> list[RefInfo]:
