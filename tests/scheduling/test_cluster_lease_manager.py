@@ -281,9 +281,9 @@ def test_every_request_ends_once_or_is_still_somewhere(events: list[tuple[str, i
             cluster.local.end(lease_id)
             ended.append(lease_id)
         elif event == "join":
-            cluster.join(node_id, CPU=1 + amount)
-        elif event == "report" and cluster.nodes.get(node_id):
-            cluster.nodes.on_resources(node_id, next(numbers), {"CPU": amount * 10_000})
+            cluster.join(node_id, CPU=1 + number % 3)
+        elif event == "report" and (node := cluster.nodes.get(node_id)) is not None:
+            cluster.nodes.on_resources(node_id, next(numbers), {"CPU": min(amount * 10_000, node.total.get("CPU", 0))})
         elif event == "die" and cluster.nodes.get(node_id):
             cluster.die(node_id)
         elif event == "tick":
