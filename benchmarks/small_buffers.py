@@ -93,7 +93,7 @@ def decode_twice(payload: bytes, buffers: Sequence[Any]) -> Arrays:
 
 
 def encode_minray(arrays: Arrays) -> tuple[bytes, list[bytes]]:
-    value = serialization.serialize(arrays)
+    value = serialization.serialize(arrays).copied()
     return value.data, value.buffers
 
 

@@ -51,13 +51,17 @@ class Serialized(NamedTuple):
     """A value as bytes."""
 
     data: bytes
-    buffers: list[bytes]
-    """Copies: the caller may change the original at once."""
+    buffers: list[bytes | memoryview]
+    """Views are of the original, which whoever owns it may change."""
     refs: list[ObjectRef[Any]]
     """In the order of their numbers in the stream."""
 
     def size(self) -> int:
         return len(self.data) + sum(map(len, self.buffers))
+
+    def copied(self) -> Serialized:
+        """The same, and independent of the original."""
+        return Serialized(self.data, [bytes(buffer) for buffer in self.buffers], self.refs) if self.buffers else self
 
 
 class ArgumentSlot:
@@ -112,7 +116,7 @@ def _serialize_any(value: Any, limit: int | None = None) -> Serialized:
     if sum(view.nbytes < SHELF_BELOW for view in views) > 1:
         head, shelved = _shelve(views)
         return Serialized(head + data, shelved, refs)
-    return Serialized(data, [bytes(view) for view in views], refs)
+    return Serialized(data, list(views), refs)
 
 
 def _pickled(
@@ -138,18 +142,18 @@ def _pickled(
     return stream.getvalue(), buffers, refs
 
 
-def _shelve(views: Sequence[memoryview]) -> tuple[bytes, list[bytes]]:
-    """What stands before the stream, and the buffers; each byte is copied once."""
+def _shelve(views: Sequence[memoryview]) -> tuple[bytes, list[bytes | memoryview]]:
+    """What stands before the stream, and the buffers; each small one is copied once."""
     sizes: list[int] = []
     pieces: list[memoryview | bytes] = []
-    separate: list[bytes] = []
+    separate: list[memoryview] = []
     for view in views:
         if view.nbytes < SHELF_BELOW:
             sizes.append(view.nbytes)
             pieces += view, bytes(-view.nbytes % SHELF_ALIGNMENT)
         else:
             sizes.append(SEPARATE)
-            separate.append(bytes(view))
+            separate.append(view)
     return _SHELF_HEAD.pack(_SHELF_MARK, len(sizes)) + struct.pack(f"<{len(sizes)}I", *sizes), [b"".join(pieces), *separate]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
-"""Arguments and return values of at most this many bytes travel inside the message (G76, C9)."""
+"""Arguments, results and puts of at most this many bytes travel inside messages; larger ones are in the store (G76, C9)."""
 TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
 """All inlined arguments of one task together (G76)."""
 
@@ -61,6 +61,11 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A ``get`` blocked for this long prints why, once."""
     task_retry_delay_ms: int = 0
     log_deduplication_window_s: float = 5.0
+    max_direct_call_object_size: int = MAX_DIRECT_CALL_OBJECT_SIZE
+    object_manager_default_chunk_size: int = 5 * 1024 * 1024
+    """Objects travel between nodes in pieces of this size."""
+    oom_grace_period_s: float = 2.0
+    """How long a full object store may stay full before creating an object fails (G79)."""
     transport: str = "stream"
     """``stream`` or ``grpc``, for a whole cluster."""
 
@@ -78,6 +83,11 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if config.transport not in ("stream", "grpc"):
             raise ValueError(f"_system_config: transport must be 'stream' or 'grpc', not {config.transport!r}")
         return config
+
+
+def store_endpoint(socket_dir: str, node_id: bytes) -> str:
+    """Where the raylet of that incarnation hands out its arena."""
+    return f"{socket_dir}/s-{node_id[:8].hex()}"
 
 
 def worker_endpoint(socket_dir: str, worker_id: bytes) -> str:

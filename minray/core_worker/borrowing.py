@@ -16,17 +16,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from minray.common.ids import short
-from minray.core_worker.patient_caller import PatientCaller
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import PlatformError
-from minray.protocol.base import Address, Done
+from minray.protocol.base import Address
 from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsReply, Loan, RefInfo, RemoveBorrower
+from minray.rpc.batch import MOST_ITEMS, Batches
 from minray.rpc.connection import Peers
+from minray.rpc.patient_caller import PatientCaller
 
 logger = logging.getLogger(__name__)
-
-MAX_LOANS = 10_000
-"""So many tickets at most travel in one message: under a megabyte."""
 
 
 class Borrowing:
@@ -52,8 +50,7 @@ class Borrowing:
         self._message_count = 0
         """Messages with references that have left."""
         self._watching = False
-        self._returning: dict[bytes, list[Loan]] = {}
-        """Owners (their worker ids) that have not answered our last RemoveBorrower, with what they get next."""
+        self._spent: Batches[Loan] = Batches(patient.send, lambda loans: RemoveBorrower(own.worker_id, loans))
         self._registering: set[asyncio.Task[None]] = set()
 
     def apply(self, effects: Effects) -> None:
@@ -61,7 +58,7 @@ class Borrowing:
         for object_id in effects.freed:
             self._on_freed(object_id)
         for object_id, owner, tickets in effects.give_back:
-            self._give_back(owner, [Loan(object_id, ticket) for ticket in tickets])
+            self._spent.add(owner, [Loan(object_id, ticket) for ticket in tickets])
         for (borrower, lender_id), loans in effects.doubtful.items():
             if borrower.worker_id == self._own.worker_id:
                 self.take_back(self.missing(lender_id, loans))
@@ -112,9 +109,9 @@ class Borrowing:
                 _, loans = others.setdefault(info.owner.worker_id, (info.owner, []))
                 loans.append(Loan(info.object_id, info.ticket))
         asking = [
-            self._patient.call(owner, AddBorrower(receiver, self._own, loans[start : start + MAX_LOANS]))
+            self._patient.call(owner, AddBorrower(receiver, self._own, loans[start : start + MOST_ITEMS]))
             for owner, loans in others.values()
-            for start in range(0, len(loans), MAX_LOANS)
+            for start in range(0, len(loans), MOST_ITEMS)
         ]
         for answer in await asyncio.gather(*asking, return_exceptions=True):
             if isinstance(answer, PlatformError):
@@ -143,21 +140,6 @@ class Borrowing:
         for info in infos:
             self._references.receive_ticket(info, effects)
         self.apply(effects)
-
-    def _give_back(self, owner: Address, loans: list[Loan]) -> None:
-        """One message to an owner at a time: what is given back meanwhile goes together in the next."""
-        waiting = self._returning.get(owner.worker_id)
-        if waiting is not None:
-            waiting.extend(loans)
-            return
-        self._returning[owner.worker_id] = loans[MAX_LOANS:]
-
-        def on_answer(reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
-            rest = self._returning.pop(owner.worker_id)
-            if rest and reply is not None:
-                self._give_back(owner, rest)
-
-        self._patient.send(owner, RemoveBorrower(self._own.worker_id, loans[:MAX_LOANS]), on_answer)
 
     def keep_soon(self, object_id: bytes, owner: Address) -> None:
         """The same in the background, for a reference that came by ways of the user's own (its owner has it pinned)."""

@@ -1,10 +1,10 @@
-"""The door of the room: puts the parts together, and is the service that other processes call.
+"""The door of the room: puts the parts of a driver or worker together.
 
 Ray: src/ray/core_worker/core_worker.h
 
 Everything here runs on the loop of its process. User threads come in through ``user_api``, which posts to the methods
-named ``submit``, ``begin_wait``, ``on_ref_...``. What a driver and a worker have in common is nearly everything; a
-worker also has a ``TaskReceiver`` and ends when its raylet does.
+named ``submit``, ``begin_wait``, ``on_ref_...``; other processes come in through ``service``. What a driver and a worker
+have in common is nearly everything; a worker also has a ``TaskReceiver`` and ends when its raylet does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from minray.common.config import WorkerConfig, worker_endpoint
+from minray.common.config import WorkerConfig, store_endpoint, worker_endpoint
 from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
 from minray.core_worker.borrowing import Borrowing
@@ -26,46 +26,27 @@ from minray.core_worker.future_resolver import FutureResolver
 from minray.core_worker.lease_client import LeaseClient
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
+from minray.core_worker.object_directory import ObjectDirectory
 from minray.core_worker.outcomes import TaskOutcomes
-from minray.core_worker.patient_caller import PatientCaller
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.service import CoreWorkerService
+from minray.core_worker.store_provider import LargeObject, StoreProvider
 from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
 from minray.core_worker.task_receiver import TaskReceiver
-from minray.core_worker.values import to_value
-from minray.exceptions import OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
+from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
 from minray.object_ref import ObjectRef
+from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
-from minray.protocol.base import DONE, Address, Done, decode
+from minray.protocol.base import Address, Done, decode
 from minray.protocol.core_worker import (
-    FREED,
-    LARGE,
-    PENDING,
-    READY,
-    AddBorrower,
     CancelObject,
-    CancelTask,
-    CancelTaskReply,
-    CheckTickets,
-    CheckTicketsReply,
-    ExitWorker,
-    ExitWorkerReply,
-    Explain,
-    Explanation,
-    GetObject,
-    ObjectReply,
     PrintLines,
-    PushTask,
-    PushTaskReply,
-    ReclaimTasks,
     RefInfo,
-    RemoveBorrower,
-    RevokeLeases,
 )
 from minray.protocol.gcs import (
     NODES,
     WORKER_DEATHS,
-    CheckAlive,
     FinishJob,
     GetJob,
     JobConfig,
@@ -73,10 +54,12 @@ from minray.protocol.gcs import (
     NodeInfo,
     RegisterJob,
 )
+from minray.protocol.object_store import Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
 from minray.rpc.connection import Peers
+from minray.rpc.patient_caller import PatientCaller
 from minray.rpc.pubsub import Subscription
-from minray.rpc.service import Call, Dispatcher
+from minray.rpc.service import Dispatcher
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +102,7 @@ class CoreWorker:
         self._blocked_sequence = 0
         self._subscriptions: list[Subscription] = []
         self._listeners: list[Any] = []
-        self._dispatcher = Dispatcher(self)
+        self._dispatcher = Dispatcher(CoreWorkerService(self))
         self.background: set[asyncio.Task[None]] = set()
         """Tasks of the loop that nobody awaits."""
 
@@ -134,9 +117,10 @@ class CoreWorker:
             self.job_id = registered.job_id
             pid = self.platform.processes.pid
             self.job = JobInfo(self.job_id, self.address, pid, job_config, self.platform.host.time())
-            await self.raylet.call(RegisterDriver(self.address, pid, self.job_id))
+            self.raylet_address = (await self.raylet.call(RegisterDriver(self.address, pid, self.job_id))).address
         else:
             reply = await self.raylet.call(RegisterWorker(self.address, self.platform.processes.pid))
+            self.raylet_address = reply.address
             if reply.refused:
                 self._lose_cluster(reply.refused)
         self.task_ids = TaskIdFactory(self.config.worker_id, self.job_id)
@@ -170,6 +154,14 @@ class CoreWorker:
             self._on_lost_object,
             self.borrowing.apply,
         )
+        self.directory = ObjectDirectory(self.patient, self._on_lost_copies)
+        client = StoreClient(
+            platform,
+            self.raylet,
+            self.config.worker_id,
+            store_endpoint(self.config.socket_dir, self.config.node_id),
+        )
+        self.provider = StoreProvider(platform, client)
         self.outcomes = TaskOutcomes(self)
         self.resolver = DependencyResolver(
             self.config.worker_id, self.store, self.futures, self.outcomes.on_ready, self.outcomes.on_failed_argument
@@ -182,7 +174,15 @@ class CoreWorker:
             peers, self.raylet, self.address, self.tasks, self.store, self.references, self.resolver, self.submitter
         )
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
-        self.executor = TaskExecutor(platform, self.functions, self.make_refs, node_id_hex, node_ip)
+        self.executor = TaskExecutor(
+            platform,
+            self.functions,
+            self.make_refs,
+            self.provider,
+            system.max_direct_call_object_size,
+            node_id_hex,
+            node_ip,
+        )
         self.receiver = TaskReceiver(
             platform,
             self.address,
@@ -270,10 +270,25 @@ class CoreWorker:
         """A user thread has put a value (it is in the store already)."""
         self.references.add_owned(object_id)
         self.store.note_here(object_id, stored)
+        if stored.place is not None:
+            self._add_copy(object_id, stored.place)
         if stored.nested:
             effects = Effects()
             self.references.on_value(object_id, stored.nested, self.config.worker_id, effects)
             self.borrowing.apply(effects)
+
+    def on_result(self, object_id: bytes, stored: StoredObject) -> None:
+        """A task of this process has made a value."""
+        self.on_object(object_id, stored)
+        if stored.place is not None:
+            if self.store.objects.get(object_id) is stored:
+                self._add_copy(object_id, stored.place)
+            else:
+                self.directory.discard([object_id], stored.place.attempt, stored.place.raylet)
+
+    def _add_copy(self, object_id: bytes, place: Place) -> None:
+        self._watch_deaths()
+        self.directory.add(object_id, place)
 
     def on_object(self, object_id: bytes, stored: StoredObject) -> None:
         """A value has arrived: a task's result, or a borrowed object from its owner."""
@@ -299,6 +314,16 @@ class CoreWorker:
     def _on_lost_object(self, object_id: bytes, owner: Address, reason: str) -> None:
         self.put_error(object_id, OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
 
+    def _on_lost_copies(self, object_id: bytes) -> None:
+        """An object of ours was in the object store, and all nodes that had it are dead."""
+        reason = "all nodes that had a copy are dead"
+        error = ObjectLostError(object_id_hex=object_id.hex(), owner=self.address.endpoint, reason=reason)
+        self.store.replace(object_id, self._error_object(error))
+
+    def as_stored(self, value: StoredObject | RayError) -> StoredObject:
+        """What was fetched, or could not be; safe in any thread."""
+        return self._error_object(value) if isinstance(value, RayError) else value
+
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
         """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
         reason = "this process has left the cluster that it belongs to"
@@ -307,6 +332,7 @@ class CoreWorker:
 
     def _on_freed(self, object_id: bytes) -> None:
         self.store.delete(object_id)
+        self.directory.free(object_id)
         self.resolver.forget(object_id)
 
     def on_ref_unpickled(self, object_id: bytes, owner: Address) -> None:
@@ -413,6 +439,14 @@ class CoreWorker:
         if owner.worker_id != self.config.worker_id:
             self.futures.fetch(object_id, owner)
 
+    def fetch_large(
+        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject]], None]
+    ) -> None:
+        wanted = [
+            LargeObject(object_id, owner, self.store.objects[object_id].nested) for object_id, owner in objects
+        ]
+        self.provider.fetch(wanted, lambda values: on_fetched([self.as_stored(value) for value in values]))
+
     def on_exiting(self) -> None:
         """``max_calls`` is reached: end as soon as nobody depends on this process."""
         waiting = asyncio.get_running_loop().create_task(self._exit_when_free(), name="exit_when_free")
@@ -420,17 +454,19 @@ class CoreWorker:
 
     async def _exit_when_free(self) -> None:
         await asyncio.sleep(0.01)
-        while not self._is_free():
+        while not self.is_free():
             await asyncio.sleep(0.1)
         self.platform.processes.exit(0)
 
-    def _is_free(self) -> bool:
+    def is_free(self) -> bool:
         return not self.tasks.tasks and not self.references.owns_borrowed() and self.receiver.is_idle()
 
     # --- watching others
 
     def _watch_deaths(self) -> None:
-        """Others depend on our objects: learn of their deaths, so that their tickets go with them."""
+        """Others depend on our objects, or keep copies: learn of their deaths. Their tickets and copies go with them."""
+        if self._subscriptions:
+            return
         for channel, on_change in ((WORKER_DEATHS, self._on_worker_death), (NODES, self._on_node_change)):
             subscription = Subscription(self.gcs, channel, on_change)
             subscription.start()
@@ -448,94 +484,7 @@ class CoreWorker:
             effects = Effects()
             self.references.on_death(node_id, effects)
             self.borrowing.apply(effects)
-
-    # --- service
-
-    def handle_PushTask(self, request: PushTask, call: Call) -> PushTaskReply | None:
-        return self.receiver.handle_PushTask(request, call)
-
-    def handle_CancelTask(self, request: CancelTask, call: Call) -> CancelTaskReply:
-        return self.receiver.handle_CancelTask(request, call)
-
-    def handle_ReclaimTasks(self, request: ReclaimTasks, call: Call) -> Done:
-        return self.receiver.handle_ReclaimTasks(request, call)
-
-    def handle_CancelObject(self, request: CancelObject, call: Call) -> Done:
-        self.cancel(request.object_id, self.address, request.force, request.recursive)
-        return DONE
-
-    async def handle_GetObject(self, request: GetObject, call: Call) -> ObjectReply | None:
-        object_id = request.object_id
-        stored = self.store.objects.get(object_id)
-        if stored is None:
-            if self.references.get(object_id) is None:
-                return ObjectReply(FREED)
-            if not await self._arrives(object_id, request.timeout_s):
-                return ObjectReply(PENDING)
-            stored = self.store.objects.get(object_id)
-            if stored is None:
-                return ObjectReply(FREED)
-        if 0 <= request.inline_limit < stored.size():
-            return ObjectReply(LARGE)
-        nested: list[RefInfo] = []
-        if stored.nested:
-            refs = [(info.object_id, info.owner) for info in stored.nested]
-            lent = self.borrowing.lend_now(refs, request.requester, request.question)
-            nested = lent or await self.borrowing.lend(refs, request.requester, request.question)
-        beside: list[Any] = []
-        call.reply(ObjectReply(READY, to_value(stored, nested, beside)), beside)
-        return None
-
-    async def _arrives(self, object_id: bytes, timeout_s: float) -> bool:
-        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_here() -> None:
-            if not arrived.done():
-                arrived.set_result(None)
-
-        waiter = Waiter(1, False, on_here)
-        self.store.wait([object_id], waiter)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await arrived
-        except TimeoutError:
-            self.store.stop_waiting([object_id], waiter)
-            return False
-        return True
-
-    def handle_AddBorrower(self, request: AddBorrower, call: Call) -> Done:
-        for loan in request.loans:
-            self.borrowing.lend_here(loan.object_id, request.borrower, loan.ticket, request.lender)
-        return DONE
-
-    def handle_RemoveBorrower(self, request: RemoveBorrower, call: Call) -> Done:
-        self.borrowing.take_back(request.loans)
-        return DONE
-
-    def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:
-        return CheckTicketsReply(self.borrowing.missing(request.lender_id, request.loans))
-
-    async def handle_Explain(self, request: Explain, call: Call) -> Explanation:
-        return Explanation(await self.explainer.explain(request.object_id, self.address, request.depth))
-
-    def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
-        self.submitter.on_revoke(self.now())
-        return DONE
-
-    def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:
-        if not request.force and not self._is_free():
-            return ExitWorkerReply(False)
-        self.is_exiting = True
-        asyncio.get_running_loop().call_later(0.01, self.platform.processes.exit, 0)
-        return ExitWorkerReply(True)
-
-    def handle_PrintLines(self, request: PrintLines, call: Call) -> Done:
-        if self.on_lines is not None:
-            self.on_lines(request)
-        return DONE
-
-    def handle_CheckAlive(self, request: CheckAlive, call: Call) -> Done:
-        return DONE
+            self.directory.on_node_death(node_id)
 
 
 def _ignore(_reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from minray.common.ids import short
 from minray.core_worker.memory_store import MemoryStore, StoredObject
-from minray.core_worker.patient_caller import PatientCaller
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.values import from_value
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import FREED, LARGE, PENDING, GetObject, ObjectReply
+from minray.rpc.patient_caller import PatientCaller
 
 POLL_TIMEOUT_S = 60.0
 ANY_SIZE = -1

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from minray.common.ids import short
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
-from minray.core_worker.patient_caller import PatientCaller
 from minray.core_worker.task_manager import PendingTask
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address, Done, Request
@@ -37,6 +36,7 @@ from minray.protocol.raylet import (
     ReturnWorkerLease,
 )
 from minray.rpc.connection import Peer, Peers, PeerUnreachable
+from minray.rpc.patient_caller import PatientCaller
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ Ray: src/ray/core_worker/store_provider/memory_store/memory_store.h
 A pure table: objects by id, waiters by id. The loop alone writes; user threads may look an object up without asking the
 loop (a dict lookup is atomic), which makes ``get`` of a value that is here a matter of a microsecond.
 
-Until the object plane lands, values of any size live here, in their owner's process.
+Of a large value only its ``Place`` is here; the value itself is in the object store of some node.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from minray.common.ids import PUT_INDEX, short
 from minray.protocol.core_worker import RefInfo
+from minray.protocol.object_store import Place
 
 AWAITED, HERE, ERROR, GONE = "AWAITED", "HERE", "ERROR", ""
 """What a process knows of an object, for the recorder: somebody waits, it has come (as a value or an error), or neither."""
@@ -34,9 +35,11 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
     is_error: bool
     nested: Sequence[RefInfo]
     """References inside, by their numbers in the stream."""
+    place: Place | None = None
+    """Of a large value: it is in the object store, and neither its stream nor its buffers are here."""
 
     def size(self) -> int:
-        return len(self.data) + sum(map(len, self.buffers))
+        return self.place.size if self.place is not None else len(self.data) + sum(map(len, self.buffers))
 
 
 class Waiter:
@@ -87,6 +90,11 @@ class MemoryStore:
         if waiters is not None:
             for waiter in waiters:
                 waiter.on_object(stored)
+
+    def replace(self, object_id: bytes, stored: StoredObject) -> None:
+        """What was here is lost, and this takes its place."""
+        self.delete(object_id)
+        self.put(object_id, stored)
 
     def note_here(self, object_id: bytes, stored: StoredObject) -> None:
         """For the recorder: an object that a user thread has put in is here, too."""

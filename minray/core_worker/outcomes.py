@@ -88,12 +88,20 @@ class TaskOutcomes:
         """Its worker died (G16, G17); ``failure`` is None when the whole node did."""
         if task.state is not PUSHED:
             return
+        if failure is not None:
+            self._discard_attempt(task, worker)
         if task.cancelled:
             self._finish_cancelled(task)
         elif self._core.tasks.may_retry(task):
             self._retry(task)
         else:
             self._finish_with_system_error(task, _death_certificate(task, worker, failure))
+
+    def _discard_attempt(self, task: PendingTask, worker: LeasedWorker) -> None:
+        """It may have put large results into its node's store before it died."""
+        task_id, count = task.task_id, task.prepared.template.num_returns
+        raylet = worker.raylet or self._core.raylet_address
+        self._core.directory.discard([return_id(task_id, index) for index in range(1, count + 1)], task.attempt, raylet)
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         for task in self._core.submitter.take_queue(request.shape):
@@ -119,7 +127,7 @@ class TaskOutcomes:
         core = self._core
         core.tasks.move(task, state)
         for index, stored in enumerate(values, 1):
-            core.on_object(return_id(task.task_id, index), stored)
+            core.on_result(return_id(task.task_id, index), stored)
         held = task.held_ids()
         if held:
             effects = Effects()

@@ -14,13 +14,15 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
 from minray import serialization
+from minray.common.ids import return_id
 from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.memory_store import StoredObject
+from minray.core_worker.store_provider import StoreProvider
 from minray.exceptions import TaskCancelledError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.platform.base import Platform
@@ -35,12 +37,20 @@ MARKS = struct.Struct("<QQ")
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
 
+class Result(NamedTuple):
+    """One return value."""
+
+    stored: StoredObject
+    refs: list[ObjectRef[Any]]
+    """References inside, alive until the owner has taken note of them."""
+
+
 class Execution:
     """How a task ended, on its way to the loop."""
 
     __slots__ = ("status", "values", "error", "duration_us", "retryable")
 
-    def __init__(self, status: int, values: list[Serialized], error: bytes, duration_us: int, retryable: bool) -> None:
+    def __init__(self, status: int, values: list[Result], error: bytes, duration_us: int, retryable: bool) -> None:
         self.status = status
         self.values = values
         """One per return value, when OK."""
@@ -58,12 +68,17 @@ class TaskExecutor:
         platform: Platform,
         functions: FunctionManager,
         make_refs: Callable[[StoredObject], list[ObjectRef[Any]]],
+        provider: StoreProvider,
+        inline_limit: int,
         node_id_hex: str,
         node_ip: str,
     ) -> None:
         self._platform = platform
         self._functions = functions
         self._make_refs = make_refs
+        self._provider = provider
+        self._inline_limit = inline_limit
+        """Larger results go to the object store."""
         self._node_id_hex = node_id_hex
         self._node_ip = node_ip
         self.current: ReceivedTask | None = None
@@ -97,17 +112,37 @@ class TaskExecutor:
             self.used_up = count >= template.max_calls
         task.execution = execution
 
-    def _call(self, task: ReceivedTask) -> list[Serialized]:
+    def _call(self, task: ReceivedTask) -> list[Result]:
         template = task.header.template
         function = self._functions.load(template.function_id)
         args, kwargs = self._arguments(task) if task.takes_arguments else NO_CALL
         result = function(*args, **kwargs)
         del args, kwargs
         if template.num_returns == 1:
-            return [serialization.serialize(result)]
+            return self._keep(task, [serialization.serialize(result)])
         if template.num_returns == 0:
             return []
-        return [serialization.serialize(value) for value in _several(result, template.num_returns, template.name)]
+        several = _several(result, template.num_returns, template.name)
+        return self._keep(task, [serialization.serialize(value) for value in several])
+
+    def _keep(self, task: ReceivedTask, values: list[Serialized]) -> list[Result]:
+        """Put large results into the store of this node; all of them, or none."""
+        results: list[Result] = []
+        put: list[bytes] = []
+        try:
+            for index, value in enumerate(values, 1):
+                if value.size() > self._inline_limit:
+                    object_id = return_id(task.task_id, index)
+                    put.append(object_id)
+                    place = self._provider.put(object_id, task.attempt, value, task.header.owner)
+                    results.append(Result(StoredObject(b"", (), False, (), place), value.refs))
+                else:
+                    own = value.copied()
+                    results.append(Result(StoredObject(own.data, own.buffers, False, ()), value.refs))
+        except BaseException:
+            self._provider.discard(put, task.attempt)
+            raise
+        return results
 
     def _arguments(self, task: ReceivedTask) -> tuple[tuple[Any, ...], dict[str, Any]]:
         call = self._deserialize(task.stored_args) if task.stored_args is not None else NO_CALL

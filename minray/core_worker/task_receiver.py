@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.ids import lease_tag, short
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.borrowing import Borrowing
@@ -46,7 +45,6 @@ from minray.protocol.core_worker import (
     Value,
 )
 from minray.rpc.service import Call
-from minray.serialization import Serialized
 
 MAX_PAST_LEASES = 10_000
 MAX_HEADERS = 1_000
@@ -120,6 +118,9 @@ class Surroundings(Protocol):
         """Awaitable; raises RuntimeEnvSetupError."""
 
     def fetch_argument(self, object_id: bytes, owner: Address, on_here: Callable[[], None]) -> None: ...
+
+    def fetch_large(self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject]], None]) -> None:
+        """Bring values from the object store into reach; errors come as error values."""
 
     def cancel_children(self, task_id: bytes, force: bool) -> None: ...
 
@@ -245,8 +246,7 @@ class TaskReceiver:
             else:
                 missing.append((argument.object_id, argument.owner))
         if not missing:
-            task.slots = slots
-            task.fetching = None
+            self._reach_slots(task, request, slots)
             return
         task.fetching = missing
         remaining = len(missing)
@@ -260,6 +260,25 @@ class TaskReceiver:
 
         for object_id, owner in missing:
             self._surroundings.fetch_argument(object_id, owner, on_here)
+
+    def _reach_slots(self, task: ReceivedTask, request: PushTask, slots: list[StoredObject]) -> None:
+        """All values are known; those in the object store must be brought to this node, and pinned there."""
+        large = [index for index, stored in enumerate(slots) if stored.place is not None]
+        if not large:
+            task.slots = slots
+            task.fetching = None
+            return
+        task.fetching = [(request.arguments[index].object_id, request.arguments[index].owner) for index in large]
+
+        def on_fetched(values: list[StoredObject]) -> None:
+            if not task.is_claimed():
+                for index, value in zip(large, values, strict=True):
+                    slots[index] = value
+                task.slots = slots
+                task.fetching = None
+                self._pump()
+
+        self._surroundings.fetch_large(task.fetching, on_fetched)
 
     # --- preparation
 
@@ -326,11 +345,11 @@ class TaskReceiver:
             answering.add_done_callback(self._answering.discard)
         elif execution.status == OK:
             beside: list[Any] = []
-            first = execution.values[0] if len(execution.values) == 1 else None
-            if first is not None and not first.buffers and len(first.data) <= MAX_DIRECT_CALL_OBJECT_SIZE:
+            first = execution.values[0].stored if len(execution.values) == 1 else None
+            if first is not None and not first.buffers and first.place is None:
                 values = [Value(first.data)]
             else:
-                values = to_values(((_stored(value), []) for value in execution.values), beside)
+                values = to_values(((value.stored, []) for value in execution.values), beside)
             self._answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
         else:
             self._answer_failed(task, execution, exiting)
@@ -350,7 +369,7 @@ class TaskReceiver:
             owner = task.header.owner
             lent = (self._borrowing.lend_now(refs, owner) or await self._borrowing.lend(refs, owner)) if refs else []
             nested.append(lent)
-        values = to_values(zip(map(_stored, execution.values), nested, strict=True), beside)
+        values = to_values(zip((value.stored for value in execution.values), nested, strict=True), beside)
         self._release(task)
         self._answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
 
@@ -446,7 +465,3 @@ class TaskReceiver:
             answering.cancel()
         if self._preparing is not None:
             self._preparing.cancel()
-
-
-def _stored(value: Serialized) -> StoredObject:
-    return StoredObject(value.data, value.buffers, False, ())

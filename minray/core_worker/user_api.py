@@ -18,11 +18,12 @@ from typing import Any
 import cloudpickle
 
 from minray import serialization
-from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD, MAX_DIRECT_CALL_OBJECT_SIZE
+from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.memory_store import StoredObject, Waiter
+from minray.core_worker.store_provider import LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
 from minray.exceptions import GetTimeoutError, RayError, unpack_exception
 from minray.object_ref import ObjectRef
@@ -44,6 +45,7 @@ class UserApi:
         self._post = self._user_code.post
         self._objects = core.store.objects
         self._own = core.address
+        self._inline_limit = core.config.system_config.max_direct_call_object_size
         self._function_count = 0
 
     # --- tasks
@@ -82,12 +84,13 @@ class UserApi:
         running = core.executor.current
         parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
         if args or kwargs:
-            call = serialization.serialize_call(args, kwargs, MAX_DIRECT_CALL_OBJECT_SIZE, self._put_serialized)
+            call = serialization.serialize_call(args, kwargs, self._inline_limit, self._put_serialized)
             value = call.value
             assert value is not None
             slots = tuple((ref._id, ref._owner) for ref in call.slots)
             nested = tuple(RefInfo(ref._id, ref._owner, b"") for ref in value.refs)
-            task = PendingTask(task_id, prepared, value.data, slots, nested, value.buffers, parent_id, depth, retries)
+            buffers = [bytes(buffer) for buffer in value.buffers]
+            task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries)
         else:
             task = PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries)
         self._post(core.submit, task)
@@ -110,7 +113,12 @@ class UserApi:
         core = self.core
         object_id = core.task_ids.next() + PUT_INDEX
         nested = [RefInfo(ref._id, ref._owner, b"") for ref in value.refs] if value.refs else ()
-        stored = StoredObject(value.data, value.buffers, False, nested)
+        if value.size() > self._inline_limit:
+            place = core.provider.put(object_id, 0, value, self._own)
+            stored = StoredObject(b"", (), False, nested, place)
+        else:
+            own = value.copied()
+            stored = StoredObject(own.data, own.buffers, False, nested)
         self._objects[object_id] = stored
         self._post(core.on_put, object_id, stored)
         return ObjectRef(object_id, self._own, core.drop_ref)
@@ -119,6 +127,7 @@ class UserApi:
         """The values in order; raises the first error that is known, or GetTimeoutError."""
         objects = self._objects
         missing = [ref for ref in refs if ref._id not in objects]
+        deadline = None if timeout_s is None else self._user_code.time() + timeout_s
         if missing:
             if len(missing) == len(refs) or not any(ref._id in objects and objects[ref._id].is_error for ref in refs):
                 self._wait(missing, len(missing), True, timeout_s)
@@ -131,7 +140,24 @@ class UserApi:
                     raise unpack_exception(bytes(stored.data))
             if still_missing:
                 raise GetTimeoutError(timeout_s=timeout_s)
-        return [self.value_of(objects[ref._id]) for ref in refs]
+        values = [objects[ref._id] for ref in refs]
+        if any(stored.place is not None for stored in values):
+            values = self._reach(refs, values, timeout_s, deadline)
+        return [self.value_of(stored) for stored in values]
+
+    def _reach(
+        self, refs: Sequence[ObjectRef[Any]], values: list[StoredObject], timeout_s: float | None, deadline: float | None
+    ) -> list[StoredObject]:
+        """The same values, with those from the object store on this node and pinned. Raises GetTimeoutError."""
+        large = [index for index, stored in enumerate(values) if stored.place is not None]
+        wanted = [LargeObject(refs[index]._id, refs[index]._owner, values[index].nested) for index in large]
+        left_s = None if deadline is None else max(0.0, deadline - self._user_code.time())
+        fetched = self.core.provider.get(wanted, left_s)
+        if fetched is None:
+            raise GetTimeoutError(timeout_s=timeout_s)
+        for index, value in zip(large, fetched, strict=True):
+            values[index] = self.core.as_stored(value)
+        return values
 
     def value_of(self, stored: StoredObject) -> Any:
         """Deserialise, or raise."""
@@ -195,34 +221,32 @@ class UserApi:
 
     # --- futures, explanations, calls to the loop
 
-    def ready_future(self, refs: Sequence[ObjectRef[Any]]) -> concurrent.futures.Future[None]:
-        """Done when all of these are here; for ``await`` and ``ObjectRef.future``."""
-        future: concurrent.futures.Future[None] = concurrent.futures.Future()
-        missing = [(ref._id, ref._owner) for ref in refs if ref._id not in self._objects]
-        if not missing:
-            future.set_result(None)
-            return future
-
-        def release() -> None:
-            if future.set_running_or_notify_cancel():
-                future.set_result(None)
-
-        self._post(self.core.begin_wait, missing, Waiter(len(missing), True, release), False)
-        return future
-
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
+        """Done on the loop when the value is here; for ``await`` and ``ObjectRef.future``."""
         result: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
-        def on_ready(_ready: concurrent.futures.Future[None]) -> None:
+        def on_known() -> None:
+            stored = self._objects[ref._id]
+            if stored.place is None:
+                finish(stored)
+            else:
+                large = LargeObject(ref._id, ref._owner, stored.nested)
+                self.core.provider.fetch([large], lambda values: finish(self.core.as_stored(values[0])))
+
+        def finish(stored: StoredObject) -> None:
             if result.set_running_or_notify_cancel():
                 try:
-                    result.set_result(self.value_of(self._objects[ref._id]))
+                    result.set_result(self.value_of(stored))
                 except RayError as error:
                     result.set_exception(error.with_traceback(None))  # which would lead back to this future
                 except BaseException as error:
                     result.set_exception(error)
 
-        self.ready_future([ref]).add_done_callback(on_ready)
+        stored = self._objects.get(ref._id)
+        if stored is not None and stored.place is None:
+            finish(stored)
+        else:
+            self._post(self.core.begin_wait, [(ref._id, ref._owner)], Waiter(1, True, on_known), False)
         return result
 
     def why(self, ref: ObjectRef[Any]) -> str:

@@ -2,8 +2,8 @@
 
 Ray: src/ray/core_worker/common.h (inlined returns), src/ray/common/ray_object.h
 
-A value of at most ``MAX_DIRECT_CALL_OBJECT_SIZE`` bytes travels inside its record (G76); of a larger one the buffers, and
-a long pickle stream, travel out of band, where the transport cuts them into chunks.
+A value of at most ``MAX_DIRECT_CALL_OBJECT_SIZE`` bytes travels inside its record (G76). Of one that is in the object store
+only the place travels. What is larger and not in the store (long errors) travels out of band, in chunks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ def to_value(
 
     ``room`` is how many bytes of values may still go into the message itself.
     """
+    if stored.place is not None:
+        return Value(b"", False, [], 0, nested, stored.place)
     most = min(MAX_DIRECT_CALL_OBJECT_SIZE, room)
     if stored.size() <= most:
         inline = [bytes(buffer) for buffer in stored.buffers] if stored.buffers else []
@@ -49,7 +51,7 @@ def to_values(values: Iterable[tuple[StoredObject, list[RefInfo]]], beside: list
 def from_value(value: Value, beside: Sequence[Any], start: int = 0) -> StoredObject:
     """The inverse; this value's out-of-band buffers begin at ``start``."""
     if not value.buffer_count:
-        return StoredObject(value.data, value.inline_buffers, value.is_error, value.nested)
+        return StoredObject(value.data, value.inline_buffers, value.is_error, value.nested, value.place)
     buffers = list(beside[start : start + value.buffer_count])
     if len(buffers) != value.buffer_count:
         raise ValueError(f"a value names {value.buffer_count} buffers, but {len(buffers)} came with it")

@@ -4,7 +4,8 @@ Ray: there is no one counterpart; src/ray/rpc, src/ray/util/process and plasma's
 
 Protocol code (gcs, raylet, core_worker, ...) receives one ``Platform`` as its first constructor argument and touches
 the world through it alone. Each part exists twice: real (``sockets``, ``grpc``, ``processes``, ``user_code``,
-``main_thread``, ``storage`` beside this file) and simulated (``minray.simulation``). One contract suite runs over all.
+``main_thread``, ``storage``, ``memory`` beside this file) and simulated (``minray.simulation``). One contract suite runs
+over all.
 
 Rules
   * The clock is the event loop: ``asyncio.sleep``, ``asyncio.timeout`` and ``loop.time()``; there is no clock object.
@@ -18,7 +19,7 @@ The network contract, stated once
   * A request may have run although no reply came. Dead and unreachable look the same.
   * A channel leads to exactly the incarnation it was opened for, or it does not open.
 
-Left out for now: memory segments, disk and bulk transfer; they come with the object plane, which is their only user.
+Left out for now: disk and bulk transfer; they come with the object plane, which is their only user.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ class StorageFailed(PlatformError):
     """A durable write did not happen (full disk, damaged file). Nothing of the batch may be acknowledged."""
 
 
+class MemoryFailed(PlatformError):
+    """No arena could be made or mapped: out of memory or of descriptors, or whoever handed it out has gone."""
+
+
 # --- Network -----------------------------------------------------------------------------------------------------------
 
 OnReply = Callable[[PlatformError | None, bytes, Sequence[Buffer]], None]
@@ -118,10 +123,21 @@ class Channel(Protocol):
     peer: bytes
     closed: bool
 
-    def call(self, method: str, payload: bytes, buffers: Sequence[Buffer], on_reply: OnReply) -> None:
+    def call(
+        self,
+        method: str,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        on_reply: OnReply,
+        into: Sequence[memoryview] = (),
+    ) -> None:
         """Send a request; ``on_reply`` is called exactly once, with ``ChannelBroken`` if the channel ends first.
 
         ``buffers`` are not copied before they are written: the caller leaves them unchanged until the reply.
+
+        If ``into`` is given, the reply's buffers are not new memory: the i-th is written into ``into[i]``, a writable view
+        of bytes that nobody else uses until ``on_reply`` is called; ``on_reply`` receives read-only views of what was
+        written, and afterwards nothing is written there. A reply with more buffers, or longer ones, breaks the channel.
         """
 
     def notify(self, method: str, payload: bytes) -> None:
@@ -258,7 +274,7 @@ class UserCode(Protocol):
         """Make this process fit for a job and runtime environment; raises OSError if the directory is not there."""
 
 
-# --- Storage, host, entropy --------------------------------------------------------------------------------------------
+# --- Storage, memory, host, entropy ------------------------------------------------------------------------------------
 
 
 class Storage(Protocol):
@@ -281,6 +297,30 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Release files."""
+
+
+class Arena(Protocol):
+    """Memory that the processes of one node share, as its creator sees it."""
+
+    view: memoryview
+    """All of it, writable; zeros at first."""
+
+    async def close(self) -> None:
+        """Hand it out no more. Views stay valid, here and everywhere, until the last one has gone."""
+
+
+class Memory(Protocol):
+    """Arenas, by the endpoints at which they are handed out; each needs its own, since who has attached keeps the first."""
+
+    async def create_arena(self, endpoint: str, size: int) -> Arena:
+        """Make an arena of ``size`` bytes and hand it out to processes of this node and user. ``MemoryFailed``."""
+
+    def attach(self, endpoint: str) -> memoryview:
+        """The whole arena, writable: mapped once in a process, the same view each time, also after its creator has gone.
+
+        May be called from any thread, and blocks it until the creator's loop has answered: so never from that loop. Raises
+        ``MemoryFailed``, at once if nobody hands it out.
+        """
 
 
 class Host(Protocol):
@@ -317,6 +357,7 @@ class Platform:
     host: Host
     open_storage: Callable[[str], Storage]
     """``""`` opens a store in memory, a path a durable one; raises ``StorageFailed`` for what is not a minray store."""
+    memory: Memory
     record: Record | None = field(default=None)
 
 

@@ -45,6 +45,7 @@ from minray.platform.base import (
     PlatformError,
     RemoteFailure,
 )
+from minray.platform.destinations import write
 from minray.platform.grpc_server import GrpcListener
 from minray.platform.grpc_wire import (
     CHANNEL_OPTIONS,
@@ -100,6 +101,8 @@ class GrpcChannel:
         self._metadata = ((TICKET, ticket),)
         self._calls: dict[int, OnReply] = {}
         """Open calls by id; each ends with exactly one reply or with the channel."""
+        self._into: dict[int, Sequence[memoryview]] = {}
+        """The memory that open calls have given for the buffers of their replies."""
         self._last_call_id = 0
         self._last_sequence = 0
         """The number of the last message without buffers."""
@@ -116,13 +119,22 @@ class GrpcChannel:
         """Everything that this channel does; kept here because the loop would forget it."""
         self._spawn(self._watch(), "watch")
 
-    def call(self, method: str, payload: bytes, buffers: Sequence[Buffer], on_reply: OnReply) -> None:
+    def call(
+        self,
+        method: str,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        on_reply: OnReply,
+        into: Sequence[memoryview] = (),
+    ) -> None:
         if self.closed:
             self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} is closed"), b"", ())
             return
         check_size(method, payload, buffers)
         self._last_call_id += 1
         self._calls[self._last_call_id] = on_reply
+        if into:
+            self._into[self._last_call_id] = into
         self._send(method, self._last_call_id, payload, buffers)
 
     def notify(self, method: str, payload: bytes) -> None:
@@ -194,10 +206,14 @@ class GrpcChannel:
         assembly = Assembly(sizes)
         async for piece in self._download_buffers(encode(call_id), metadata=self._metadata):
             assembly.add(piece)
-        self._deliver(call_id, failure, payload, assembly.finish())
+        buffers = assembly.finish()
+        if call_id in self._into and not failure:  # and the channel was not closed meanwhile
+            buffers = write(self._into[call_id], buffers)
+        self._deliver(call_id, failure, payload, buffers)
 
     def _deliver(self, call_id: int, failure: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
         on_reply = self._calls.pop(call_id, None)
+        self._into.pop(call_id, None)
         if on_reply is None:
             return  # the channel was closed meanwhile
         try:
@@ -234,6 +250,7 @@ class GrpcChannel:
 
     def _end(self, reason: str) -> None:
         self.closed = True
+        self._into.clear()
         calls, self._calls = self._calls, {}
         for on_reply in calls.values():
             self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} ended: {reason}"), b"", ())

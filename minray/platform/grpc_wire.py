@@ -21,6 +21,7 @@ import grpc.aio
 import msgspec
 
 from minray.platform.base import CHUNK_BYTES, MAX_RECORD_BYTES, Buffer, Counters, RecordTooLarge
+from minray.platform.destinations import DoesNotFit
 
 MAX_CALLS_IN_FLIGHT = 2000
 MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 64 * 1024
@@ -77,7 +78,7 @@ class Violation(Exception):
     """The peer broke a rule of this file; its channel ends."""
 
 
-MALFORMED = (Violation, msgspec.DecodeError, UnicodeDecodeError)
+MALFORMED = (Violation, DoesNotFit, msgspec.DecodeError, UnicodeDecodeError)
 
 
 class InOrder:

@@ -3,7 +3,7 @@
 Ray: has no counterpart
 
 What differs between processes (who they are, their children, the threads of their users) is passed in; the rest is the
-same for all of one cluster: the transport with its token, storage, and the host.
+same for all of one cluster: the transport with its token, storage, memory, and the host.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from minray.common.config import SystemConfig
 from minray.platform.base import Network, Platform, Processes
 from minray.platform.host import RealHost
 from minray.platform.main_thread import MainThreadUserCode
+from minray.platform.memory import RealMemory
 from minray.platform.sockets import StreamNetwork
 from minray.platform.storage import open_storage
 from minray.platform.user_code import DriverUserCode, IoThread
@@ -38,7 +39,7 @@ def make_platform(
     else:
         network = StreamNetwork(token, host)
         user_code.outbox = network.outbox
-    return Platform(name, identity, network, processes, user_code, host, open_storage)
+    return Platform(name, identity, network, processes, user_code, host, open_storage, RealMemory())
 
 
 def io_thread(system_config: SystemConfig) -> IoThread:

@@ -15,7 +15,9 @@ Rules
   * Buffers follow the message that announces them, in chunks, one write at a time, only while the transport's own
     buffer is low, and turn by turn: a small message overtakes what is left of a gigabyte. A message is delivered when
     its buffers are complete, so **the order of messages holds among those without buffers**.
-  * A buffer's memory is taken in one piece when its first chunk begins, and not before.
+  * A buffer's memory is taken in one piece when its first chunk begins, and not before, unless the caller of ``call`` has
+    given it. What is missing of a chunk is received straight into its place if that saves a copy worth the call.
+  * When a connection has ended, nothing is written into anybody's memory: what still comes is dropped.
   * A peer that breaks a rule is logged in one line and cut off. Nothing of it is unpickled here, ever.
   * Exceptions of callbacks are our bugs: they are logged, and the connection goes on.
 
@@ -45,6 +47,7 @@ from minray.platform.base import (
     RecordTooLarge,
     RemoteFailure,
 )
+from minray.platform.destinations import DoesNotFit, cut
 
 logger = logging.getLogger("minray.platform.sockets")
 
@@ -78,7 +81,10 @@ _decode_batch: Callable[[memoryview], list[_Message]] = msgspec.msgpack.Decoder(
 
 
 RECEIVE_BYTES = 256 * 1024
-"""How much is read at once."""
+"""How much is read at once, if it is not received straight into its place."""
+STRAIGHT_BYTES = 64 * 1024
+"""So much of a chunk must be missing to be received straight into its place."""
+_NOWHERE = memoryview(b"")
 
 
 class Outbox:
@@ -120,8 +126,8 @@ class _Arrival:
 
     def __init__(self, message: _Message) -> None:
         self.call_id, self.word, self.payload, self.sizes = message
-        self.buffers: dict[int, bytearray] = {}
-        """By index; as long as they will be."""
+        self.buffers: dict[int, memoryview] = {}
+        """By index, those whose place is known; as long as they will be."""
         self.filled: dict[int, int] = {}
         """How much of each has arrived, or will have with the chunk that is being read."""
         self.left = sum(self.sizes)
@@ -164,12 +170,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._arriving: dict[int, _Arrival] = {}
         self._chunk_of: _Arrival | None = None
         """The message whose chunk is being read; None between chunks."""
-        self._chunk_buffer = bytearray()
-        """The buffer that this chunk belongs to ..."""
-        self._chunk_end = 0
-        """... and where in it the chunk ends."""
         self._chunk_left = 0
         """Bytes of this chunk that have not arrived."""
+        self._chunk_rest = _NOWHERE
+        """Where these belong; nowhere once the connection has ended."""
         transport.set_write_buffer_limits(high=WRITE_BYTES // 4)
 
     # Sending
@@ -249,13 +253,19 @@ class _Connection(asyncio.BufferedProtocol):
     # Receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._outbox.receive_buffer
+        return self._chunk_rest if self._receives_straight() else self._outbox.receive_buffer
+
+    def _receives_straight(self) -> bool:
+        return len(self._chunk_rest) >= STRAIGHT_BYTES
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard = self._flush_is_due = True
         try:
-            self._receive(self._outbox.receive_buffer[:nbytes])
-        except (_Violation, msgspec.DecodeError, UnicodeDecodeError) as error:
+            if self._receives_straight():
+                self._pass_on(nbytes)
+            else:
+                self._receive(self._outbox.receive_buffer[:nbytes])
+        except (_Violation, DoesNotFit, msgspec.DecodeError, UnicodeDecodeError) as error:
             self._refuse(str(error))
         self.flush()
 
@@ -308,8 +318,12 @@ class _Connection(asyncio.BufferedProtocol):
             raise _Violation(f"buffers of {arrival.left} bytes; at most {self._outbox.max_transfer_bytes} are accepted")
         if arrival.call_id in self._arriving:
             raise _Violation(f"message {arrival.call_id} was announced twice")
+        self._place(arrival)
         self._arriving[arrival.call_id] = arrival
         self._maybe_deliver(arrival)
+
+    def _place(self, arrival: _Arrival) -> None:
+        """Say where its buffers belong, if that is known."""
 
     def _begin_chunk(self, length: int, mark: int, call_id: int, index: int) -> None:
         arrival = self._arriving.get(call_id)
@@ -319,31 +333,39 @@ class _Connection(asyncio.BufferedProtocol):
         filled = arrival.filled.get(index, 0)
         if not 0 < size <= min(CHUNK_BYTES, arrival.sizes[index] - filled):
             raise _Violation(f"a chunk of {size} bytes, which is more than the chunk or its buffer may have")
-        if not filled:
+        arrival.filled[index] = filled + size
+        self._chunk_of, self._chunk_left = arrival, size
+        if self.closed:
+            return
+        if index not in arrival.buffers:
             try:
-                arrival.buffers[index] = bytearray(arrival.sizes[index])
+                arrival.buffers[index] = memoryview(bytearray(arrival.sizes[index]))
             except MemoryError:
                 raise _Violation(f"a buffer of {arrival.sizes[index]} bytes, for which there is no memory") from None
-        arrival.filled[index] = self._chunk_end = filled + size
-        self._chunk_of, self._chunk_buffer, self._chunk_left = arrival, arrival.buffers[index], size
+        self._chunk_rest = arrival.buffers[index][filled : filled + size]
 
     def _receive_chunk(self, data: memoryview) -> int:
         """Take what belongs to the current chunk; returns how many bytes that was."""
-        assert self._chunk_of is not None
         piece = data[: self._chunk_left]
-        start = self._chunk_end - self._chunk_left
-        self._chunk_buffer[start : start + len(piece)] = piece
-        self._chunk_left -= len(piece)
-        self._chunk_of.left -= len(piece)
-        if not self._chunk_left:
-            arrival, self._chunk_of = self._chunk_of, None
-            self._maybe_deliver(arrival)
+        if self._chunk_rest:
+            self._chunk_rest[: len(piece)] = piece
+        self._pass_on(len(piece))
         return len(piece)
+
+    def _pass_on(self, size: int) -> None:
+        """So much of the current chunk has arrived and is where it belongs."""
+        assert self._chunk_of is not None
+        self._chunk_rest = self._chunk_rest[size:]
+        self._chunk_left -= size
+        self._chunk_of.left -= size
+        if not self._chunk_left:
+            arrival, self._chunk_of, self._chunk_rest = self._chunk_of, None, _NOWHERE
+            self._maybe_deliver(arrival)
 
     def _maybe_deliver(self, arrival: _Arrival) -> None:
         if not arrival.left:
             del self._arriving[arrival.call_id]
-            buffers = [memoryview(arrival.buffers.get(i, b"")).toreadonly() for i in range(len(arrival.sizes))]
+            buffers = [arrival.buffers.get(i, _NOWHERE).toreadonly() for i in range(len(arrival.sizes))]
             self._deliver(arrival.call_id, arrival.word, arrival.payload, buffers)
 
     def _deliver(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
@@ -360,6 +382,9 @@ class _Connection(asyncio.BufferedProtocol):
     def _end(self, reason: str) -> None:
         """Everything that happens once when the connection can no longer be used."""
         self.closed = True
+        self._chunk_rest = _NOWHERE
+        for arrival in self._arriving.values():
+            arrival.buffers.clear()
 
     def _close(self) -> None:
         """Write what is left, then end; both take as long as the peer keeps reading."""
@@ -387,6 +412,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._cut_off is not None:
             self._cut_off.cancel()
+        self._sending.clear()
         if not self.closed:
             if self._partial or self._chunk_left:
                 logger.warning("%s ended in the middle of a frame", self._name)
@@ -402,9 +428,18 @@ class StreamChannel(_Connection):
         """Set once ``connect`` returns this channel; dropped by our own ``close``."""
         self._calls: dict[int, OnReply] = {}
         """Open calls by id; each ends with exactly one reply or with the channel."""
+        self._into: dict[int, Sequence[memoryview]] = {}
+        """The memory that open calls have given for the buffers of their replies."""
         self._last_call_id = 0
 
-    def call(self, method: str, payload: bytes, buffers: Sequence[Buffer], on_reply: OnReply) -> None:
+    def call(
+        self,
+        method: str,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        on_reply: OnReply,
+        into: Sequence[memoryview] = (),
+    ) -> None:
         if self.closed:
             self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} is closed"), b"", ())
             return
@@ -412,6 +447,8 @@ class StreamChannel(_Connection):
         self._send(call_id, method, payload, buffers)
         self._last_call_id = call_id
         self._calls[call_id] = on_reply
+        if into:
+            self._into[call_id] = into
         self._counters.requests += 1
 
     def notify(self, method: str, payload: bytes) -> None:
@@ -423,12 +460,18 @@ class StreamChannel(_Connection):
         self.on_close = None
         self._close()
 
+    def _place(self, arrival: _Arrival) -> None:
+        into = self._into.get(arrival.call_id)
+        if into is not None and not arrival.word:
+            arrival.buffers.update(enumerate(cut(into, arrival.sizes)))
+
     def _deliver(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
         if self.closed:
             return
-        on_reply = self._calls.pop(call_id, None)
-        if on_reply is None:
+        if call_id not in self._calls or call_id in self._arriving:
             raise _Violation(f"a reply to call {call_id}, which is not open")
+        on_reply = self._calls.pop(call_id)
+        self._into.pop(call_id, None)
         try:
             if word:
                 on_reply(RemoteFailure(word, payload.decode(errors="replace")), b"", ())
@@ -439,6 +482,7 @@ class StreamChannel(_Connection):
 
     def _end(self, reason: str) -> None:
         super()._end(reason)
+        self._into.clear()
         calls, self._calls = self._calls, {}
         for on_reply in calls.values():
             self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} ended: {reason}"), b"", ())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from minray.common.task_spec import TaskTemplate
 from minray.protocol.base import Address, Done, Record, Request
+from minray.protocol.object_store import Place
 
 OK, FAILED, CANCELLED, NOT_STARTED, ENVIRONMENT_FAILED = range(5)
 """How a pushed task ended: FAILED means that user code raised."""
@@ -38,6 +39,8 @@ class Value(Record, frozen=True):
     """How many of the message's out-of-band buffers belong to this value, in order."""
     nested: list[RefInfo] = []
     """The references inside, in the order in which the pickle stream names them by number."""
+    place: Place | None = None
+    """Of a large value: it is in the object store, and ``data`` is empty."""
 
 
 class Argument(Record, frozen=True):
@@ -172,6 +175,39 @@ class CheckTickets(Request[CheckTicketsReply], frozen=True):
 
     lender_id: bytes
     loans: list[Loan]
+
+
+KNOWN, UNKNOWN, LOST = range(3)
+
+
+class ObjectLocations(Record, frozen=True):
+    status: int
+    """UNKNOWN: the owner has freed it. LOST: there is no copy any more, or there never was."""
+    attempt: int = 0
+    size: int = 0
+    raylets: list[Address] = []
+    """KNOWN: which nodes have it, the first copy's first."""
+
+
+class GetObjectLocations(Request[ObjectLocations], frozen=True):
+    """From a raylet to the owner: where is this object, which somebody here wants to read?"""
+
+    object_id: bytes
+
+
+class LocationChange(Record, frozen=True):
+    """A node has got, or has evicted, a copy."""
+
+    object_id: bytes
+    attempt: int
+    is_here: bool
+
+
+class UpdateObjectLocations(Request[Done], frozen=True):
+    """From a raylet to the owner. An owner who does not need such a copy answers by freeing it."""
+
+    raylet: Address
+    changes: list[LocationChange]
 
 
 class Explanation(Record, frozen=True):

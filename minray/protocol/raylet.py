@@ -18,6 +18,8 @@ GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED = ran
 
 class RegisterWorkerReply(Record, frozen=True):
     node_name: str
+    address: Address
+    """The raylet's own."""
     refused: str = ""
 
 

@@ -100,7 +100,9 @@ class NodeManager:
 
     def handle_RegisterWorker(self, request: RegisterWorker, call: Call) -> RegisterWorkerReply:
         accepted = self._broker.on_registered(request.address, request.pid)
-        return RegisterWorkerReply(self._config.node_name, "" if accepted else "this node does not wait for this worker")
+        return RegisterWorkerReply(
+            self._config.node_name, self._address(), "" if accepted else "this node does not wait for this worker"
+        )
 
     def handle_NotifyWorkerBlocked(self, request: NotifyWorkerBlocked, call: Call) -> Done:
         self._broker.on_blocked(request.worker_id, request.sequence, request.blocked)

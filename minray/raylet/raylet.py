@@ -13,7 +13,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from minray.common.config import RayletConfig, worker_endpoint
+from minray.common.config import RayletConfig, store_endpoint, worker_endpoint
+from minray.common.resources import OBJECT_STORE_MEMORY, UNIT
+from minray.object_manager.object_manager import ObjectManager
+from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Listener, Platform, PlatformError
 from minray.protocol.base import Address, Done, decode
 from minray.protocol.gcs import (
@@ -36,6 +39,7 @@ from minray.raylet.log_monitor import LogMonitor, OpenLog
 from minray.raylet.node_manager import NodeManager
 from minray.raylet.resource_reporter import ResourceReporter
 from minray.rpc.connection import Peers, PeerUnreachable
+from minray.rpc.patient_caller import PatientCaller
 from minray.rpc.pubsub import Subscription
 from minray.rpc.service import Dispatcher
 
@@ -89,7 +93,23 @@ class Raylet:
         node_manager = NodeManager(
             platform, config, lambda: self.address, self._broker, self._log_monitor, self._on_shutdown
         )
-        self._dispatcher = Dispatcher(node_manager)
+        self._patient = PatientCaller(self._peers, self._gcs)
+        self.objects = ObjectManager(
+            self._peers,
+            self._patient,
+            lambda: self.store,
+            lambda: self.address,
+            system.object_manager_default_chunk_size,
+        )
+        self.store = ObjectStore(
+            platform,
+            config.resources.get(OBJECT_STORE_MEMORY, 0) // UNIT,
+            system.oom_grace_period_s,
+            lambda: self.address,
+            self.objects.fetch,
+            self.objects.on_evicted,
+        )
+        self._dispatcher = Dispatcher(node_manager, self.store, self.objects)
         self._reporter = ResourceReporter(
             self._gcs,
             self._read_resources,
@@ -115,7 +135,11 @@ class Raylet:
     # --- Beginning and end ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Return when the node has joined, or ends because it may not. Raises PlatformError if it cannot listen."""
+        """Return when the node has joined, or ends because it may not.
+
+        Raises PlatformError if it cannot listen, or there is no memory for its objects.
+        """
+        await self.store.start(store_endpoint(self._config.socket_dir, self._config.node_id))
         await self._listen()
         self._broker.advance()
         node = NodeInfo(
@@ -202,7 +226,10 @@ class Raylet:
             loop.create_task(self._say_farewell(), name="unregister_node"),
         )
         self._dispatcher.close()
+        self.objects.close()
+        self._patient.close()
         self._log_monitor.close()
+        await self.store.close()
         for listener in self._listeners:
             await listener.close()
         self._peers.close()
@@ -229,6 +256,8 @@ class Raylet:
         )
 
     def _report_worker_death(self, death: WorkerDeath) -> None:
+        self.store.on_death(death.worker_id)
+
         def on_answer(reply: Done | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
             if error is not None:
                 logger.warning("the death of a worker (%s) could not be reported: %s", death.cause, error)
@@ -268,6 +297,7 @@ class Raylet:
             if not node.alive:
                 self._peers.on_death_of(node.address.worker_id, node.death_cause)
                 self._broker.on_node_death(key, node.death_cause)
+                self.store.on_death(key)
         self._broker.advance()
 
     def _on_resources(self, key: bytes, value: bytes | None) -> None:
@@ -279,6 +309,8 @@ class Raylet:
     def _on_worker_death(self, key: bytes, value: bytes | None) -> None:
         death = decode(WorkerDeath, value) if value is not None else None
         self._broker.on_owner_death(key, death is not None, death.cause if death is not None else "")
+        if death is not None:
+            self.store.on_death(key)
         if death is not None and death.node_id == self._config.node_id and self._remove_socket is not None:
             self._remove_socket(worker_endpoint(self._config.socket_dir, key))
 
@@ -290,3 +322,4 @@ class Raylet:
         self._log_monitor.on_job(key, job.driver, is_running)
         if not is_running:
             self._broker.on_job_finished(key)
+            self.store.on_death(job.driver.worker_id)

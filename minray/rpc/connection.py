@@ -9,7 +9,9 @@ and for ever, since an incarnation never comes back; one that does not know our 
 does not answer is tried for ``rpc_reconnect_timeout_s`` first. The gcs is the exception: with durable tables it is started
 again, so "refused" only means "not yet" there.
 
-``send`` is the primitive (a callback per call, no task, no future); ``call`` is the same for coroutines.
+``send`` is the primitive (a callback per call, no task, no future); ``call`` is the same for coroutines. A call that has
+given memory for its reply (``into``) may be sent again with the same: a channel that has broken writes nothing any more,
+so whatever is there when the answer comes is of that answer.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ class _Call(msgspec.Struct, eq=False, gc=False):
     method: str
     payload: bytes
     buffers: Sequence[Buffer]
+    into: Sequence[memoryview]
     decode: Any
     on_answer: OnAnswer[Any]
 
@@ -143,14 +146,20 @@ class Peer:
     def endpoint(self) -> str:
         return self._endpoint
 
-    def send(self, request: Request[R], on_answer: OnAnswer[R], buffers: Sequence[Buffer] = ()) -> None:
-        """Ask; ``on_answer(reply, error, buffers)`` is called once, later.
+    def send(
+        self,
+        request: Request[R],
+        on_answer: OnAnswer[R],
+        buffers: Sequence[Buffer] = (),
+        into: Sequence[memoryview] = (),
+    ) -> None:
+        """Ask; ``on_answer(reply, error, buffers)`` is called once, later. ``into``: see ``Channel.call``.
 
         Errors: PeerUnreachable, RemoteFailure, RecordTooLarge.
         """
         method, decode = _method_of(type(request))
         self._call_count += 1
-        call = _Call(self, self._call_count, method, encode(request), buffers, decode, on_answer)
+        call = _Call(self, self._call_count, method, encode(request), buffers, into, decode, on_answer)
         channel = self._channel
         if channel is not None and not channel.closed:
             self._send_on(channel, call)
@@ -162,12 +171,15 @@ class Peer:
         reply, _ = await self.call_with_buffers(request)
         return reply
 
-    async def call_with_buffers(self, request: Request[R]) -> tuple[R, Sequence[Buffer]]:
-        return await answer_of(lambda on_answer: self.send(request, on_answer))
+    async def call_with_buffers(
+        self, request: Request[R], into: Sequence[memoryview] = ()
+    ) -> tuple[R, Sequence[Buffer]]:
+        """Like ``call``. Who is cancelled here has not got ``into`` back: the reply may still come; ``send`` tells when."""
+        return await answer_of(lambda on_answer: self.send(request, on_answer, into=into))
 
     def _send_on(self, channel: Channel, call: _Call) -> None:
         try:
-            channel.call(call.method, call.payload, call.buffers, call)
+            channel.call(call.method, call.payload, call.buffers, call, call.into)
         except RecordTooLarge as error:
             asyncio.get_running_loop().call_soon(call.on_answer, None, error, ())
 

@@ -1,4 +1,4 @@
-"""The receiving side: an object with ``handle_<Record>`` methods answers requests.
+"""The receiving side: objects with ``handle_<Record>`` methods answer requests.
 
 Ray: src/ray/rpc/grpc_server.h, server_call.h
 
@@ -53,14 +53,15 @@ class Call:
 class Dispatcher:
     """Calls the handler of each incoming message; give it to ``network.listen``."""
 
-    def __init__(self, service: Any) -> None:
+    def __init__(self, *services: Any) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, tuple[Callable[[bytes], Any], Callable[[Any, Call], Any], bool]] = {}
         """By name of the message: how to decode it, who handles it, whether that is a coroutine."""
-        for request_class in _understood_by(cast(Hashable, type(service))):
-            method = getattr(service, f"handle_{request_class.__name__}")
-            is_async = inspect.iscoroutinefunction(method)
-            self._handlers[request_class.__name__] = decoder(request_class).decode, method, is_async
+        for service in services:
+            for request_class in _understood_by(cast(Hashable, type(service))):
+                method = getattr(service, f"handle_{request_class.__name__}")
+                is_async = inspect.iscoroutinefunction(method)
+                self._handlers[request_class.__name__] = decoder(request_class).decode, method, is_async
 
     def __call__(self, incoming: Incoming) -> None:
         entry = self._handlers.get(incoming.method)

@@ -23,6 +23,7 @@ from minray.platform.base import (
     RecordTooLarge,
     RemoteFailure,
 )
+from minray.platform.destinations import DoesNotFit, write
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess, to_ticks
 from minray.simulation.trace import RECEIVE
 
@@ -203,15 +204,26 @@ class ChannelEnd:
         self._on_close = on_close
         self._on_incoming = on_incoming
         self._calls: dict[int, OnReply] = {}
+        self._into: dict[int, Sequence[memoryview]] = {}
+        """The memory that open calls have given for the buffers of their replies."""
         self._last_number = 0
 
-    def call(self, method: str, payload: bytes, buffers: Sequence[Buffer], on_reply: OnReply) -> None:
+    def call(
+        self,
+        method: str,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        on_reply: OnReply,
+        into: Sequence[memoryview] = (),
+    ) -> None:
         if self.closed:
             self.network.process.call_soon(on_reply, ChannelBroken("the channel is closed"), b"", ())
             return
         check_size(payload, buffers)
         self._last_number += 1
         self._calls[self._last_number] = on_reply
+        if into:
+            self._into[self._last_number] = into
         self.network.counters.requests += 1
         self.send(Message(CALL, self._last_number, method, payload, copies(buffers)))
 
@@ -248,8 +260,19 @@ class ChannelEnd:
         trace.senders[event] = message.event
         if kind in (CALL, NOTIFY):
             self._on_incoming(SimIncoming(self, message))
-        elif on_reply := self._calls.pop(message.number, None):
-            on_reply(message.failure, message.payload, message.buffers)
+        elif message.number in self._calls:
+            self._receive_reply(message)
+
+    def _receive_reply(self, message: Message) -> None:
+        buffers: Sequence[Buffer] = message.buffers
+        if message.buffers and message.number in self._into:
+            try:
+                buffers = write(self._into[message.number], message.buffers)
+            except DoesNotFit:
+                self.end()
+                return
+        self._into.pop(message.number, None)
+        self._calls.pop(message.number)(message.failure, message.payload, buffers)
 
     def end(self) -> None:
         """The channel has ended, and not because we closed it."""
@@ -263,8 +286,10 @@ class ChannelEnd:
 
     def forget_calls(self) -> None:
         self._calls.clear()
+        self._into.clear()
 
     def _break_calls(self) -> None:
+        self._into.clear()
         calls, self._calls = self._calls, {}
         for on_reply in calls.values():
             error = ChannelBroken("the channel closed before the reply came")

@@ -55,6 +55,8 @@ LIMIT_S = 600.0
 """Virtual seconds that a program may take."""
 SETTLE_S = 30.0
 FLUSH_TIMEOUT_S = 2.0
+OBJECT_STORE_BYTES = 64 << 20
+"""Of each node, unless its options say otherwise."""
 
 T = TypeVar("T")
 
@@ -186,7 +188,8 @@ class SimCluster:
         """Start a raylet on a machine of its own (the head's is shared with gcs and drivers)."""
         node = self.world.nodes.get(name) or self.world.add_node(SimNode(name))
         ip = f"10.0.0.{len(self._node_ids) + 1}"
-        node_options = NodeOptions(head=name == HEAD, node_ip=ip, node_name=name, **options)
+        store = options.pop("object_store_memory", OBJECT_STORE_BYTES)
+        node_options = NodeOptions(head=name == HEAD, node_ip=ip, node_name=name, object_store_memory=store, **options)
         incarnation = ("node id", name, len(self._node_ids))
         host = SimHost(node, self.world.loop.world, self.oracle, 0)
         config = RayletConfig(

@@ -24,6 +24,7 @@ from minray.platform.base import ExitStatus, OnOutput, Platform, StorageFailed
 from minray.simulation.faults import ORPHAN_DELAYS_S, Oracle, StepFaults
 from minray.simulation.interpreter import wall_time
 from minray.simulation.loop import Failure, ProcessGone, SimLoop, SimProcess
+from minray.simulation.memory import SimArena, SimMemory
 from minray.simulation.network import SimNetwork, SimWire
 from minray.simulation.trace import FAULT, LIFE, OUTPUT, Trace
 from minray.simulation.user_code import SimUserCode, this_thread
@@ -239,6 +240,8 @@ class SimWorld:
         self._mains: list[asyncio.Task[None]] = []
         """The first task of every process, which nobody else may hold."""
         self._networks: list[SimNetwork] = []
+        self._arenas: dict[str, SimArena] = {}
+        """What is handed out, by endpoint; ``SimMemory`` writes."""
 
     def add_node(self, node: SimNode) -> SimNode:
         assert node.name not in self.nodes, node.name
@@ -310,6 +313,7 @@ class SimWorld:
             user_code=SimUserCode(process, preempt),
             host=host,
             open_storage=lambda path: SimStorage(node, path, process, oracle),
+            memory=SimMemory(self._arenas, process, node.memory_bytes),
             record=self.trace.recorder(process.name),
         )
 

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from minray.core_worker.borrowing import Borrowing
-from minray.core_worker.patient_caller import PatientCaller
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import DONE
 from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsReply, Loan, RefInfo, RemoveBorrower
+from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, address, object_id
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import run, turns

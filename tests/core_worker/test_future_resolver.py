@@ -8,11 +8,11 @@ import pytest
 
 from minray.core_worker.future_resolver import ANY_SIZE, FutureResolver
 from minray.core_worker.memory_store import MemoryStore, StoredObject
-from minray.core_worker.patient_caller import PatientCaller
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import Address
 from minray.protocol.core_worker import FREED, LARGE, PENDING, READY, GetObject, ObjectReply, Value
+from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, address, object_id
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run

@@ -9,7 +9,6 @@ import pytest
 
 from minray.core_worker.lease_client import REJECTED_DELAY_S, LeaseClient
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
-from minray.core_worker.patient_caller import ASK_AGAIN_S, PatientCaller
 from minray.core_worker.task_manager import PendingTask, PreparedTemplate, TaskManager
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import DONE
@@ -29,6 +28,7 @@ from minray.protocol.raylet import (
     RequestWorkerLease,
     ReturnWorkerLease,
 )
+from minray.rpc.patient_caller import ASK_AGAIN_S, PatientCaller
 from tests.core_worker.parts import OWN, address, config, lease_ids, pending, prepare
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run, turns

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
@@ -137,7 +138,8 @@ class Worker:
         platform: Any = SimpleNamespace(user_code=self, processes=processes)
         myself: Any = self
         lending: Any = self.lending
-        self.executor = TaskExecutor(platform, myself, self.make_refs, "00", "127.0.0.1")
+        limit = MAX_DIRECT_CALL_OBJECT_SIZE
+        self.executor = TaskExecutor(platform, myself, self.make_refs, myself, limit, "00", "127.0.0.1")
         self.receiver = TaskReceiver(
             platform, WORKER, self.executor, myself, self.references, self.store, lending, myself, "127.0.0.1"
         )

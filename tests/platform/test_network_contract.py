@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
@@ -13,12 +15,25 @@ from minray.platform.base import (
     ChannelBroken,
     ConnectFailed,
     ConnectRefused,
+    Incoming,
     PlatformError,
     RecordTooLarge,
     RemoteFailure,
     WrongIncarnation,
 )
-from tests.platform.transports import CLIENT, OTHER, SERVER, Conversation, Transport, ask, converse, echo, listening, until
+from tests.platform.transports import (
+    CLIENT,
+    OTHER,
+    SERVER,
+    TRANSPORTS,
+    Conversation,
+    Transport,
+    ask,
+    converse,
+    echo,
+    listening,
+    until,
+)
 
 MEBIBYTE = 1024 * 1024
 
@@ -200,6 +215,143 @@ def test_a_small_reply_overtakes_a_large_one(transport: Transport) -> None:
         await large
 
     converse(transport, story, answer=lambda incoming: None)
+
+
+# Replies into given memory
+
+
+def patterned(size: int, seed: int = 1) -> bytes:
+    """Bytes that are not zero, and tell their places apart."""
+    return (bytes(range(seed, 251)) * (size // (251 - seed) + 1))[:size]
+
+
+def answer_with(*buffers: bytes) -> Callable[[Incoming], None]:
+    return lambda incoming: incoming.reply(b"reply", buffers)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ([1], [1]),
+        ([100], [7]),
+        ([10], [0]),
+        ([0, 3, 5], [0, 3]),
+        ([5 * MEBIBYTE + 1], [5 * MEBIBYTE + 1]),
+        ([3 * MEBIBYTE, 10, 200_000], [2 * MEBIBYTE + 5, 10, 100_000]),
+    ],
+)
+def test_a_reply_is_received_into_given_memory(transport: Transport, given: list[int], sent: list[int]) -> None:
+    buffers = [patterned(size) for size in sent]
+
+    async def story(talk: Conversation) -> None:
+        memory = [bytearray(size) for size in given]
+        payload, received = await talk.ask("Get", into=[memoryview(each) for each in memory])
+        assert (payload, [bytes(view) for view in received]) == (b"reply", buffers)
+        assert all(view.readonly for view in received)
+        for each, size, buffer in zip(memory, given, [*buffers, b"", b""], strict=False):
+            assert each == buffer + bytes(size - len(buffer))
+            each[:] = bytes(size)
+        assert all(view == bytes(len(view)) for view in received)  # it is that memory, and no copy of it
+
+    converse(transport, story, answer=answer_with(*buffers))
+
+
+@pytest.mark.parametrize("sent", [[11], [3 * MEBIBYTE], [10, 0], [0, 0]])
+def test_a_reply_that_does_not_fit_breaks_the_channel(transport: Transport, sent: list[int]) -> None:
+    async def story(talk: Conversation) -> None:
+        memory = bytearray(30)
+        with pytest.raises(ChannelBroken):
+            await talk.ask("Get", into=[memoryview(memory)[10:20]])
+        await until(lambda: talk.closed)
+        assert memory == bytes(30) and talk.closed == ["channel"]
+
+    converse(transport, story, answer=answer_with(*[patterned(size) for size in sent]))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda incoming: incoming.fail(RemoteFailure("internal", "no")), lambda incoming: incoming.reply(b"nothing")],
+    ids=["refused", "without buffers"],
+)
+def test_a_reply_without_buffers_leaves_given_memory_alone(
+    transport: Transport, answer: Callable[[Incoming], None]
+) -> None:
+    async def story(talk: Conversation) -> None:
+        memory = bytearray(100)
+        (outcome,) = await asyncio.gather(talk.ask("Get", into=[memoryview(memory)]), return_exceptions=True)
+        assert outcome == (b"nothing", ()) or isinstance(outcome, RemoteFailure)
+        assert memory == bytes(100)
+
+    converse(transport, story, answer=answer)
+
+
+def test_two_replies_are_received_into_two_memories_at_once(transport: Transport) -> None:
+    async def story(talk: Conversation) -> None:
+        memory = bytearray(16 * MEBIBYTE)
+        halves = [memoryview(memory)[: 8 * MEBIBYTE], memoryview(memory)[8 * MEBIBYTE :]]
+        futures = [talk.ask("Get", into=[half]) for half in halves]
+        for seed, incoming in enumerate(await talk.wait_heard(2), 1):
+            incoming.reply(b"%d" % seed, [patterned(8 * MEBIBYTE - seed, seed)])
+        for seed, (payload, (view,)) in enumerate(await asyncio.gather(*futures), 1):
+            assert payload == b"%d" % seed and view == patterned(8 * MEBIBYTE - seed, seed)
+        assert memory[8 * MEBIBYTE - 1] == memory[16 * MEBIBYTE - 2] == 0
+
+    converse(transport, story, answer=lambda incoming: None)
+
+
+def test_nothing_is_written_into_memory_after_its_call_has_ended(transport: Transport) -> None:
+    async def story(talk: Conversation) -> None:
+        memory, elsewhere = bytearray(40 * MEBIBYTE), bytearray(40 * MEBIBYTE)
+        other = await talk.connect()
+        large = talk.ask("Large", into=[memoryview(memory)])
+        elsewhere_filled = ask(other, "Large", into=[memoryview(elsewhere)])
+        await talk.ask("Small")
+        talk.channel.close()
+        with pytest.raises(ChannelBroken):
+            await large
+        memory[:] = bytes(len(memory))
+        await elsewhere_filled  # meanwhile what is left of the other reply comes
+        assert memory == bytes(len(memory))
+        other.close()
+
+    def answer(incoming: Incoming) -> None:
+        incoming.reply(b"", [patterned(40 * MEBIBYTE)] if incoming.method == "Large" else ())
+
+    converse(transport, story, answer=answer)
+
+
+def test_a_channel_keeps_nothing_of_given_memory(transport: Transport) -> None:
+    async def story(talk: Conversation) -> None:
+        memory = bytearray(2 * MEBIBYTE)
+        received: list[int] = []
+        talk.channel.call(
+            "Get", b"", (), lambda error, payload, buffers: received.append(len(buffers)), [memoryview(memory)]
+        )
+        await until(lambda: received)
+        await talk.ask("Ping")
+        memory.clear()  # which is refused while there is a view of it
+        assert received == [1]
+
+    converse(transport, story, answer=answer_with(patterned(2 * MEBIBYTE)))
+
+
+@pytest.mark.parametrize("transport", [name for name in TRANSPORTS if name.startswith("stream")], indirect=True)
+def test_no_memory_is_taken_for_what_is_received_into_given_memory(transport: Transport) -> None:
+    size = 32 * MEBIBYTE
+    sent = patterned(size)
+
+    async def story(talk: Conversation) -> None:
+        memory = bytearray(size)
+        peaks = []
+        for into in ([], [memoryview(memory)]):
+            tracemalloc.start()
+            await talk.ask("Get", into=into)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert peaks[0] > size > 2 * peaks[1]
+        assert memory == sent
+
+    converse(transport, story, answer=answer_with(sent))
 
 
 # Opening

@@ -400,7 +400,15 @@ async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         writer.write(server.receive(received))
 
 
-@pytest.mark.parametrize("answer", [batch([5, "", b"", []]), frame(b"\xc0"), chunk(1, 0, b"x")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        batch([5, "", b"", []]),
+        frame(b"\xc0"),
+        chunk(1, 0, b"x"),
+        batch([1, "", b"", [2]]) + chunk(1, 0, b"x") + batch([1, "", b"", []]),
+    ],
+)
 def test_a_client_cuts_off_a_server_that_breaks_the_rules(answer: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await welcome(reader, writer)

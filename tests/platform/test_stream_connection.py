@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
+from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minray.platform import stream_connection
-from minray.platform.base import Incoming
+from minray.platform.base import ChannelBroken, Incoming, OnReply, PlatformError
 from minray.platform.stream_connection import Outbox, ServerConnection, StreamChannel
+from tests.platform.transports import until
 
 
 class Wire:
@@ -28,6 +33,12 @@ class Wire:
 
     def is_closing(self) -> bool:
         return False
+
+    def abort(self) -> None:
+        return None
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def set_write_buffer_limits(self, high: int) -> None:
         return None
@@ -51,10 +62,14 @@ async def written(messages: list[Message]) -> bytes:
     return bytes(output.written)
 
 
-def feed(connection: ServerConnection, piece: bytes) -> None:
+def feed(connection: ServerConnection | StreamChannel, text: bytes) -> None:
     """As a transport does."""
-    connection.get_buffer(-1)[: len(piece)] = piece
-    connection.buffer_updated(len(piece))
+    while text:
+        space = connection.get_buffer(-1)
+        piece = text[: len(space)]
+        space[: len(piece)] = piece
+        connection.buffer_updated(len(piece))
+        text = text[len(piece) :]
 
 
 async def read(pieces: list[bytes]) -> list[Message]:
@@ -77,25 +92,150 @@ async def read(pieces: list[bytes]) -> list[Message]:
 messages = st.tuples(st.text(max_size=3), st.binary(max_size=30), st.lists(st.binary(max_size=40), max_size=3))
 
 
-@given(st.lists(messages, max_size=8), st.lists(st.integers(0, 600), max_size=12), st.integers(1, 20))
-def test_any_cut_of_the_stream_brings_the_same_messages(sent: list[Message], cuts: list[int], write_bytes: int) -> None:
+def cut(text: bytes, cuts: list[int]) -> list[bytes]:
+    ends = sorted(min(each, len(text)) for each in cuts)
+    return [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+@contextmanager
+def small(write_bytes: int, straight_bytes: int) -> Iterator[None]:
+    """So that buffers of a few bytes come in many chunks, some of which are received straight into their place."""
+    with patch.multiple(stream_connection, WRITE_BYTES=write_bytes, STRAIGHT_BYTES=straight_bytes):
+        yield
+
+
+cuts = st.lists(st.integers(0, 600), max_size=12)
+
+
+@given(st.lists(messages, max_size=8), cuts, st.integers(1, 20), st.integers(1, 20))
+def test_any_cut_of_the_stream_brings_the_same_messages(
+    sent: list[Message], cuts: list[int], write_bytes: int, straight_bytes: int
+) -> None:
     async def story() -> None:
         text = await written(sent)
-        ends = sorted(min(cut, len(text)) for cut in cuts)
-        pieces = [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
         whole = await read([text])
-        assert await read(pieces) == whole
+        assert await read(cut(text, cuts)) == whole
         assert await read([bytes([byte]) for byte in text]) == whole
         assert sorted(whole) == sorted(sent)
         without_buffers = [message for message in sent if not message[2]]
         assert [message for message in whole if not message[2]] == without_buffers
 
-    before = stream_connection.WRITE_BYTES
-    stream_connection.WRITE_BYTES = write_bytes  # small, so that buffers come in many chunks
-    try:
+    with small(write_bytes, straight_bytes):
         asyncio.run(story())
-    finally:
-        stream_connection.WRITE_BYTES = before
+
+
+async def replies(answers: list[list[bytes]]) -> bytes:
+    """The bytes that a listener writes when it answers the calls 1, 2, ... with these buffers."""
+    output = Wire()
+    connection = ServerConnection(
+        wire(output), b"peer", "connection", Outbox(2**30), lambda incoming: None, lambda connection: None
+    )
+    for call_id, buffers in enumerate(answers, 1):
+        connection.reply(call_id, "", b"reply", buffers)
+    while connection._flush_is_due:
+        connection.flush()
+    return bytes(output.written)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 3)), min_size=1, max_size=3), max_size=4),
+    cuts,
+    st.integers(1, 20),
+    st.integers(1, 20),
+)
+def test_any_cut_of_the_stream_fills_given_memory(
+    answers: list[list[tuple[bytes, int]]], cuts: list[int], write_bytes: int, straight_bytes: int
+) -> None:
+    async def story() -> None:
+        text = await replies([[buffer for buffer, _ in answer] for answer in answers])
+        channel = StreamChannel(wire(Wire()), b"peer", "channel", Outbox(2**30))
+        memories = [[bytearray(len(buffer) + spare) for buffer, spare in answer] for answer in answers]
+        heard: list[int] = []
+        for i, memory in enumerate(memories):
+            on_reply: OnReply = lambda error, *_, i=i: heard.append(i)  # type: ignore[misc]  # noqa: E731
+            channel.call("Get", b"", (), on_reply, [memoryview(each) for each in memory])
+        for piece in cut(text, cuts):
+            feed(channel, piece)
+        assert sorted(heard) == list(range(len(answers)))
+        for answer, memory in zip(answers, memories, strict=True):
+            assert memory == [buffer + bytes(spare) for buffer, spare in answer]
+            for each in memory:
+                each.clear()  # which is refused while the channel keeps a view of it
+
+    with small(write_bytes, straight_bytes):
+        asyncio.run(story())
+
+
+def ask_into(channel: StreamChannel, memory: bytearray) -> list[PlatformError | None]:
+    """One call that has given its memory; returns how it ends, once it does."""
+    outcomes: list[PlatformError | None] = []
+    channel.call("Get", b"", (), lambda error, *_: outcomes.append(error), [memoryview(memory)])
+    return outcomes
+
+
+def test_what_is_missing_of_a_chunk_is_received_straight_into_its_place() -> None:
+    async def story() -> None:
+        size = 2 * stream_connection.STRAIGHT_BYTES
+        text = await replies([[bytes(range(1, 129)) * (size // 128)]])
+        channel = StreamChannel(wire(Wire()), b"peer", "channel", Outbox())
+        memory = bytearray(size)
+        outcomes = ask_into(channel, memory)
+        begin = len(text) - size + 100
+        feed(channel, text[:begin])
+        space = channel.get_buffer(-1)
+        assert (space.obj, len(space)) == (memory, size - 100)
+        space[: size // 2] = text[begin : begin + size // 2]
+        channel.buffer_updated(size // 2)
+        assert channel.get_buffer(-1).obj is not memory  # too little for a call of its own
+        feed(channel, text[begin + size // 2 :])
+        assert outcomes == [None] and memory == text[-size:]
+
+    asyncio.run(story())
+
+
+def test_a_refusal_with_buffers_leaves_given_memory_alone() -> None:
+    async def story() -> None:
+        output = Wire()
+        channel = StreamChannel(wire(Wire()), b"peer", "channel", Outbox())
+        memory = bytearray(3)
+        outcomes = ask_into(channel, memory)
+        connection = ServerConnection(
+            wire(output), b"peer", "connection", Outbox(), lambda incoming: None, lambda connection: None
+        )
+        connection.reply(1, "internal", b"no", [b"why"])
+        connection.flush()
+        feed(channel, bytes(output.written))
+        assert [str(outcome) for outcome in outcomes] == ["internal: no"] and memory == bytes(3)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("straight_bytes", [1, 1000])
+@pytest.mark.parametrize("end", ["we close", "it breaks a rule"])
+def test_after_the_end_nothing_is_written_into_given_memory(end: str, straight_bytes: int) -> None:
+    async def story() -> None:
+        text = await replies([[b"x" * 200], [b"y" * 200]])
+        channel = StreamChannel(wire(Wire()), b"peer", "channel", Outbox())
+        memories = bytearray(200), bytearray(200)
+        outcomes = ask_into(channel, memories[0]), ask_into(channel, memories[1])
+        feed(channel, text[:200])
+        assert memories[0].count(b"x") > memories[1].count(b"y") == 0
+        if end == "we close":
+            channel.close()
+        else:
+            channel._refuse("any reason")
+        for memory in memories:
+            memory.clear()  # which is refused while there is a view through which something could be written
+        for byte in text[200:]:
+            feed(channel, bytes([byte]))
+            assert channel.get_buffer(-1).obj is channel._outbox.receive_buffer.obj
+        channel.connection_lost(None)
+        assert outcomes == ([], [])
+        await until(lambda: all(outcomes))
+        assert [[type(each) for each in outcome] for outcome in outcomes] == [[ChannelBroken], [ChannelBroken]]
+
+    with small(2**20, straight_bytes):
+        asyncio.run(story())
 
 
 def frames(text: bytes) -> list[bytes]:
@@ -133,5 +273,18 @@ def test_buffers_take_turns_and_wait_while_the_transport_is_full() -> None:
             channel.flush()
         chunk_of = [frame[1] for frame in frames(bytes(output.written)) if frame[0] == 0xC1]
         assert chunk_of == [1, 1, 2, 1, 2]
+
+    asyncio.run(story())
+
+
+def test_a_lost_connection_keeps_nothing_that_it_was_to_send() -> None:
+    async def story() -> None:
+        channel = StreamChannel(wire(Wire()), b"peer", "channel", Outbox())
+        memory = bytearray(100)
+        channel.call("Put", b"", [memory], lambda *_: None)
+        with pytest.raises(BufferError):
+            memory.clear()
+        channel.connection_lost(None)
+        memory.clear()
 
     asyncio.run(story())

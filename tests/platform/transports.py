@@ -148,8 +148,10 @@ class Conversation:
     closed: list[str]
     """A name for every ``on_close`` that was called."""
 
-    def ask(self, method: str, payload: bytes = b"", buffers: Sequence[Buffer] = ()) -> asyncio.Future[Any]:
-        return ask(self.channel, method, payload, buffers)
+    def ask(
+        self, method: str, payload: bytes = b"", buffers: Sequence[Buffer] = (), into: Sequence[memoryview] = ()
+    ) -> asyncio.Future[Any]:
+        return ask(self.channel, method, payload, buffers, into)
 
     async def wait_heard(self, count: int) -> list[Incoming]:
         await until(lambda: len(self.heard) >= count)
@@ -161,7 +163,13 @@ class Conversation:
         )
 
 
-def ask(channel: Channel, method: str, payload: bytes = b"", buffers: Sequence[Buffer] = ()) -> asyncio.Future[Any]:
+def ask(
+    channel: Channel,
+    method: str,
+    payload: bytes = b"",
+    buffers: Sequence[Buffer] = (),
+    into: Sequence[memoryview] = (),
+) -> asyncio.Future[Any]:
     """The reply as a future of ``(payload, buffers)``; a second ``on_reply`` raises InvalidStateError in its caller."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -171,7 +179,7 @@ def ask(channel: Channel, method: str, payload: bytes = b"", buffers: Sequence[B
         else:
             future.set_result((payload, buffers))
 
-    channel.call(method, payload, buffers, on_reply)
+    channel.call(method, payload, buffers, on_reply, into)
     return future
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.common.ids import LeaseIdFactory, lease_tag
-from minray.common.resources import resource_set
+from minray.common.resources import OBJECT_STORE_MEMORY, resource_set
 from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
 from minray.gcs.server import GcsServer
 from minray.platform.base import Platform, PlatformError, SpawnFailed
@@ -42,6 +42,7 @@ from minray.simulation.machine import Role, SimNode, SimWorld
 
 GCS = "sim:gcs"
 POLL_S = 0.005
+STORE_BYTES = 1 << 20
 
 
 class Worker:
@@ -309,7 +310,7 @@ class Scene:
             tcp_host="",
             tcp_port=0,
             session_dir="/session",
-            resources=resource_set(resources),
+            resources=resource_set({OBJECT_STORE_MEMORY: STORE_BYTES, **resources}),
             labels={},
             is_head=False,
             system_config=self.system,

@@ -38,12 +38,12 @@ def follow(scene: Scene) -> list[NodeResources]:
 @scenario(cpus=2)
 async def test_the_cluster_hears_what_is_free_and_what_waits(scene: Scene) -> None:
     reports = follow(scene)
-    await scene.until(lambda: reports and reports[-1].available == {"CPU": 20_000})
+    await scene.until(lambda: reports and reports[-1].available["CPU"] == 20_000)
     await scene.lease()
     impossible = scene.request({"GPU": 1})
     scene.ask(impossible)
     scene.ask(scene.request(2))
-    await scene.until(lambda: reports[-1].available == {"CPU": 10_000} and len(reports[-1].pending) == 2)
+    await scene.until(lambda: reports[-1].available["CPU"] == 10_000 and len(reports[-1].pending) == 2)
     assert reports[-1].pending == [({"CPU": 20_000}, 1), ({"GPU": 10_000}, 1)]
     await scene.raylet().call(CancelWorkerLease(impossible.lease_id))
     await scene.until(lambda: len(reports[-1].pending) == 1)

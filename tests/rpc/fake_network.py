@@ -26,6 +26,7 @@ from minray.platform.base import (
     RemoteFailure,
     WrongIncarnation,
 )
+from minray.platform.destinations import write
 from minray.simulation.loop import SimLoop
 
 MAX_BYTES = 10_000
@@ -83,13 +84,20 @@ class FakeChannel:
         self._network = network
         self._on_incoming = on_incoming
         self._on_close = on_close
-        self._open: dict[FakeIncoming, OnReply] = {}
+        self._open: dict[FakeIncoming, tuple[OnReply, Sequence[memoryview]]] = {}
         self._held: list[FakeIncoming] = []
 
-    def call(self, method: str, payload: bytes, buffers: Sequence[Buffer], on_reply: OnReply) -> None:
+    def call(
+        self,
+        method: str,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        on_reply: OnReply,
+        into: Sequence[memoryview] = (),
+    ) -> None:
         check_size(payload)
         incoming = FakeIncoming(method, payload, buffers, OWN, lambda *answer: self._answer(incoming, *answer))
-        self._open[incoming] = on_reply
+        self._open[incoming] = on_reply, into
         if self.closed:
             self._break_calls()
         elif self._network.held:
@@ -102,9 +110,9 @@ class FakeChannel:
             asyncio.get_running_loop().call_soon(self._hear, incoming, error, payload, buffers)
 
     def _hear(self, incoming: FakeIncoming, error: Any, payload: bytes, buffers: Sequence[Buffer]) -> None:
-        on_reply = self._open.pop(incoming, None)
+        on_reply, into = self._open.pop(incoming, (None, ()))
         if on_reply is not None:
-            on_reply(error, payload, buffers)
+            on_reply(error, payload, write(into, buffers) if into else buffers)
 
     def break_off(self, still_arrive: int, close_is_told_first: bool) -> None:
         """The channel ends; so many of the held requests arrive all the same."""
@@ -119,7 +127,7 @@ class FakeChannel:
 
     def _break_calls(self) -> None:
         calls, self._open = self._open, {}
-        for on_reply in calls.values():
+        for on_reply, _ in calls.values():
             asyncio.get_running_loop().call_soon(on_reply, ChannelBroken("broken"), b"", ())
 
     def notify(self, method: str, payload: bytes) -> None:

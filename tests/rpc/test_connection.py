@@ -83,6 +83,22 @@ def test_buffers_travel_with_the_call() -> None:
     run(story)
 
 
+def test_memory_that_a_call_has_given_serves_its_next_try_too() -> None:
+    async def story() -> None:
+        scene = Scene()
+        memory = bytearray(10)
+        heard: list[Any] = []
+        scene.network.held = True
+        scene.peer.send(Ask(1), lambda reply, error, buffers: heard.extend(buffers), [b"buffer"], [memoryview(memory)])
+        await turns()
+        scene.network.held = False
+        scene.network.break_channels(still_arrive=1)
+        await pass_time(1.0)
+        assert scene.received == [1, 1] and heard == [b"buffer"] and memory == b"buffer" + bytes(4)
+
+    run(story)
+
+
 def test_one_channel_serves_all_calls_and_opens_when_it_is_needed() -> None:
     async def story() -> None:
         scene = Scene()

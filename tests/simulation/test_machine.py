@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minray.platform.base import ConnectRefused, Incoming, Platform, StorageFailed
+from minray.platform.base import ConnectRefused, Incoming, MemoryFailed, Platform, StorageFailed
 from minray.simulation.faults import FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.loop import Deadlock
@@ -313,3 +313,23 @@ def test_the_answers_of_a_run_replay_it() -> None:
 def test_a_world_that_can_go_on_no_more_is_a_deadlock() -> None:
     with pytest.raises(Deadlock, match="main"):
         live(wait_for_ever)
+
+
+def test_memory_of_a_node_is_shared_until_its_creator_dies() -> None:
+    seen: list[object] = []
+
+    async def main(platform: Platform, config: bytes) -> None:
+        arena = await platform.memory.create_arena("sim:arena", 100)
+        arena.view[0] = 1
+        with pytest.raises(MemoryFailed, match="out of memory"):
+            await platform.memory.create_arena("sim:another", platform.host.memory_bytes + 1)
+        child = await platform.processes.spawn("child", "child/1", b"c", lambda stream, line: None)
+        await child.wait()
+        seen.append(arena.view[1])
+
+    async def child(platform: Platform, config: bytes) -> None:
+        view = platform.memory.attach("sim:arena")
+        view[1] = view[0] + 1
+
+    world = live(main, child)
+    assert seen == [2] and world._arenas == {}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.patient_caller import ASK_AGAIN_S, PatientCaller
 from minray.platform.base import PlatformError, RemoteFailure
 from minray.protocol.base import DONE
 from minray.protocol.core_worker import Loan, RemoveBorrower
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply, WorkerDeath
 from minray.rpc.connection import PeerUnreachable
+from minray.rpc.patient_caller import ASK_AGAIN_S, PatientCaller
 from tests.core_worker.parts import address
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run, turns

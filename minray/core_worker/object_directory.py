@@ -1,0 +1,100 @@
+"""Where the copies of this process's large objects are.
+
+Ray: src/ray/core_worker/reference_counter.h (locations), object_recovery_manager.h (promoted copies)
+
+Only owners have one. The first copy is where the task ran, or where ``put`` was called; raylets tell of every further one
+that they make or evict. When an object is freed, all nodes that may have a copy hear it; a node that tells of a copy which
+is not needed (any more) hears it, too. When a node dies, its copies are gone: if the first copy was among them another one
+takes its place (G66), and if there is none the object is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from minray.protocol.base import Address
+from minray.protocol.core_worker import KNOWN, LOST, LocationChange, ObjectLocations
+from minray.protocol.object_store import Copy, FreeObjects, Place, PromoteObjects
+from minray.rpc.batch import Batches
+from minray.rpc.patient_caller import PatientCaller
+
+ALL_ATTEMPTS = (1 << 31) - 1
+
+
+class _Copies(msgspec.Struct, eq=False):
+    """One object."""
+
+    attempt: int
+    size: int
+    raylets: dict[bytes, Address]
+    """By node id; the first one is the one that stays."""
+
+
+class ObjectDirectory:
+    """The directory of one process."""
+
+    def __init__(self, patient: PatientCaller, on_lost: Callable[[bytes], None]) -> None:
+        self._on_lost = on_lost
+        """No copy of this object is left."""
+        self._objects: dict[bytes, _Copies] = {}
+        self._dead_nodes: set[bytes] = set()
+        self._free: Batches[Copy] = Batches(patient.send, FreeObjects)
+        self._promote: Batches[Copy] = Batches(patient.send, PromoteObjects)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def add(self, object_id: bytes, place: Place) -> None:
+        """The first copy of an object is there."""
+        self._objects[object_id] = _Copies(place.attempt, place.size, {place.raylet.node_id: place.raylet})
+        if place.raylet.node_id in self._dead_nodes:
+            self._forget_node(object_id, place.raylet.node_id)
+
+    def locations(self, object_id: bytes) -> ObjectLocations:
+        """LOST for an object without copies."""
+        copies = self._objects.get(object_id)
+        if copies is None:
+            return ObjectLocations(LOST)
+        return ObjectLocations(KNOWN, copies.attempt, copies.size, list(copies.raylets.values()))
+
+    def on_update(self, raylet: Address, changes: Sequence[LocationChange]) -> None:
+        """What a raylet tells of its copies."""
+        for change in changes:
+            copies = self._objects.get(change.object_id)
+            is_known = copies is not None and copies.attempt == change.attempt
+            if not change.is_here:
+                if is_known:
+                    self._forget_node(change.object_id, raylet.node_id)
+            elif copies is not None and is_known and raylet.node_id not in self._dead_nodes:
+                copies.raylets.setdefault(raylet.node_id, raylet)
+            else:
+                self.discard([change.object_id], change.attempt, raylet)
+
+    def on_node_death(self, node_id: bytes) -> None:
+        self._dead_nodes.add(node_id)
+        for object_id in [key for key, copies in self._objects.items() if node_id in copies.raylets]:
+            self._forget_node(object_id, node_id)
+
+    def _forget_node(self, object_id: bytes, node_id: bytes) -> None:
+        copies = self._objects[object_id]
+        was_first = next(iter(copies.raylets), None) == node_id
+        copies.raylets.pop(node_id, None)
+        if not copies.raylets:
+            del self._objects[object_id]
+            self._on_lost(object_id)
+        elif was_first:
+            self._promote.add(next(iter(copies.raylets.values())), [Copy(object_id, copies.attempt)])
+
+    def free(self, object_id: bytes) -> None:
+        """Nobody needs this object any more."""
+        copies = self._objects.pop(object_id, None)
+        if copies is not None:
+            for raylet in copies.raylets.values():
+                self.discard([object_id], ALL_ATTEMPTS, raylet)
+
+    def discard(self, object_ids: Iterable[bytes], attempt: int, raylet: Address) -> None:
+        """What this attempt (or an earlier one) has made on that node, or may yet make there, is not needed."""
+        if raylet.node_id not in self._dead_nodes:
+            self._free.add(raylet, [Copy(object_id, attempt) for object_id in object_ids])

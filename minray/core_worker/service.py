@@ -1,0 +1,152 @@
+"""What other processes ask of a core worker: one handler per message, most of them a line.
+
+Ray: the Handle... methods of src/ray/core_worker/core_worker.h
+
+A handler names what is asked and shapes the answer; the part of the core worker whose business it is does the rest. The few
+that wait are ``async``: for a value, and for tickets of the references inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from minray.core_worker.memory_store import Waiter
+from minray.core_worker.values import to_value
+from minray.protocol.base import DONE, Done
+from minray.protocol.core_worker import (
+    FREED,
+    LARGE,
+    PENDING,
+    READY,
+    UNKNOWN,
+    AddBorrower,
+    CancelObject,
+    CancelTask,
+    CancelTaskReply,
+    CheckTickets,
+    CheckTicketsReply,
+    ExitWorker,
+    ExitWorkerReply,
+    Explain,
+    Explanation,
+    GetObject,
+    GetObjectLocations,
+    ObjectLocations,
+    ObjectReply,
+    PrintLines,
+    PushTask,
+    PushTaskReply,
+    ReclaimTasks,
+    RefInfo,
+    RemoveBorrower,
+    RevokeLeases,
+    UpdateObjectLocations,
+)
+from minray.protocol.gcs import CheckAlive
+from minray.rpc.service import Call
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+
+class CoreWorkerService:
+    """The service of one driver or worker."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+
+    def handle_PushTask(self, request: PushTask, call: Call) -> PushTaskReply | None:
+        return self._core.receiver.handle_PushTask(request, call)
+
+    def handle_CancelTask(self, request: CancelTask, call: Call) -> CancelTaskReply:
+        return self._core.receiver.handle_CancelTask(request, call)
+
+    def handle_ReclaimTasks(self, request: ReclaimTasks, call: Call) -> Done:
+        return self._core.receiver.handle_ReclaimTasks(request, call)
+
+    def handle_CancelObject(self, request: CancelObject, call: Call) -> Done:
+        self._core.cancel(request.object_id, self._core.address, request.force, request.recursive)
+        return DONE
+
+    async def handle_GetObject(self, request: GetObject, call: Call) -> ObjectReply | None:
+        object_id = request.object_id
+        stored = self._core.store.objects.get(object_id)
+        if stored is None:
+            if self._core.references.get(object_id) is None:
+                return ObjectReply(FREED)
+            if not await self._arrives(object_id, request.timeout_s):
+                return ObjectReply(PENDING)
+            stored = self._core.store.objects.get(object_id)
+            if stored is None:
+                return ObjectReply(FREED)
+        if 0 <= request.inline_limit < stored.size():
+            return ObjectReply(LARGE)
+        nested: list[RefInfo] = []
+        if stored.nested:
+            refs = [(info.object_id, info.owner) for info in stored.nested]
+            lent = self._core.borrowing.lend_now(refs, request.requester, request.question)
+            nested = lent or await self._core.borrowing.lend(refs, request.requester, request.question)
+        beside: list[Any] = []
+        call.reply(ObjectReply(READY, to_value(stored, nested, beside)), beside)
+        return None
+
+    async def _arrives(self, object_id: bytes, timeout_s: float) -> bool:
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_here() -> None:
+            if not arrived.done():
+                arrived.set_result(None)
+
+        waiter = Waiter(1, False, on_here)
+        self._core.store.wait([object_id], waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await arrived
+        except TimeoutError:
+            self._core.store.stop_waiting([object_id], waiter)
+            return False
+        return True
+
+    def handle_AddBorrower(self, request: AddBorrower, call: Call) -> Done:
+        for loan in request.loans:
+            self._core.borrowing.lend_here(loan.object_id, request.borrower, loan.ticket, request.lender)
+        return DONE
+
+    def handle_RemoveBorrower(self, request: RemoveBorrower, call: Call) -> Done:
+        self._core.borrowing.take_back(request.loans)
+        return DONE
+
+    def handle_GetObjectLocations(self, request: GetObjectLocations, call: Call) -> ObjectLocations:
+        if self._core.references.get(request.object_id) is None:
+            return ObjectLocations(UNKNOWN)
+        return self._core.directory.locations(request.object_id)
+
+    def handle_UpdateObjectLocations(self, request: UpdateObjectLocations, call: Call) -> Done:
+        self._core.directory.on_update(request.raylet, request.changes)
+        return DONE
+
+    def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:
+        return CheckTicketsReply(self._core.borrowing.missing(request.lender_id, request.loans))
+
+    async def handle_Explain(self, request: Explain, call: Call) -> Explanation:
+        return Explanation(await self._core.explainer.explain(request.object_id, self._core.address, request.depth))
+
+    def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
+        self._core.submitter.on_revoke(self._core.now())
+        return DONE
+
+    def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:
+        if not request.force and not self._core.is_free():
+            return ExitWorkerReply(False)
+        self._core.is_exiting = True
+        asyncio.get_running_loop().call_later(0.01, self._core.platform.processes.exit, 0)
+        return ExitWorkerReply(True)
+
+    def handle_PrintLines(self, request: PrintLines, call: Call) -> Done:
+        if self._core.on_lines is not None:
+            self._core.on_lines(request)
+        return DONE
+
+    def handle_CheckAlive(self, request: CheckAlive, call: Call) -> Done:
+        return DONE

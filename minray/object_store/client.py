@@ -1,0 +1,111 @@
+"""A process's hand in the arena of its node.
+
+Ray: src/ray/object_manager/plasma/client.h
+
+A client maps the arena once, when it first needs it. It asks the store where it may write, writes, and seals; or it asks
+where an object is, which pins it, and reads there. The pin is given back when the last view of that memory has gone,
+however long the user keeps an array that lies in it (G61): every view is made of one numpy array, whose finalizer says so.
+
+Everything here runs on the loop, but for ``view`` and what the finalizers do.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minray.platform.base import MemoryFailed, Platform, PlatformError
+from minray.protocol.base import Address, Done
+from minray.protocol.object_store import (
+    LOST,
+    PINNED,
+    AbortObject,
+    CreateObject,
+    CreateReply,
+    Pinned,
+    PinObjects,
+    PinReply,
+    ReleasePins,
+    SealObject,
+    Wanted,
+)
+from minray.rpc.batch import Batch
+from minray.rpc.connection import Peer
+
+OnCreated = Callable[[CreateReply | None, PlatformError | None], None]
+OnPinned = Callable[[list[memoryview | Pinned]], None]
+"""For each object its memory, or why it cannot be read."""
+
+
+class StoreClient:
+    """The client of one process."""
+
+    def __init__(self, platform: Platform, raylet: Peer, worker_id: bytes, endpoint: str) -> None:
+        self._platform = platform
+        self._raylet = raylet
+        self._worker_id = worker_id
+        self._endpoint = endpoint
+        self._pin_count = 0
+        self._released: Batch[bytes] = Batch(raylet.send, ReleasePins)
+
+    # --- writing
+
+    def create(self, object_id: bytes, attempt: int, size: int, owner: Address, on_created: OnCreated) -> None:
+        """Room for an object: where in the arena this process may write."""
+
+        def on_answer(reply: CreateReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            on_created(reply, error)
+
+        self._raylet.send(CreateObject(object_id, attempt, size, owner, self._worker_id), on_answer)
+
+    def seal(self, object_id: bytes, attempt: int) -> None:
+        self._raylet.send(SealObject(object_id, attempt), _ignore)
+
+    def abort(self, object_id: bytes, attempt: int) -> None:
+        """It will not be written, or was written in vain."""
+        self._raylet.send(AbortObject(object_id, attempt), _ignore)
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """Memory that this process was given to write in; any thread. Raises MemoryFailed."""
+        return self._platform.memory.attach(self._endpoint)[offset : offset + size]
+
+    # --- reading
+
+    def pin(self, objects: Sequence[tuple[bytes, Address]], on_pinned: OnPinned) -> None:
+        """Bring these objects (each with its owner) to this node and pin them."""
+        wanted: list[Wanted] = []
+        for object_id, owner in objects:
+            self._pin_count += 1
+            wanted.append(Wanted(object_id, owner, self._worker_id[:12] + self._pin_count.to_bytes(8, "big")))
+
+        def on_answer(reply: PinReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            if reply is None:
+                on_pinned([Pinned(LOST, reason=f"the object store of this node is gone: {error}")] * len(wanted))
+                return
+            views: list[memoryview | Pinned] = []
+            for asked, pinned in zip(wanted, reply.pinned, strict=True):
+                views.append(self._lasting_view(asked.pin, pinned) if pinned.status == PINNED else pinned)
+            on_pinned(views)
+
+        self._raylet.send(PinObjects(self._worker_id, wanted), on_answer)
+
+    def _lasting_view(self, pin: bytes, pinned: Pinned) -> memoryview | Pinned:
+        """Read-only; the object stays where it is as long as this view lives, or one made of it."""
+        import numpy as np  # here, since a driver that has no large values should not wait for it
+
+        try:
+            arena = self._platform.memory.attach(self._endpoint)
+        except MemoryFailed as error:
+            return Pinned(LOST, reason=str(error))
+        array = np.frombuffer(arena, np.uint8, pinned.size, pinned.offset)
+        array.flags.writeable = False
+        weakref.finalize(array, self._platform.user_code.post_later, self._release, pin).atexit = False
+        return array.data
+
+    def _release(self, pin: bytes) -> None:
+        self._released.add([pin])
+
+
+def _ignore(_reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+    """A store that is gone has forgotten everything."""

@@ -1,0 +1,82 @@
+"""Who waits for room in the arena, first come, first served.
+
+Ray: src/ray/object_manager/plasma/create_request_queue.h
+
+Pure. A request is tried when it comes and whenever memory may have become free. It gives up when nothing has become free for
+a while (G79), or at once if it is larger than the whole arena.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from minray.object_store.object_table import Entry, ObjectTable, Unwanted
+from minray.protocol.base import Address
+
+OnCreated = Callable[[Entry | None, bool], None]
+"""Receives the new entry; or None, and whether that is because nobody wants it (else there is no room)."""
+
+
+class Creation(NamedTuple):
+    """Room that somebody wants."""
+
+    object_id: bytes
+    attempt: int
+    size: int
+    owner: Address
+    creator: bytes
+    """Empty: this raylet, for a copy of what is elsewhere."""
+    is_primary: bool
+
+
+class CreateRequestQueue:
+    """All who wait on one node."""
+
+    def __init__(self, table: ObjectTable, grace_s: float) -> None:
+        self._table = table
+        self._grace_s = grace_s
+        self._waiting: deque[tuple[Creation, OnCreated]] = deque()
+        self._progress_at = 0.0
+        """When the first in line became the first, or memory became free."""
+        self._free_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, creation: Creation, on_created: OnCreated, now: float) -> None:
+        """Called back at once, or in a later ``advance``."""
+        if not self._waiting:
+            if self._try(creation, on_created):
+                return
+            self._progress_at = now
+        self._waiting.append((creation, on_created))
+
+    def advance(self, now: float) -> float | None:
+        """Something may have changed: serve who can be served; returns when to come again if nothing happens until then."""
+        free = self._table.allocator.capacity - self._table.allocator.used
+        if free > self._free_bytes:
+            self._progress_at = now
+        while self._waiting:
+            creation, on_created = self._waiting[0]
+            if not self._try(creation, on_created):
+                if now < self._progress_at + self._grace_s:
+                    break
+                on_created(None, False)
+            self._waiting.popleft()
+            self._progress_at = now
+        self._free_bytes = self._table.allocator.capacity - self._table.allocator.used
+        return self._progress_at + self._grace_s if self._waiting else None
+
+    def _try(self, creation: Creation, on_created: OnCreated) -> bool:
+        """False: it has to wait."""
+        try:
+            entry = self._table.create(*creation)
+        except Unwanted:
+            on_created(None, True)
+            return True
+        if entry is None and creation.size <= self._table.allocator.capacity:
+            return False
+        on_created(entry, False)
+        return True

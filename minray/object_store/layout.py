@@ -1,0 +1,59 @@
+"""How a value lies in the arena: a list of piece sizes, the pickle stream, then its buffers, each well aligned.
+
+Ray: python/ray/includes/serialization.pxi (MessagePackSerializedObject, Pickle5Writer)
+
+    u32 n, then n times u64: the sizes of the pieces
+    the pieces, each at a multiple of ``ALIGNMENT`` from the beginning
+
+The first piece is the pickle stream. What is in the store describes itself, so that it can be sent or written to a file
+as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from minray.object_store.allocator import ALIGNMENT
+
+_COUNT = struct.Struct("<I")
+
+
+def stored_size(sizes: Sequence[int]) -> int:
+    """How many bytes of the arena pieces of these sizes take."""
+    return _places(sizes)[1]
+
+
+def write(target: memoryview, pieces: Sequence[memoryview | bytes]) -> None:
+    """Lay the pieces into ``target``, which has ``stored_size`` bytes. The GIL is free while large ones are copied."""
+    import numpy as np  # here, since a driver that has no large values should not wait for it
+
+    sizes = [memoryview(piece).nbytes for piece in pieces]
+    _COUNT.pack_into(target, 0, len(sizes))
+    struct.pack_into(f"<{len(sizes)}Q", target, _COUNT.size, *sizes)
+    for piece, size, start in zip(pieces, sizes, _places(sizes)[0], strict=True):
+        if size:
+            np.copyto(np.frombuffer(target, np.uint8, size, start), np.frombuffer(piece, np.uint8))
+
+
+def read(source: memoryview) -> list[memoryview]:
+    """The pieces, without a copy. Raises ValueError if these bytes are no value."""
+    try:
+        (count,) = _COUNT.unpack_from(source)
+        sizes = struct.unpack_from(f"<{count}Q", source, _COUNT.size)
+    except struct.error as error:
+        raise ValueError(f"an object of {len(source)} bytes in the store is damaged: {error}") from None
+    starts, end = _places(sizes)
+    if end > len(source):
+        raise ValueError(f"an object in the store is damaged: {len(source)} bytes, of which its head promises {end}")
+    return [source[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where each piece begins, and where the last one ends."""
+    starts: list[int] = []
+    end = _COUNT.size + 8 * len(sizes)
+    for size in sizes:
+        starts.append(end + -end % ALIGNMENT)
+        end = starts[-1] + size
+    return starts, end

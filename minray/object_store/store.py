@@ -1,0 +1,224 @@
+"""The object store of a node: the arena, who may write and read in it, and who waits for what.
+
+Ray: src/ray/object_manager/plasma/store.h
+
+The part of a raylet that its clients, the workers and drivers of the node, talk to; they map the arena themselves and read
+and write without it. ``ObjectTable`` decides about copies, ``CreateRequestQueue`` about room. What a client wants to read
+and is not here is fetched from elsewhere (``fetch``, the object manager's part); the question waits until it has come, and
+the copy is pinned for the client in the moment in which it is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from minray.object_store.allocator import Allocator
+from minray.object_store.create_request_queue import CreateRequestQueue, Creation, OnCreated
+from minray.object_store.object_table import Entry, ObjectTable
+from minray.platform.base import Arena, Platform
+from minray.protocol.base import DONE, Address, Done
+from minray.protocol.object_store import (
+    CREATED,
+    FULL,
+    LOST,
+    PINNED,
+    UNWANTED,
+    AbortObject,
+    CreateObject,
+    CreateReply,
+    FreeObjects,
+    Pinned,
+    PinObjects,
+    PinReply,
+    PromoteObjects,
+    ReleasePins,
+    SealObject,
+    Wanted,
+)
+from minray.rpc.service import Call
+
+TOP_HOLDERS = 5
+
+
+class _Question:
+    """A PinObjects that is not answered yet."""
+
+    def __init__(self, request: PinObjects, call: Call) -> None:
+        self.client = request.client
+        self.pinned: list[Pinned | None] = [None] * len(request.wanted)
+        self._missing = len(request.wanted)
+        self._call = call
+
+    def set(self, index: int, pinned: Pinned) -> None:
+        self.pinned[index] = pinned
+        self._missing -= 1
+        if not self._missing:
+            self._call.reply(PinReply([one for one in self.pinned if one is not None]))
+
+
+class ObjectStore:
+    """The service for one node's clients."""
+
+    arena: Arena
+    """Set by ``start``."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        capacity: int,
+        grace_s: float,
+        address: Callable[[], Address],
+        fetch: Callable[[bytes, Address], None],
+        on_evicted: Callable[[Entry], None],
+    ) -> None:
+        """``fetch(object_id, owner)`` begins to bring an object here, unless it has begun; ``seal`` or ``fail`` follows."""
+        self._platform = platform
+        self._address = address
+        self._fetch = fetch
+        self.table = ObjectTable(Allocator(capacity), platform.record, on_evicted)
+        self._queue = CreateRequestQueue(self.table, grace_s)
+        self._waiting: dict[bytes, list[tuple[_Question, int, Wanted]]] = {}
+        """Who waits for an object that is not here, or not complete: the question, and which of its objects this is."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self, endpoint: str) -> None:
+        """Make the arena. Raises MemoryFailed."""
+        self.arena = await self._platform.memory.create_arena(endpoint, self.table.allocator.capacity)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if hasattr(self, "arena"):
+            await self.arena.close()
+
+    def view(self, entry: Entry) -> memoryview:
+        """The memory of a copy."""
+        return self.arena.view[entry.offset : entry.offset + entry.size]
+
+    # --- writing
+
+    def handle_CreateObject(self, request: CreateObject, call: Call) -> None:
+        creation = Creation(request.object_id, request.attempt, request.size, request.owner, request.creator, True)
+        self.create(creation, partial(self._on_created, creation, call))
+
+    def _on_created(self, creation: Creation, call: Call, entry: Entry | None, is_unwanted: bool) -> None:
+        if entry is not None:
+            call.reply(CreateReply(CREATED, self._address(), entry.offset))
+        elif is_unwanted:
+            call.reply(CreateReply(UNWANTED, self._address()))
+        else:
+            call.reply(CreateReply(FULL, self._address(), reason=self._why_full(creation.size)))
+
+    def create(self, creation: Creation, on_created: OnCreated) -> None:
+        """Room for a copy, now or later."""
+        self._queue.add(creation, on_created, asyncio.get_running_loop().time())
+        self._advance()
+
+    def handle_SealObject(self, request: SealObject, call: Call) -> Done:
+        entry = self.table.copy_of(request.object_id, request.attempt, call.peer)
+        if entry is not None:
+            self.seal(entry)
+        return DONE
+
+    def seal(self, entry: Entry) -> None:
+        """It is complete: whoever waits for it gets it."""
+        if self.table.seal(entry):
+            for question, index, wanted in self._waiting.pop(entry.object_id, ()):
+                question.set(index, self._pin(entry, wanted, question.client))
+        self._advance()
+
+    def handle_AbortObject(self, request: AbortObject, call: Call) -> Done:
+        entry = self.table.copy_of(request.object_id, request.attempt, call.peer)
+        if entry is not None:
+            self.abort(entry)
+        return DONE
+
+    def abort(self, entry: Entry) -> None:
+        """It will not be complete: who waits for it must look elsewhere."""
+        self.table.abort(entry)
+        self._look_elsewhere(entry.object_id)
+        self._advance()
+
+    def _look_elsewhere(self, object_id: bytes) -> None:
+        waiting = self._waiting.get(object_id)
+        if waiting and self.table.find(object_id) is None:
+            self._fetch(object_id, waiting[0][2].owner)
+
+    # --- reading
+
+    def handle_PinObjects(self, request: PinObjects, call: Call) -> None:
+        question = _Question(request, call)
+        for index, wanted in enumerate(request.wanted):
+            entry = self.table.find(wanted.object_id)
+            if entry is not None and self.table.is_sealed(entry):
+                question.set(index, self._pin(entry, wanted, request.client))
+                continue
+            self._waiting.setdefault(wanted.object_id, []).append((question, index, wanted))
+            if entry is None:
+                self._fetch(wanted.object_id, wanted.owner)
+
+    def _pin(self, entry: Entry, wanted: Wanted, client: bytes) -> Pinned:
+        if self.table.pin(entry, wanted.pin, client):
+            return Pinned(PINNED, entry.offset, entry.size)
+        return Pinned(LOST, reason="this use of it is over")
+
+    def fail(self, object_id: bytes, pinned: Pinned) -> None:
+        """It cannot be fetched."""
+        for question, index, _ in self._waiting.pop(object_id, ()):
+            question.set(index, pinned)
+
+    def is_wanted(self, object_id: bytes) -> bool:
+        """Whether somebody waits for it."""
+        return object_id in self._waiting
+
+    def handle_ReleasePins(self, request: ReleasePins, call: Call) -> Done:
+        self.unpin(request.pins)
+        return DONE
+
+    def unpin(self, pins: list[bytes]) -> None:
+        self.table.unpin(pins)
+        self._advance()
+
+    # --- freeing
+
+    def handle_FreeObjects(self, request: FreeObjects, call: Call) -> Done:
+        for copy in request.copies:
+            self.table.free(copy.object_id, copy.attempt)
+            self._look_elsewhere(copy.object_id)
+        self._advance()
+        return DONE
+
+    def handle_PromoteObjects(self, request: PromoteObjects, call: Call) -> Done:
+        for copy in request.copies:
+            self.table.promote(copy.object_id, copy.attempt)
+        return DONE
+
+    def on_death(self, worker_or_node_id: bytes) -> None:
+        """A client, an owner, or a whole node of them is gone."""
+        self.table.on_death(worker_or_node_id)
+        for object_id in list(self._waiting):
+            self._look_elsewhere(object_id)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Memory may have become free."""
+        if not self._queue:
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        again_at = self._queue.advance(loop.time())
+        if again_at is not None:
+            self._timer = loop.call_at(again_at, self._advance)
+
+    def _why_full(self, size: int) -> str:
+        allocator, entries = self.table.allocator, self.table.entries()
+        largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:TOP_HOLDERS]
+        held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes)" for entry in largest)
+        return (
+            f"{size} bytes are wanted; {allocator.used} of {allocator.capacity} are in use, by {len(entries)} objects; the"
+            f" largest hole has {allocator.largest_hole()}. The largest objects: {held or 'none'}"
+        )

@@ -1,0 +1,129 @@
+"""What the object store of a node understands: from its clients, from owners, and from other nodes' stores.
+
+Ray: src/ray/object_manager/plasma/plasma.fbs, src/ray/protobuf/object_manager.proto
+
+A *copy* is one object as one attempt of its task has made it, on one node: ``(object_id, attempt)``. Everything here may
+be repeated: creating what exists answers with the same place, a pin is a name that is taken once and given back once, and
+what was freed leaves a tombstone, so that a late ``CreateObject`` finds that nobody wants it.
+"""
+
+from __future__ import annotations
+
+from minray.protocol.base import Address, Done, Record, Request
+
+
+class Place(Record, frozen=True):
+    """Where the first copy of a large object is."""
+
+    attempt: int
+    size: int
+    """Bytes in the store."""
+    raylet: Address
+
+
+class Copy(Record, frozen=True):
+    """One object as one attempt has made it."""
+
+    object_id: bytes
+    attempt: int
+
+
+CREATED, FULL, UNWANTED = range(3)
+
+
+class CreateReply(Record, frozen=True):
+    status: int
+    """FULL: no room, for a while. UNWANTED: it was freed, or its owner is dead, or a later attempt's copy is here."""
+    raylet: Address
+    offset: int = 0
+    """CREATED: where in the arena the creator may write, until it seals or aborts."""
+    reason: str = ""
+    """FULL: how much there is, and who holds it."""
+
+
+class CreateObject(Request[CreateReply], frozen=True):
+    """From a client: room for a new object. Answered when there is room."""
+
+    object_id: bytes
+    attempt: int
+    size: int
+    owner: Address
+    creator: bytes
+    """The client's worker id: what it has not sealed when it dies is forgotten."""
+
+
+class SealObject(Request[Done], frozen=True):
+    """From the creator: it is written, and will never change (S5)."""
+
+    object_id: bytes
+    attempt: int
+
+
+class AbortObject(Request[Done], frozen=True):
+    """From the creator: it will not be written, or not be told of."""
+
+    object_id: bytes
+    attempt: int
+
+
+class Wanted(Record, frozen=True):
+    """One object that a client wants to read."""
+
+    object_id: bytes
+    owner: Address
+    pin: bytes
+    """The client's own name for this use; the object stays where it is until the name is given back."""
+
+
+PINNED, LOST, FREED, OWNER_DIED = range(4)
+
+
+class Pinned(Record, frozen=True):
+    status: int
+    offset: int = 0
+    size: int = 0
+    reason: str = ""
+
+
+class PinReply(Record, frozen=True):
+    pinned: list[Pinned]
+    """One for each that was wanted, in order."""
+
+
+class PinObjects(Request[PinReply], frozen=True):
+    """From a client: bring these objects here, if they are elsewhere, and keep them. Answered when all are here or lost."""
+
+    client: bytes
+    wanted: list[Wanted]
+
+
+class ReleasePins(Request[Done], frozen=True):
+    """From a client: these uses are over."""
+
+    pins: list[bytes]
+
+
+class FreeObjects(Request[Done], frozen=True):
+    """From the owner: nobody needs these copies, nor earlier attempts; whoever reads one may finish."""
+
+    copies: list[Copy]
+
+
+class PromoteObjects(Request[Done], frozen=True):
+    """From the owner: the first copies are lost, so these are now the ones that must stay (G66)."""
+
+    copies: list[Copy]
+
+
+class ChunkReply(Record, frozen=True):
+    is_here: bool
+    """True: the bytes come beside this record. False: this node has no such copy (any more)."""
+
+
+class ReadChunk(Request[ChunkReply], frozen=True):
+    """From another raylet: some bytes of a copy."""
+
+    object_id: bytes
+    attempt: int
+    start: int
+    size: int
