@@ -23,6 +23,8 @@ TARGETS = {
     "single client get calls": 10,
     "single client put calls": 20,
     "multi client put calls": 20,
+    "single client put gigabytes": 3,
+    "multi client put gigabytes": 1,
     "single client tasks and get batch": 25,
     "single client get object containing 10k refs": 3,
     "single client wait 1k refs": 10,

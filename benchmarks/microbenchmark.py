@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 Row = tuple[str, float, Callable[[], Any]]
 """Name as Ray prints it, what one call counts for, the call."""
 
@@ -36,6 +38,11 @@ def rows(ray: Any) -> list[Row]:
         for _ in range(100):
             ray.put(0)
 
+    @ray.remote(num_cpus=0)
+    def put_gigabytes() -> None:
+        for _ in range(10):
+            ray.put(np.zeros(10 * 1024 * 1024, np.int64))
+
     @ray.remote
     def create_object_containing_refs() -> Any:
         return [ray.put(1) for _ in range(10_000)]
@@ -46,12 +53,15 @@ def rows(ray: Any) -> list[Row]:
             _ready, not_ready = ray.wait(not_ready)
 
     value = ray.put(0)
+    array = np.zeros(100 * 1024 * 1024, np.int64)
     containing = create_object_containing_refs.remote()
     ray.get(containing)
     return [
         ("single client get calls", 1, lambda: ray.get(value)),
         ("single client put calls", 1, lambda: ray.put(0)),
         ("multi client put calls", 1000, lambda: ray.get([put_batch.remote() for _ in range(10)])),
+        ("single client put gigabytes", 0.8, lambda: ray.put(array)),
+        ("multi client put gigabytes", 8, lambda: ray.get([put_gigabytes.remote() for _ in range(10)])),
         ("single client tasks and get batch", 1, lambda: ray.get([small_value.remote() for _ in range(1000)])),
         ("single client get object containing 10k refs", 1, lambda: ray.get(containing)),
         ("single client wait 1k refs", 1, wait_multiple_refs),

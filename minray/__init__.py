@@ -3,10 +3,11 @@
 Ray: python/ray/__init__.py
 
 What a user types is gathered here from the front porch: ``driver`` (init, shutdown), ``remote_function`` (remote),
-``worker`` (get, put, wait, cancel, why, nodes, resources), ``runtime_context``, ``object_ref``, ``exceptions``, ``util``.
+``worker`` (get, put, wait, cancel, why, nodes, resources), ``runtime_context``, ``object_ref``, ``exceptions``, ``util``,
+``internal`` and ``experimental``.
 """
 
-from minray import cluster_utils, exceptions, util
+from minray import cluster_utils, exceptions, experimental, internal, util
 from minray._version import __version__
 from minray.common.ids import FunctionID, JobID, NodeID, TaskID, UniqueID, WorkerID
 from minray.driver import RayContext, init, is_initialized, shutdown
@@ -33,10 +34,12 @@ __all__ = [
     "cluster_resources",
     "cluster_utils",
     "exceptions",
+    "experimental",
     "get",
     "get_gpu_ids",
     "get_runtime_context",
     "init",
+    "internal",
     "is_initialized",
     "nodes",
     "put",

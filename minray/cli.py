@@ -6,6 +6,7 @@ Ray: python/ray/scripts/scripts.py
     minray start --head --node-ip-address=10.0.0.1             the same, for other machines too
     minray start --address=10.0.0.1:23456 --token-file=FILE    one more node, on this machine
     minray status                                              who is there, what is in use, what waits for what
+    minray memory                                              what fills the object stores, and who refers to it
     minray stop                                                end all that ``minray start`` has begun here
 
 Rules
@@ -52,12 +53,14 @@ from minray.discovery import (
     with_environment,
     write_token,
 )
+from minray.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UNITS, View, memory_summary
 from minray.node import Node, NodeOptions, start_node
 from minray.platform.base import PlatformError
 from minray.platform.endpoints import check_free, free_port, own_address
 from minray.platform.session import live_sessions, sweep_sessions
 from minray.protocol.gcs import NodeInfo, NodeResources
 from minray.protocol.raylet import NodeStats
+from minray.text_table import table
 
 LOOPBACK = "127.0.0.1"
 END_S = 5.0
@@ -307,6 +310,31 @@ def status(address: str | None, token_file: str | None) -> None:
         click.echo(describe_cluster(client.address, nodes, reports, stats))
 
 
+@main.command()
+@click.option("--address", metavar="HOST:PORT", help="Of the cluster; else $MINRAY_ADDRESS, else the newest started here.")
+@click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
+@click.option("--group-by", type=click.Choice(GROUPS), default=NODE_ADDRESS, show_default=True, help="Tables by this.")
+@click.option(
+    "--sort-by", type=click.Choice(list(ORDERS)), default="OBJECT_SIZE", show_default=True, help="The largest are first."
+)
+@click.option("--units", type=click.Choice(list(UNITS)), default="B", show_default=True, help="Of sizes.")
+@click.option("--stats-only", is_flag=True, help="The object stores alone, without references.")
+@click.option("-n", "--num-entries", type=click.IntRange(1), help="Of each group at most; all unless given.")
+def memory(
+    address: str | None,
+    token_file: str | None,
+    group_by: str,
+    sort_by: str,
+    units: str,
+    stats_only: bool,
+    num_entries: int | None,
+) -> None:
+    """Show what the object stores hold, and which processes refer to which objects, why, and from where."""
+    view = View(group_by, sort_by, units, num_entries, stats_only)
+    with _errors_for_people(), _client(address or setting("ADDRESS"), token_file) as client:
+        click.echo(memory_summary(client.objects(), view))
+
+
 def _client(address: str | None, token_file: str | None) -> ClusterClient:
     local = nodes_of(address) if address and address != "auto" else started_nodes()[-1:]
     if local:
@@ -327,7 +355,7 @@ def describe_cluster(
     alive = [info for info in nodes if info.alive]
     names = {info.node_id: info.name for info in nodes}
     parts = [f"Cluster {address}; nodes alive: {len(alive)}, dead: {len(nodes) - len(alive)}"]
-    parts += _table(
+    parts += table(
         ("NODE", "NAME", "ADDRESS", "STATE", "WORKERS", "CPU IN USE", "REMARK"),
         [
             (
@@ -342,12 +370,12 @@ def describe_cluster(
             for info in nodes
         ],
     )
-    parts += _table(("RESOURCE", "IN USE", "TOTAL"), _resource_rows(alive, reports))
+    parts += table(("RESOURCE", "IN USE", "TOTAL"), _resource_rows(alive, reports))
     pending = [(need, count, names[report.node_id]) for report in reports.values() for need, count in report.pending]
-    parts += _table(
+    parts += table(
         ("WAITING TASKS NEED", "COUNT", "AT NODE"), [(_describe_need(need), str(count), at) for need, count, at in pending]
     )
-    parts += _table(
+    parts += table(
         ("WORKER", "NODE", "PID", "STATE", "JOB"),
         [
             (
@@ -396,12 +424,3 @@ def _amount(name: str, amount: float) -> str:
 
 def _describe_need(need: dict[str, int]) -> str:
     return ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in to_floats(need).items()) or "nothing"
-
-
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines of aligned columns after an empty one; nothing without rows."""
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    aligned = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, *rows))
-    return ["", *("  ".join(row).rstrip() for row in aligned)]

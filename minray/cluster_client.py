@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from minray.common.config import SystemConfig
+from minray.core_worker.state_reader import ClusterObjects, StateReader
 from minray.discovery import NodeFile
 from minray.platform.base import PlatformError
 from minray.platform.processes import PlainProcesses
@@ -95,6 +96,11 @@ class ClusterClient:
             return await asyncio.gather(*map(ask, addresses))
 
         return {stats.node_id: stats for stats in self._thread.run(ask_all()) if stats is not None}
+
+    def objects(self) -> ClusterObjects:
+        """What all processes say of the cluster's objects."""
+        self.system_config()  # The question that fails in words for people.
+        return self._thread.run(StateReader(self._peers, self._gcs).read(TIMEOUT_S))
 
     def _table(self, channel: str, record: type[R]) -> list[R]:
         reply = self._ask(self._gcs, Poll(channel, b"", 0, 1.0))

@@ -103,8 +103,9 @@ def wait(
 ) -> tuple[list[ObjectRef[T]], list[ObjectRef[T]]]:
     """Wait until ``num_returns`` of the references are ready; returns ``(ready, rest)``, both in input order (G8, G9).
 
-    With ``timeout`` (seconds) the first list may be shorter. With ``fetch_local=False`` it is enough that a value exists
-    anywhere. Raises ValueError for duplicates, for an impossible ``num_returns``, TypeError for anything but a list.
+    With ``timeout`` (seconds) the first list may be shorter. A large value is ready when it is on this node, and is brought
+    here for that; with ``fetch_local=False`` it is enough that it exists anywhere. Raises ValueError for duplicates and for
+    an impossible ``num_returns``, TypeError for anything but a list.
     """
     if not isinstance(object_refs, list):
         raise TypeError(f"wait takes a list of ObjectRefs, not {type(object_refs).__name__}")
@@ -118,7 +119,7 @@ def wait(
         raise ValueError(f"num_returns must be from 1 to {len(object_refs)} (the number of references), not {num_returns}")
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout must not be negative, but is {timeout}")
-    return api.wait(object_refs, num_returns, timeout)
+    return api.wait(object_refs, num_returns, timeout, fetch_local)
 
 
 def cancel(object_ref: ObjectRef[Any], *, force: bool = False, recursive: bool = True) -> None:

@@ -57,6 +57,8 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a peer that cannot be reached (but was not seen dead) is retried before its calls fail."""
     rpc_connect_timeout_s: float = 10.0
     cancellation_retry_ms: int = 2000
+    record_ref_creation_sites: bool = False
+    """Whether processes remember which line of the user's code has made each reference; costs microseconds for each."""
     get_warning_s: float = 10.0
     """A ``get`` blocked for this long prints why, once."""
     task_retry_delay_ms: int = 0
@@ -64,6 +66,8 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_direct_call_object_size: int = MAX_DIRECT_CALL_OBJECT_SIZE
     object_manager_default_chunk_size: int = 5 * 1024 * 1024
     """Objects travel between nodes in pieces of this size."""
+    object_manager_lanes: int = 2
+    """So many connections to each other node carry these pieces (none: they go the way of all messages; so with gRPC)."""
     oom_grace_period_s: float = 2.0
     """How long a full object store may stay full before creating an object fails (G79)."""
     transport: str = "stream"

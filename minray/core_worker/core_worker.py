@@ -19,6 +19,7 @@ from minray.common.config import WorkerConfig, store_endpoint, worker_endpoint
 from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
 from minray.core_worker.borrowing import Borrowing
+from minray.core_worker.call_sites import CallSites
 from minray.core_worker.dependency_resolver import DependencyResolver
 from minray.core_worker.explainer import Explainer
 from minray.core_worker.function_manager import FunctionManager
@@ -26,10 +27,14 @@ from minray.core_worker.future_resolver import FutureResolver
 from minray.core_worker.lease_client import LeaseClient
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
+from minray.core_worker.object_deletion import ObjectDeletion
 from minray.core_worker.object_directory import ObjectDirectory
+from minray.core_worker.object_locator import ObjectLocator
 from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.service import CoreWorkerService
+from minray.core_worker.state_reader import StateReader
+from minray.core_worker.stats import Statistician
 from minray.core_worker.store_provider import LargeObject, StoreProvider
 from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
@@ -54,7 +59,7 @@ from minray.protocol.gcs import (
     NodeInfo,
     RegisterJob,
 )
-from minray.protocol.object_store import Place
+from minray.protocol.object_store import TASK_ARGUMENTS, WAIT, Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
 from minray.rpc.connection import Peers
 from minray.rpc.patient_caller import PatientCaller
@@ -95,9 +100,16 @@ class CoreWorker:
         self.references = ReferenceCounter()
         self.tasks = TaskManager(platform.record)
         self.functions = FunctionManager(self.gcs)
+        self.call_sites = CallSites() if system.record_ref_creation_sites else None
+        self.deletion = ObjectDeletion(self)
+        self.locator = ObjectLocator(self)
+        self.statistician = Statistician(self)
+        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician.stats)
         self.is_exiting = False
         self._no_effects = Effects()
         """An empty one for the next dropped reference, which mostly has none."""
+        self._fetching: dict[bytes, list[Waiter]] = {}
+        """Large objects that are brought to this node, because somebody waits for that."""
         self._blocked_count = 0
         self._blocked_sequence = 0
         self._subscriptions: list[Subscription] = []
@@ -320,8 +332,9 @@ class CoreWorker:
         error = ObjectLostError(object_id_hex=object_id.hex(), owner=self.address.endpoint, reason=reason)
         self.store.replace(object_id, self._error_object(error))
 
-    def as_stored(self, value: StoredObject | RayError) -> StoredObject:
-        """What was fetched, or could not be; safe in any thread."""
+    def as_stored(self, value: StoredObject | RayError | None) -> StoredObject:
+        """What was fetched without a time-out, or could not be; safe in any thread."""
+        assert value is not None
         return self._error_object(value) if isinstance(value, RayError) else value
 
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
@@ -334,6 +347,8 @@ class CoreWorker:
         self.store.delete(object_id)
         self.directory.free(object_id)
         self.resolver.forget(object_id)
+        if self.call_sites is not None:
+            self.call_sites.forget(object_id)
 
     def on_ref_unpickled(self, object_id: bytes, owner: Address) -> None:
         """A user thread has made an ObjectRef from bytes of the user's own."""
@@ -361,13 +376,28 @@ class CoreWorker:
     def make_refs(self, stored: StoredObject) -> list[ObjectRef[Any]]:
         """In a user thread: the references inside a value, about to be unpickled."""
         infos, drop_ref = stored.nested, self.drop_ref
+        if self.call_sites is not None:
+            task = self.executor.current
+            what = "deserialize" if task is None else f"deserialize in task {task.header.template.name}"
+            self.call_sites.note([info.object_id for info in infos], what)
         self.platform.user_code.post(self.on_refs_made, infos)
         return [ObjectRef(info.object_id, info.owner, drop_ref) for info in infos]
 
     # --- waiting
 
-    def begin_wait(self, wanted: Sequence[tuple[bytes, Address]], waiter: Waiter, blocks_task: bool) -> None:
-        """A user thread waits for these objects (and parks, if ``blocks_task``, the task that it runs)."""
+    def begin_wait(
+        self,
+        wanted: Sequence[tuple[bytes, Address]],
+        waiter: Waiter,
+        blocks_task: bool,
+        to_fetch: Sequence[LargeObject] = (),
+    ) -> None:
+        """A user thread waits for these objects (and parks, if ``blocks_task``, the task that it runs).
+
+        Or for those ``to_fetch`` to be on this node, which are known already.
+        """
+        for large in to_fetch:
+            self._fetch_for(waiter, large)
         missing = set(self.store.wait([object_id for object_id, _ in wanted], waiter))
         for object_id, owner in wanted:
             if object_id in missing and owner.worker_id != self.config.worker_id:
@@ -380,6 +410,28 @@ class CoreWorker:
             self._blocked_count += 1
             if self._blocked_count == 1:
                 self._notify_blocked(True)
+
+    def _fetch_for(self, waiter: Waiter, large: LargeObject) -> None:
+        """One question for each object, however often somebody waits for it, and polls."""
+        waiters = self._fetching.get(large.object_id)
+        if waiters is not None:
+            waiters[:] = [*(other for other in waiters if not other.released), waiter]
+            return
+        self._fetching[large.object_id] = [waiter]
+
+        def on_fetched(_values: list[StoredObject | RayError | None]) -> None:
+            stored = self.store.objects.get(large.object_id)
+            for waiting in self._fetching.pop(large.object_id):
+                if stored is not None:
+                    stored.is_fetched = True
+                    waiting.on_object(stored)
+
+        self.provider.fetch([large], on_fetched, purpose=WAIT)
+
+    def must_fetch(self, stored: StoredObject) -> bool:
+        """Whether this value is on another node, as far as this process knows; safe in any thread."""
+        place = stored.place
+        return place is not None and not stored.is_fetched and place.raylet.node_id != self.config.node_id
 
     def end_wait(self, object_ids: Sequence[bytes], waiter: Waiter) -> None:
         """The thread goes on; also if it was interrupted so early that it never began to wait."""
@@ -445,7 +497,11 @@ class CoreWorker:
         wanted = [
             LargeObject(object_id, owner, self.store.objects[object_id].nested) for object_id, owner in objects
         ]
-        self.provider.fetch(wanted, lambda values: on_fetched([self.as_stored(value) for value in values]))
+
+        def on_here(values: list[StoredObject | RayError | None]) -> None:
+            on_fetched([self.as_stored(value) for value in values])
+
+        self.provider.fetch(wanted, on_here, purpose=TASK_ARGUMENTS)
 
     def on_exiting(self) -> None:
         """``max_calls`` is reached: end as soon as nobody depends on this process."""

@@ -95,7 +95,7 @@ class DependencyResolver:
                 self._on_failed_argument(task, stored)
                 return
             size = stored.size()
-            if size <= MAX_DIRECT_CALL_OBJECT_SIZE and size <= room:
+            if stored.place is None and size <= MAX_DIRECT_CALL_OBJECT_SIZE and size <= room:
                 room -= size
                 value = Value(stored.data, False, [bytes(buffer) for buffer in stored.buffers], 0, list(stored.nested))
                 arguments.append(Argument(value, object_id, owner))

@@ -26,7 +26,7 @@ SWEEP_AT = 64
 
 
 class StoredObject(msgspec.Struct, eq=False, gc=False):
-    """A serialised value. Immutable, but for tickets that ``nested`` loses when they are noted."""
+    """A serialised value. Immutable, but for tickets that ``nested`` loses when they are noted, and ``is_fetched``."""
 
     data: Any
     """The pickle stream, or a packed exception."""
@@ -37,6 +37,10 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
     """References inside, by their numbers in the stream."""
     place: Place | None = None
     """Of a large value: it is in the object store, and neither its stream nor its buffers are here."""
+    is_fetched: bool = False
+    """Of a large value: it was seen on this node."""
+    is_freed: bool = False
+    """It is the error that says so: somebody has freed the value by hand."""
 
     def size(self) -> int:
         return self.place.size if self.place is not None else len(self.data) + sum(map(len, self.buffers))
@@ -92,9 +96,10 @@ class MemoryStore:
                 waiter.on_object(stored)
 
     def replace(self, object_id: bytes, stored: StoredObject) -> None:
-        """What was here is lost, and this takes its place."""
-        self.delete(object_id)
-        self.put(object_id, stored)
+        """What was here is lost, and this takes its place; a user thread that looks meanwhile sees the one or the other."""
+        old, self.objects[object_id] = self.objects[object_id], stored
+        if self._record is not None:
+            self._record("object", _name(object_id), ERROR if old.is_error else HERE, ERROR if stored.is_error else HERE)
 
     def note_here(self, object_id: bytes, stored: StoredObject) -> None:
         """For the recorder: an object that a user thread has put in is here, too."""

@@ -3,9 +3,11 @@
 Ray: src/ray/core_worker/reference_counter.h (locations), object_recovery_manager.h (promoted copies)
 
 Only owners have one. The first copy is where the task ran, or where ``put`` was called; raylets tell of every further one
-that they make or evict. When an object is freed, all nodes that may have a copy hear it; a node that tells of a copy which
-is not needed (any more) hears it, too. When a node dies, its copies are gone: if the first copy was among them another one
-takes its place (G66), and if there is none the object is lost.
+that they make or evict. A raylet that asks is going to receive a copy: those that ask later hear of it, too, in the order in
+which all have asked (see ``object_manager.pull``). When an object is freed, all nodes that may have a copy hear it; a node
+that tells of a copy which is not needed (any more) hears it, too. When a node dies, its copies are gone: if the first copy
+was among them another one takes its place (G66). If there is none, but somebody was receiving one, the word that it is
+complete may be on its way: the object is lost when all of those have said that they have none.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ class _Copies(msgspec.Struct, eq=False):
     size: int
     raylets: dict[bytes, Address]
     """By node id; the first one is the one that stays."""
+    receivers: dict[bytes, tuple[int, Address]]
+    """By node id, those that are receiving it, or were about to: their turns, in that order."""
 
 
 class ObjectDirectory:
@@ -39,6 +43,7 @@ class ObjectDirectory:
         self._on_lost = on_lost
         """No copy of this object is left."""
         self._objects: dict[bytes, _Copies] = {}
+        self._turn_count = 0
         self._dead_nodes: set[bytes] = set()
         self._free: Batches[Copy] = Batches(patient.send, FreeObjects)
         self._promote: Batches[Copy] = Batches(patient.send, PromoteObjects)
@@ -48,16 +53,26 @@ class ObjectDirectory:
 
     def add(self, object_id: bytes, place: Place) -> None:
         """The first copy of an object is there."""
-        self._objects[object_id] = _Copies(place.attempt, place.size, {place.raylet.node_id: place.raylet})
+        self._objects[object_id] = _Copies(place.attempt, place.size, {place.raylet.node_id: place.raylet}, {})
         if place.raylet.node_id in self._dead_nodes:
             self._forget_node(object_id, place.raylet.node_id)
 
-    def locations(self, object_id: bytes) -> ObjectLocations:
-        """LOST for an object without copies."""
+    def locations(self, object_id: bytes, receiver: Address | None = None) -> ObjectLocations:
+        """LOST for an object without copies. A receiver is given its turn, and named to those that ask after it."""
         copies = self._objects.get(object_id)
         if copies is None:
             return ObjectLocations(LOST)
-        return ObjectLocations(KNOWN, copies.attempt, copies.size, list(copies.raylets.values()))
+        turn = self._turn_of(copies, receiver) if receiver is not None and copies.raylets else 0
+        earlier = [raylet for other, raylet in copies.receivers.values() if other < turn]
+        return ObjectLocations(KNOWN, copies.attempt, copies.size, list(copies.raylets.values()), earlier, turn)
+
+    def _turn_of(self, copies: _Copies, receiver: Address) -> int:
+        if receiver.node_id not in copies.receivers:
+            self._turn_count += 1
+            if receiver.node_id in self._dead_nodes:
+                return self._turn_count
+            copies.receivers[receiver.node_id] = self._turn_count, receiver
+        return copies.receivers[receiver.node_id][0]
 
     def on_update(self, raylet: Address, changes: Sequence[LocationChange]) -> None:
         """What a raylet tells of its copies."""
@@ -68,22 +83,28 @@ class ObjectDirectory:
                 if is_known:
                     self._forget_node(change.object_id, raylet.node_id)
             elif copies is not None and is_known and raylet.node_id not in self._dead_nodes:
+                if not copies.raylets:
+                    self._promote.add(raylet, [Copy(change.object_id, change.attempt)])
+                copies.receivers.pop(raylet.node_id, None)
                 copies.raylets.setdefault(raylet.node_id, raylet)
             else:
                 self.discard([change.object_id], change.attempt, raylet)
 
     def on_node_death(self, node_id: bytes) -> None:
         self._dead_nodes.add(node_id)
-        for object_id in [key for key, copies in self._objects.items() if node_id in copies.raylets]:
-            self._forget_node(object_id, node_id)
+        for object_id, copies in list(self._objects.items()):
+            if node_id in copies.raylets or node_id in copies.receivers:
+                self._forget_node(object_id, node_id)
 
     def _forget_node(self, object_id: bytes, node_id: bytes) -> None:
         copies = self._objects[object_id]
         was_first = next(iter(copies.raylets), None) == node_id
         copies.raylets.pop(node_id, None)
+        copies.receivers.pop(node_id, None)
         if not copies.raylets:
-            del self._objects[object_id]
-            self._on_lost(object_id)
+            if not copies.receivers:
+                del self._objects[object_id]
+                self._on_lost(object_id)
         elif was_first:
             self._promote.add(next(iter(copies.raylets.values())), [Copy(object_id, copies.attempt)])
 
@@ -91,7 +112,8 @@ class ObjectDirectory:
         """Nobody needs this object any more."""
         copies = self._objects.pop(object_id, None)
         if copies is not None:
-            for raylet in copies.raylets.values():
+            receivers = {node_id: raylet for node_id, (_, raylet) in copies.receivers.items()}
+            for raylet in {**copies.raylets, **receivers}.values():
                 self.discard([object_id], ALL_ATTEMPTS, raylet)
 
     def discard(self, object_ids: Iterable[bytes], attempt: int, raylet: Address) -> None:

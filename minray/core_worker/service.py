@@ -19,17 +19,19 @@ from minray.protocol.core_worker import (
     LARGE,
     PENDING,
     READY,
-    UNKNOWN,
     AddBorrower,
     CancelObject,
     CancelTask,
     CancelTaskReply,
     CheckTickets,
     CheckTicketsReply,
+    CoreWorkerStats,
+    DeleteObjects,
     ExitWorker,
     ExitWorkerReply,
     Explain,
     Explanation,
+    GetCoreWorkerStats,
     GetObject,
     GetObjectLocations,
     ObjectLocations,
@@ -80,7 +82,7 @@ class CoreWorkerService:
             stored = self._core.store.objects.get(object_id)
             if stored is None:
                 return ObjectReply(FREED)
-        if 0 <= request.inline_limit < stored.size():
+        if request.inline_limit >= 0 and (stored.place is not None or stored.size() > request.inline_limit):
             return ObjectReply(LARGE)
         nested: list[RefInfo] = []
         if stored.nested:
@@ -118,13 +120,18 @@ class CoreWorkerService:
         return DONE
 
     def handle_GetObjectLocations(self, request: GetObjectLocations, call: Call) -> ObjectLocations:
-        if self._core.references.get(request.object_id) is None:
-            return ObjectLocations(UNKNOWN)
-        return self._core.directory.locations(request.object_id)
+        return self._core.locator.answer(request.object_id, request.receiver)
 
     def handle_UpdateObjectLocations(self, request: UpdateObjectLocations, call: Call) -> Done:
         self._core.directory.on_update(request.raylet, request.changes)
         return DONE
+
+    def handle_DeleteObjects(self, request: DeleteObjects, call: Call) -> Done:
+        self._core.deletion.delete_owned(request.object_ids)
+        return DONE
+
+    def handle_GetCoreWorkerStats(self, request: GetCoreWorkerStats, call: Call) -> CoreWorkerStats:
+        return self._core.statistician.stats(request)
 
     def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:
         return CheckTicketsReply(self._core.borrowing.missing(request.lender_id, request.loans))

@@ -10,18 +10,28 @@ arena, and stays there for as long as one of them is in use.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 from minray.common.ids import short
 from minray.core_worker.memory_store import StoredObject
-from minray.exceptions import LocalRayletDiedError, ObjectLostError, ObjectStoreFullError, OwnerDiedError, RayError
+from minray.exceptions import (
+    LocalRayletDiedError,
+    ObjectFreedError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OwnerDiedError,
+    RayError,
+)
 from minray.object_store import layout
 from minray.object_store.client import StoreClient
-from minray.platform.base import MemoryFailed, Platform, PlatformError
+from minray.platform.base import MemoryFailed, Parker, Platform, PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
-from minray.protocol.object_store import CREATED, FULL, OWNER_DIED, CreateReply, Pinned, Place
+from minray.protocol.object_store import CREATED, FREED, FULL, GET, NOT_HERE, OWNER_DIED, CreateReply, Pinned, Place
 from minray.serialization import Serialized
+
+T = TypeVar("T")
 
 
 class LargeObject(NamedTuple):
@@ -32,7 +42,25 @@ class LargeObject(NamedTuple):
     nested: Sequence[RefInfo]
 
 
-OnFetched = Callable[[list[StoredObject | RayError]], None]
+class _Answer(Generic[T]):
+    """What a user thread waits for."""
+
+    def __init__(self, parker: Parker) -> None:
+        self._parker = parker
+        self._answer: tuple[T | None, PlatformError | None] | None = None
+
+    def set(self, reply: T | None, error: PlatformError | None) -> None:
+        self._answer = reply, error
+        self._parker.release()
+
+    def wait(self) -> tuple[T | None, PlatformError | None]:
+        self._parker.wait(None)
+        assert self._answer is not None
+        return self._answer
+
+
+OnFetched = Callable[[list[StoredObject | RayError | None]], None]
+"""For each its value, or why there is none, or None if the time was up."""
 
 
 class StoreProvider:
@@ -45,27 +73,27 @@ class StoreProvider:
     # --- in user threads
 
     def put(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Place:
-        """Write a value into the store; each byte is copied once. Raises ObjectStoreFullError, LocalRayletDiedError."""
+        """Write a value into the store; each byte is copied once. Raises ObjectStoreFullError, LocalRayletDiedError.
+
+        It stays even if this process dies right after that: an owner who hears of it finds it.
+        """
         pieces = [memoryview(value.data), *(memoryview(buffer) for buffer in value.buffers)]
         size = layout.stored_size([piece.nbytes for piece in pieces])
         user_code = self._user_code
         if user_code.is_loop_thread():
             raise RuntimeError("a large value cannot be put in minray's own thread, which must not block")
-        parker = user_code.parker()
-        answer: list[tuple[CreateReply | None, PlatformError | None]] = []
-
-        def on_created(reply: CreateReply | None, error: PlatformError | None) -> None:
-            answer.append((reply, error))
-            parker.release()
-
-        user_code.post(self._client.create, object_id, attempt, size, owner, on_created)
+        created = _Answer[CreateReply](user_code.parker())
+        sealed = _Answer[None](user_code.parker())
         try:
-            parker.wait(None)
-            place = self._write(size, attempt, pieces, *answer[0])
+            user_code.post(self._client.create, object_id, attempt, size, owner, created.set)
+            place = self._write(size, attempt, pieces, *created.wait())
+            user_code.post(self._client.seal, object_id, attempt, partial(sealed.set, None))
+            _, error = sealed.wait()
+            if error is not None:
+                raise LocalRayletDiedError(reason=str(error))
         except BaseException:
             user_code.post(self._client.abort, object_id, attempt)
             raise
-        user_code.post(self._client.seal, object_id, attempt)
         return place
 
     def _write(
@@ -87,35 +115,45 @@ class StoreProvider:
         for object_id in object_ids:
             self._user_code.post(self._client.abort, object_id, attempt)
 
-    def get(self, objects: Sequence[LargeObject], timeout_s: float | None) -> list[StoredObject | RayError] | None:
-        """The values, or why there are none; None if the time is up."""
+    def get(self, objects: Sequence[LargeObject], timeout_s: float | None) -> list[StoredObject | RayError | None]:
+        """The values, or why there are none; None for those that do not come in time. What is on this node always does."""
         parker = self._user_code.parker()
-        fetched: list[list[StoredObject | RayError]] = []
+        fetched: list[list[StoredObject | RayError | None]] = []
 
-        def on_fetched(values: list[StoredObject | RayError]) -> None:
+        def on_fetched(values: list[StoredObject | RayError | None]) -> None:
             fetched.append(values)
             parker.release()
 
-        self._user_code.post(self.fetch, objects, on_fetched)
-        parker.wait(timeout_s)
-        return fetched[0] if fetched else None
+        self._user_code.post(self.fetch, objects, on_fetched, timeout_s)
+        parker.wait(None)
+        return fetched[0]
 
     # --- on the loop
 
-    def fetch(self, objects: Sequence[LargeObject], on_fetched: OnFetched) -> None:
-        """Bring them to this node, all in one question to its raylet."""
+    def fetch(
+        self,
+        objects: Sequence[LargeObject],
+        on_fetched: OnFetched,
+        timeout_s: float | None = None,
+        purpose: int = GET,
+    ) -> None:
+        """Bring them to this node, all in one question to its raylet, which keeps the time."""
 
         def on_pinned(pinned: list[memoryview | Pinned]) -> None:
             on_fetched([_value(known, one) for known, one in zip(objects, pinned, strict=True)])
 
-        self._client.pin([(known.object_id, known.owner) for known in objects], on_pinned)
+        self._client.pin([(known.object_id, known.owner) for known in objects], purpose, timeout_s, on_pinned)
 
 
-def _value(known: LargeObject, pinned: memoryview | Pinned) -> StoredObject | RayError:
+def _value(known: LargeObject, pinned: memoryview | Pinned) -> StoredObject | RayError | None:
     if isinstance(pinned, Pinned):
+        if pinned.status == NOT_HERE:
+            return None
         owner, name = known.owner.endpoint, known.object_id.hex()
         if pinned.status == OWNER_DIED:
             return OwnerDiedError(object_id_hex=name, owner=owner, reason=pinned.reason)
+        if pinned.status == FREED:
+            return ObjectFreedError(object_id_hex=name, owner=owner, reason=pinned.reason)
         return ObjectLostError(object_id_hex=name, owner=owner, reason=pinned.reason)
     try:
         data, *buffers = layout.read(pinned)

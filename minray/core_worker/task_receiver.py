@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -339,10 +339,7 @@ class TaskReceiver:
             return
         exiting = self._executor.used_up
         if task.held or any(value.refs for value in execution.values):
-            name = f"answer({short(task.task_id)})"
-            answering = asyncio.get_running_loop().create_task(self._answer_slowly(task, execution, exiting), name=name)
-            self._answering.add(answering)
-            answering.add_done_callback(self._answering.discard)
+            self._begin_answer(task, self._answer_slowly(task, execution, exiting))
         elif execution.status == OK:
             beside: list[Any] = []
             first = execution.values[0].stored if len(execution.values) == 1 else None
@@ -353,6 +350,11 @@ class TaskReceiver:
             self._answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
         else:
             self._answer_failed(task, execution, exiting)
+
+    def _begin_answer(self, task: ReceivedTask, answer: Coroutine[Any, Any, None]) -> None:
+        answering = asyncio.get_running_loop().create_task(answer, name=f"answer({short(task.task_id)})")
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
 
     async def _answer_slowly(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
         """References are involved: those in the result get tickets, those that stay here too, before the owner hears."""
@@ -384,7 +386,12 @@ class TaskReceiver:
             self._begin_exit()
 
     def _answer_error(self, task: ReceivedTask, status: int, error: bytes) -> None:
-        self._answer_failed(task, Execution(status, [], error, 0, False), False)
+        """It has not run. Somebody may still be asking for its arguments, though."""
+        execution = Execution(status, [], error, 0, False)
+        if self._references.keep_after_task(task.held):
+            self._begin_answer(task, self._answer_slowly(task, execution, False))
+        else:
+            self._answer_failed(task, execution, False)
 
     def _answer_failed(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
         beside: list[Any] = []
@@ -409,9 +416,21 @@ class TaskReceiver:
             self._give_back(task)
 
     def _give_back(self, task: ReceivedTask) -> None:
-        if task.claim():
-            self._release(task)
-            self._answer(task, PushTaskReply(NOT_STARTED, [], 0, worker_exiting=self._exiting), ())
+        if not task.claim():
+            return
+        kept = self._references.keep_after_task(task.held)
+        if kept:
+            self._begin_answer(task, self._give_back_slowly(task, kept))
+        else:
+            self._answer_unstarted(task)
+
+    async def _give_back_slowly(self, task: ReceivedTask, kept: list[tuple[bytes, Address]]) -> None:
+        await self._borrowing.keep(kept)
+        self._answer_unstarted(task)
+
+    def _answer_unstarted(self, task: ReceivedTask) -> None:
+        self._release(task)
+        self._answer(task, PushTaskReply(NOT_STARTED, [], 0, worker_exiting=self._exiting), ())
 
     def on_blocked(self, blocked: bool) -> None:
         """The running task begins to wait for objects, or goes on."""

@@ -23,6 +23,8 @@ from minray.common.ids import PUT_INDEX, return_id
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.memory_store import StoredObject, Waiter
+from minray.core_worker.object_locator import Location
+from minray.core_worker.state_reader import ClusterObjects
 from minray.core_worker.store_provider import LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
 from minray.exceptions import GetTimeoutError, RayError, unpack_exception
@@ -93,8 +95,10 @@ class UserApi:
             task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries)
         else:
             task = PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries)
-        self._post(core.submit, task)
         num_returns = prepared.template.num_returns
+        if core.call_sites is not None:
+            core.call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
+        self._post(core.submit, task)
         if num_returns == 1:
             return ObjectRef(task_id + b"\0\0\0\1", self._own, core.drop_ref)
         if num_returns == 0:
@@ -119,6 +123,8 @@ class UserApi:
         else:
             own = value.copied()
             stored = StoredObject(own.data, own.buffers, False, nested)
+        if core.call_sites is not None:
+            core.call_sites.note([object_id], "put object")
         self._objects[object_id] = stored
         self._post(core.on_put, object_id, stored)
         return ObjectRef(object_id, self._own, core.drop_ref)
@@ -152,10 +158,9 @@ class UserApi:
         large = [index for index, stored in enumerate(values) if stored.place is not None]
         wanted = [LargeObject(refs[index]._id, refs[index]._owner, values[index].nested) for index in large]
         left_s = None if deadline is None else max(0.0, deadline - self._user_code.time())
-        fetched = self.core.provider.get(wanted, left_s)
-        if fetched is None:
-            raise GetTimeoutError(timeout_s=timeout_s)
-        for index, value in zip(large, fetched, strict=True):
+        for index, value in zip(large, self.core.provider.get(wanted, left_s), strict=True):
+            if value is None:
+                raise GetTimeoutError(timeout_s=timeout_s)
             values[index] = self.core.as_stored(value)
         return values
 
@@ -167,35 +172,50 @@ class UserApi:
         return serialization.deserialize(stored.data, stored.buffers, refs)
 
     def wait(
-        self, refs: list[ObjectRef[Any]], num_returns: int, timeout_s: float | None
+        self, refs: list[ObjectRef[Any]], num_returns: int, timeout_s: float | None, fetch_local: bool = True
     ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
-        """Two lists in input order: ready ones (at most ``num_returns``), and the rest (G8)."""
-        objects = self._objects
+        """Two lists in input order: ready ones (at most ``num_returns``), and the rest (G8, G9)."""
         if len(set(map(_id_of, refs))) != len(refs):
             raise ValueError("wait takes each reference once, but the list has duplicates")
-        chosen = self._first_ready(refs, num_returns)
-        if len(chosen) < num_returns:
-            missing = [ref for ref in refs if ref._id not in objects]
-            self._wait(missing, num_returns - len(chosen), False, timeout_s)
-            chosen = self._first_ready(refs, num_returns)
+        chosen = self._first_ready(refs, num_returns, fetch_local)
+        deadline = None if timeout_s is None else self._user_code.time() + timeout_s
+        while len(chosen) < num_returns and (timeout_s is None or timeout_s >= 0):
+            missing = [ref for ref in refs if ref._id not in self._objects]
+            elsewhere = [ref for ref in refs if self._is_elsewhere(ref)] if fetch_local else []
+            self._wait(missing, num_returns - len(chosen), False, timeout_s, elsewhere)
+            chosen = self._first_ready(refs, num_returns, fetch_local)
+            if deadline is not None:
+                timeout_s = deadline - self._user_code.time() or -1.0
         if len(chosen) == 1:
             rest = refs.copy()
             return [rest.pop(chosen[0])], rest
         ready = set(chosen)
         return [refs[index] for index in chosen], [ref for index, ref in enumerate(refs) if index not in ready]
 
-    def _first_ready(self, refs: list[ObjectRef[Any]], most: int) -> list[int]:
+    def _is_elsewhere(self, ref: ObjectRef[Any]) -> bool:
+        stored = self._objects.get(ref._id)
+        return stored is not None and self.core.must_fetch(stored)
+
+    def _first_ready(self, refs: list[ObjectRef[Any]], most: int, fetch_local: bool) -> list[int]:
         objects = self._objects
         chosen: list[int] = []
         for index, ref in enumerate(refs):
-            if ref._id in objects:
+            stored = objects.get(ref._id)
+            if stored is not None and (stored.place is None or not fetch_local or not self.core.must_fetch(stored)):
                 chosen.append(index)
                 if len(chosen) == most:
                     break
         return chosen
 
-    def _wait(self, refs: Sequence[ObjectRef[Any]], needed: int, stop_at_error: bool, timeout_s: float | None) -> None:
-        """Park until so many of these (which are not here) have come, or the time is up."""
+    def _wait(
+        self,
+        refs: Sequence[ObjectRef[Any]],
+        needed: int,
+        stop_at_error: bool,
+        timeout_s: float | None,
+        elsewhere: Sequence[ObjectRef[Any]] = (),
+    ) -> None:
+        """Park until so many of these have come, or the time is up: ``refs`` are not known, others are ``elsewhere``."""
         core, user_code = self.core, self._user_code
         if user_code.is_loop_thread():
             raise RuntimeError("get() and wait() would block minray's own thread; await the reference instead")
@@ -204,8 +224,9 @@ class UserApi:
         wanted = [(ref._id, ref._owner) for ref in refs]
         blocks_task = core.executor.current is not None
         try:
-            self._user_code.post_later(core.begin_wait, wanted, waiter, blocks_task)
-            self._park(parker, refs, timeout_s)
+            to_fetch = [LargeObject(ref._id, ref._owner, ()) for ref in elsewhere]
+            self._user_code.post_later(core.begin_wait, wanted, waiter, blocks_task, to_fetch)
+            self._park(parker, refs or elsewhere, timeout_s)
         finally:
             self._user_code.post_later(core.end_wait, [object_id for object_id, _ in wanted], waiter)
 
@@ -218,6 +239,13 @@ class UserApi:
             missing = next((ref for ref in refs if ref._id not in self._objects), refs[0])
             print(f"minray: still waiting after {warning_s:g} s: {self.why(missing)}", file=sys.stderr)
             parker.wait(None if timeout_s is None else timeout_s - warning_s)
+
+    def free(self, refs: Sequence[ObjectRef[Any]], local_only: bool) -> None:
+        """Returns when their owners have freed them; or this node what it need not have."""
+        if local_only:
+            self.run_on_loop(lambda: self.core.deletion.evict([ref._id for ref in refs]))
+        else:
+            self.run_on_loop(lambda: self.core.deletion.delete([(ref._id, ref._owner) for ref in refs]))
 
     # --- futures, explanations, calls to the loop
 
@@ -261,6 +289,25 @@ class UserApi:
     def resource_reports(self) -> list[NodeResources]:
         """The last report of each node."""
         return self._read_channel(RESOURCES, NodeResources)
+
+    def locations_of(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> dict[bytes, Location]:
+        """Where they are, by object id; without those whose owner cannot say. Raises GetTimeoutError."""
+        objects = [(ref._id, ref._owner) for ref in refs]
+
+        async def locate() -> dict[bytes, Location]:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self.core.locator.locate(objects)
+            except TimeoutError:
+                raise GetTimeoutError(timeout_s=timeout_s) from None
+
+        locations: dict[bytes, Location] = self.run_on_loop(locate)
+        return locations
+
+    def objects_of_cluster(self, timeout_s: float, object_ids: Sequence[bytes] | None = None) -> ClusterObjects:
+        """What all processes say of the largest objects, or of these. Raises PlatformError for a gcs that is gone."""
+        found: ClusterObjects = self.run_on_loop(lambda: self.core.state_reader.read(timeout_s, object_ids=object_ids))
+        return found
 
     def _read_channel(self, channel: str, record: type[R]) -> list[R]:
         async def ask() -> list[R]:

@@ -59,8 +59,13 @@ class StoreClient:
 
         self._raylet.send(CreateObject(object_id, attempt, size, owner, self._worker_id), on_answer)
 
-    def seal(self, object_id: bytes, attempt: int) -> None:
-        self._raylet.send(SealObject(object_id, attempt), _ignore)
+    def seal(self, object_id: bytes, attempt: int, on_sealed: Callable[[PlatformError | None], None]) -> None:
+        """It is written. ``on_sealed`` hears when the store knows, or that there is no store any more."""
+
+        def on_answer(_reply: Done | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            on_sealed(error)
+
+        self._raylet.send(SealObject(object_id, attempt), on_answer)
 
     def abort(self, object_id: bytes, attempt: int) -> None:
         """It will not be written, or was written in vain."""
@@ -72,8 +77,10 @@ class StoreClient:
 
     # --- reading
 
-    def pin(self, objects: Sequence[tuple[bytes, Address]], on_pinned: OnPinned) -> None:
-        """Bring these objects (each with its owner) to this node and pin them."""
+    def pin(
+        self, objects: Sequence[tuple[bytes, Address]], purpose: int, timeout_s: float | None, on_pinned: OnPinned
+    ) -> None:
+        """Bring these objects (each with its owner) to this node and pin them; those that come in time, if there is one."""
         wanted: list[Wanted] = []
         for object_id, owner in objects:
             self._pin_count += 1
@@ -88,7 +95,7 @@ class StoreClient:
                 views.append(self._lasting_view(asked.pin, pinned) if pinned.status == PINNED else pinned)
             on_pinned(views)
 
-        self._raylet.send(PinObjects(self._worker_id, wanted), on_answer)
+        self._raylet.send(PinObjects(self._worker_id, wanted, purpose, timeout_s), on_answer)
 
     def _lasting_view(self, pin: bytes, pinned: Pinned) -> memoryview | Pinned:
         """Read-only; the object stays where it is as long as this view lives, or one made of it."""
@@ -97,6 +104,7 @@ class StoreClient:
         try:
             arena = self._platform.memory.attach(self._endpoint)
         except MemoryFailed as error:
+            self._release(pin)
             return Pinned(LOST, reason=str(error))
         array = np.frombuffer(arena, np.uint8, pinned.size, pinned.offset)
         array.flags.writeable = False

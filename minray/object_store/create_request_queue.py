@@ -59,12 +59,12 @@ class CreateRequestQueue:
         if free > self._free_bytes:
             self._progress_at = now
         while self._waiting:
-            creation, on_created = self._waiting[0]
+            creation, on_created = self._waiting.popleft()  # first: who is called back may give its room back, and come here
             if not self._try(creation, on_created):
                 if now < self._progress_at + self._grace_s:
+                    self._waiting.appendleft((creation, on_created))
                     break
                 on_created(None, False)
-            self._waiting.popleft()
             self._progress_at = now
         self._free_bytes = self._table.allocator.capacity - self._table.allocator.used
         return self._progress_at + self._grace_s if self._waiting else None

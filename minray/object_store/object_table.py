@@ -103,6 +103,15 @@ class ObjectTable:
     def is_sealed(self, entry: Entry) -> bool:
         return self.states.get(entry.key) == SEALED
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes are free, or could be at once; perhaps not in one piece."""
+        room = self.allocator.capacity - self.allocator.used
+        for object_id in self._spare:
+            if room >= size:
+                break
+            room += self._entries[object_id].size
+        return room >= size
+
     # --- making
 
     def create(
@@ -129,7 +138,7 @@ class ObjectTable:
 
     def _allocate(self, size: int) -> int | None:
         offset = self.allocator.allocate(size)
-        while offset is None and self._spare:
+        while offset is None and self._spare and size <= self.allocator.capacity:
             object_id, _ = self._spare.popitem(last=False)
             entry = self._entries[object_id]
             self._doom(entry)
@@ -161,9 +170,13 @@ class ObjectTable:
 
     # --- using
 
+    def pinned_as(self, pin: bytes) -> Entry | None:
+        """What this use has got already, if the question comes again."""
+        return self._by_pin.get(pin)
+
     def pin(self, entry: Entry, pin: bytes, client: bytes) -> bool:
-        """Keep a sealed copy where it is; False if this use is over already (the question came late, or twice)."""
-        if pin in self._spent or client in self._dead:
+        """Keep a sealed copy where it is; False if this use is over already, or is one of another copy."""
+        if pin in self._spent or client in self._dead or self._by_pin.get(pin, entry) is not entry:
             return False
         entry.pins[pin] = client
         self._by_pin[pin] = entry
@@ -194,11 +207,19 @@ class ObjectTable:
         if entry is not None and entry.attempt <= attempt:
             self._doom(entry)
 
+    def evict(self, object_id: bytes) -> None:
+        """Its copy here may go now, if it may go at all."""
+        entry = self._entries.get(object_id)
+        if entry is not None and object_id in self._spare and not entry.is_primary:
+            self._doom(entry)
+            self._on_evicted(entry)
+
     def on_death(self, worker_or_node_id: bytes) -> None:
         """A process or a node is gone: what it owned is not needed, what it wrote or read is not in use any more."""
         _remember(self._dead, worker_or_node_id, 0)
         for entry in self.entries():
-            for pin in [pin for pin, client in entry.pins.items() if client == worker_or_node_id]:
+            over = [pin for pin, client in entry.pins.items() if client == worker_or_node_id]
+            for pin in over:
                 del entry.pins[pin]
                 del self._by_pin[pin]
             is_left = entry.creator == worker_or_node_id and not entry.is_written
@@ -206,7 +227,7 @@ class ObjectTable:
                 entry.is_written = True
             if is_left or worker_or_node_id in (entry.owner.worker_id, entry.owner.node_id):
                 self._doom(entry)
-            else:
+            elif over:
                 self._maybe_forget(entry)
 
     def _is_dead(self, owner: Address) -> bool:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from minray.object_store.allocator import Allocator
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation, OnCreated
+from minray.object_store.inventory import objects_info
 from minray.object_store.object_table import Entry, ObjectTable
 from minray.platform.base import Arena, Platform
 from minray.protocol.base import DONE, Address, Done
@@ -23,12 +25,16 @@ from minray.protocol.object_store import (
     CREATED,
     FULL,
     LOST,
+    NOT_HERE,
     PINNED,
     UNWANTED,
     AbortObject,
     CreateObject,
     CreateReply,
+    EvictObjects,
     FreeObjects,
+    GetObjectsInfo,
+    ObjectsInfo,
     Pinned,
     PinObjects,
     PinReply,
@@ -42,20 +48,38 @@ from minray.rpc.service import Call
 TOP_HOLDERS = 5
 
 
+class Order(NamedTuple):
+    """Names what is wanted together, and says when it is its turn to be fetched."""
+
+    purpose: int
+    number: int
+
+
 class _Question:
     """A PinObjects that is not answered yet."""
 
-    def __init__(self, request: PinObjects, call: Call) -> None:
+    def __init__(self, request: PinObjects, call: Call, number: int) -> None:
         self.client = request.client
-        self.pinned: list[Pinned | None] = [None] * len(request.wanted)
+        self.order = Order(request.purpose, number)
+        self.timer: asyncio.TimerHandle | None = None
+        self._pinned: list[Pinned | None] = [None] * len(request.wanted)
         self._missing = len(request.wanted)
         self._call = call
 
     def set(self, index: int, pinned: Pinned) -> None:
-        self.pinned[index] = pinned
+        self._pinned[index] = pinned
         self._missing -= 1
         if not self._missing:
-            self._call.reply(PinReply([one for one in self.pinned if one is not None]))
+            self.answer()
+
+    def is_open(self) -> bool:
+        return self._missing > 0
+
+    def answer(self) -> None:
+        """With what is here by now."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self._call.reply(PinReply([one or Pinned(NOT_HERE) for one in self._pinned]))
 
 
 class ObjectStore:
@@ -70,10 +94,10 @@ class ObjectStore:
         capacity: int,
         grace_s: float,
         address: Callable[[], Address],
-        fetch: Callable[[bytes, Address], None],
+        fetch: Callable[[bytes, Address, Order], None],
         on_evicted: Callable[[Entry], None],
     ) -> None:
-        """``fetch(object_id, owner)`` begins to bring an object here, unless it has begun; ``seal`` or ``fail`` follows."""
+        """``fetch(object_id, owner, order)`` begins to bring an object here, unless it has begun; it seals or fails it."""
         self._platform = platform
         self._address = address
         self._fetch = fetch
@@ -81,6 +105,7 @@ class ObjectStore:
         self._queue = CreateRequestQueue(self.table, grace_s)
         self._waiting: dict[bytes, list[tuple[_Question, int, Wanted]]] = {}
         """Who waits for an object that is not here, or not complete: the question, and which of its objects this is."""
+        self._question_count = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, endpoint: str) -> None:
@@ -131,8 +156,11 @@ class ObjectStore:
 
     def handle_AbortObject(self, request: AbortObject, call: Call) -> Done:
         entry = self.table.copy_of(request.object_id, request.attempt, call.peer)
+        self.table.free(request.object_id, request.attempt)  # the creation may wait for room, or come once more
         if entry is not None:
-            self.abort(entry)
+            self.table.abort(entry)
+        self._look_elsewhere(request.object_id)
+        self._advance()
         return DONE
 
     def abort(self, entry: Entry) -> None:
@@ -144,20 +172,32 @@ class ObjectStore:
     def _look_elsewhere(self, object_id: bytes) -> None:
         waiting = self._waiting.get(object_id)
         if waiting and self.table.find(object_id) is None:
-            self._fetch(object_id, waiting[0][2].owner)
+            for question, _, wanted in list(waiting):
+                self._fetch(object_id, wanted.owner, question.order)
 
     # --- reading
 
     def handle_PinObjects(self, request: PinObjects, call: Call) -> None:
-        question = _Question(request, call)
+        self._question_count += 1
+        question = _Question(request, call, self._question_count)
         for index, wanted in enumerate(request.wanted):
-            entry = self.table.find(wanted.object_id)
-            if entry is not None and self.table.is_sealed(entry):
+            entry = self.table.pinned_as(wanted.pin) or self.table.find(wanted.object_id)
+            if entry is not None and (wanted.pin in entry.pins or self.table.is_sealed(entry)):
                 question.set(index, self._pin(entry, wanted, request.client))
                 continue
             self._waiting.setdefault(wanted.object_id, []).append((question, index, wanted))
             if entry is None:
-                self._fetch(wanted.object_id, wanted.owner)
+                self._fetch(wanted.object_id, wanted.owner, question.order)
+        if question.is_open() and request.timeout_s is not None:
+            question.timer = asyncio.get_running_loop().call_later(request.timeout_s, self._give_up, question)
+
+    def _give_up(self, question: _Question) -> None:
+        """Its time is up."""
+        for object_id, waiting in list(self._waiting.items()):
+            waiting[:] = [entry for entry in waiting if entry[0] is not question]
+            if not waiting:
+                del self._waiting[object_id]
+        question.answer()
 
     def _pin(self, entry: Entry, wanted: Wanted, client: bytes) -> Pinned:
         if self.table.pin(entry, wanted.pin, client):
@@ -194,6 +234,15 @@ class ObjectStore:
         for copy in request.copies:
             self.table.promote(copy.object_id, copy.attempt)
         return DONE
+
+    def handle_EvictObjects(self, request: EvictObjects, call: Call) -> Done:
+        for object_id in request.object_ids:
+            self.table.evict(object_id)
+        self._advance()
+        return DONE
+
+    def handle_GetObjectsInfo(self, request: GetObjectsInfo, call: Call) -> ObjectsInfo:
+        return objects_info(self._address().node_id, self.table, request)
 
     def on_death(self, worker_or_node_id: bytes) -> None:
         """A client, an owner, or a whole node of them is gone."""

@@ -14,6 +14,7 @@ from functools import lru_cache
 from minray.common.config import SystemConfig
 from minray.platform.base import Network, Platform, Processes
 from minray.platform.host import RealHost
+from minray.platform.lanes import Lane
 from minray.platform.main_thread import MainThreadUserCode
 from minray.platform.memory import RealMemory
 from minray.platform.sockets import StreamNetwork
@@ -35,11 +36,13 @@ def make_platform(
     if system_config.transport == "grpc":
         from minray.platform.grpc_transport import GrpcNetwork
 
-        network = GrpcNetwork(token, host)
+        network, bulk = GrpcNetwork(token, host), list[Lane]()
     else:
         network = StreamNetwork(token, host)
         user_code.outbox = network.outbox
-    return Platform(name, identity, network, processes, user_code, host, open_storage, RealMemory())
+        lanes = range(system_config.object_manager_lanes)
+        bulk = [Lane(StreamNetwork(token, host), f"minray-lane-{number}") for number in lanes]
+    return Platform(name, identity, network, processes, user_code, host, open_storage, RealMemory(), bulk=bulk)
 
 
 def io_thread(system_config: SystemConfig) -> IoThread:

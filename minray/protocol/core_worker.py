@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from minray.common.task_spec import TaskTemplate
 from minray.protocol.base import Address, Done, Record, Request
-from minray.protocol.object_store import Place
+from minray.protocol.object_store import MOST_ENTRIES, Place
 
 OK, FAILED, CANCELLED, NOT_STARTED, ENVIRONMENT_FAILED = range(5)
 """How a pushed task ended: FAILED means that user code raised."""
@@ -177,22 +177,30 @@ class CheckTickets(Request[CheckTicketsReply], frozen=True):
     loans: list[Loan]
 
 
-KNOWN, UNKNOWN, LOST = range(3)
+KNOWN, UNKNOWN, LOST, NOT_MADE, INLINED = range(5)
 
 
 class ObjectLocations(Record, frozen=True):
     status: int
-    """UNKNOWN: the owner has freed it. LOST: there is no copy any more, or there never was."""
+    """UNKNOWN: the owner has freed it. LOST: there is no copy any more. NOT_MADE: its task has not ended. INLINED: it is
+    small, and with its owner."""
     attempt: int = 0
     size: int = 0
+    """KNOWN, INLINED: of the value, in bytes."""
     raylets: list[Address] = []
     """KNOWN: which nodes have it, the first copy's first."""
+    receivers: list[Address] = []
+    """KNOWN: which nodes are receiving it, and asked before the one that asks now; the first one's first."""
+    turn: int = 0
+    """KNOWN: of the one that asks, among all that receive it; greater than theirs."""
 
 
 class GetObjectLocations(Request[ObjectLocations], frozen=True):
-    """From a raylet to the owner: where is this object, which somebody here wants to read?"""
+    """To the owner: where is this object? Asked by raylets where somebody wants to read it, and by the curious."""
 
     object_id: bytes
+    receiver: Address | None = None
+    """The raylet: from now on it counts among those that are receiving it. None: nobody is."""
 
 
 class LocationChange(Record, frozen=True):
@@ -208,6 +216,53 @@ class UpdateObjectLocations(Request[Done], frozen=True):
 
     raylet: Address
     changes: list[LocationChange]
+
+
+class DeleteObjects(Request[Done], frozen=True):
+    """To the owner: the user says that these values are not needed any more, whoever still refers to them."""
+
+    object_ids: list[bytes]
+
+
+class ObjectRefInfo(Record, frozen=True):
+    """What one process knows of one object, for people."""
+
+    object_id: bytes
+    owner_id: bytes
+    """The owner's worker id."""
+    local: int
+    submitted: int
+    contained: int
+    borrowers: int
+    """Owner only: how many processes have tickets."""
+    is_pickled: bool
+    """It was pickled by the user, and is kept as long as this process lives."""
+    size: int
+    """Of the value; -1 if it is not known here."""
+    task_status: str
+    """Owner only: of the task that makes it. Else, and for what was put, NIL."""
+    attempt: int
+    call_site: str
+    """Where in the user's code it came to be."""
+
+
+class CoreWorkerStats(Record, frozen=True):
+    """What one driver or worker refers to."""
+
+    worker_id: bytes
+    node_id: bytes
+    pid: int
+    is_driver: bool
+    total: int
+    """How many references there are; ``references`` has the largest ones."""
+    references: list[ObjectRefInfo]
+
+
+class GetCoreWorkerStats(Request[CoreWorkerStats], frozen=True):
+    """What do you refer to, of everything, or of these objects?"""
+
+    limit: int = MOST_ENTRIES
+    object_ids: list[bytes] | None = None
 
 
 class Explanation(Record, frozen=True):

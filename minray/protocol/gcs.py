@@ -202,7 +202,7 @@ class Poll(Request[PollReply], frozen=True):
 
 
 class InternalConfig(Record, frozen=True):
-    system_config: dict[str, int | float | str]
+    system_config: dict[str, bool | int | float | str]
     """The cluster's, by name; a node or driver that joins takes it over."""
 
 

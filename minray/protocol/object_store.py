@@ -75,7 +75,9 @@ class Wanted(Record, frozen=True):
     """The client's own name for this use; the object stays where it is until the name is given back."""
 
 
-PINNED, LOST, FREED, OWNER_DIED = range(4)
+GET, WAIT, TASK_ARGUMENTS = range(3)
+"""What objects are wanted for; the first is served first (G87)."""
+PINNED, LOST, FREED, OWNER_DIED, NOT_HERE = range(5)
 
 
 class Pinned(Record, frozen=True):
@@ -91,10 +93,16 @@ class PinReply(Record, frozen=True):
 
 
 class PinObjects(Request[PinReply], frozen=True):
-    """From a client: bring these objects here, if they are elsewhere, and keep them. Answered when all are here or lost."""
+    """From a client: bring these objects here, if they are elsewhere, and keep them.
+
+    Answered when all are here or lost, or the time is up: then some are NOT_HERE.
+    """
 
     client: bytes
     wanted: list[Wanted]
+    purpose: int = GET
+    """GET, WAIT or TASK_ARGUMENTS."""
+    timeout_s: float | None = None
 
 
 class ReleasePins(Request[Done], frozen=True):
@@ -115,6 +123,62 @@ class PromoteObjects(Request[Done], frozen=True):
     copies: list[Copy]
 
 
+class OpenLanesReply(Record, frozen=True):
+    lanes: list[Address]
+    """Each is the same raylet, on a connection of its own; empty: there is only the one that was asked on."""
+
+
+class OpenLanes(Request[OpenLanesReply], frozen=True):
+    """From another raylet: where can chunks be asked for?"""
+
+
+class EvictObjects(Request[Done], frozen=True):
+    """From a client: copies of these that may go, since they are neither the first ones nor being read, may go now."""
+
+    object_ids: list[bytes]
+
+
+MOST_ENTRIES = 10_000
+"""So many objects are described in one answer at most; how many there are is told beside."""
+
+
+class CopyInfo(Record, frozen=True):
+    """One copy of a node's store, for people."""
+
+    object_id: bytes
+    attempt: int
+    size: int
+    owner_id: bytes
+    """The owner's worker id."""
+    state: str
+    """As the object table calls it."""
+    is_primary: bool
+    use_count: int
+    """How many uses keep it where it is."""
+    readers: list[bytes]
+    """The worker ids of the processes whose uses these are."""
+    is_on_disk: bool = False
+
+
+class ObjectsInfo(Record, frozen=True):
+    """What a node's store holds."""
+
+    node_id: bytes
+    capacity: int
+    used: int
+    largest_hole: int
+    total: int
+    """How many copies there are; ``copies`` has the largest ones."""
+    copies: list[CopyInfo]
+
+
+class GetObjectsInfo(Request[ObjectsInfo], frozen=True):
+    """To a raylet: what is in your store, all of it, or of these objects?"""
+
+    limit: int = MOST_ENTRIES
+    object_ids: list[bytes] | None = None
+
+
 class ChunkReply(Record, frozen=True):
     is_here: bool
     """True: the bytes come beside this record. False: this node has no such copy (any more)."""
@@ -127,3 +191,5 @@ class ReadChunk(Request[ChunkReply], frozen=True):
     attempt: int
     start: int
     size: int
+    turn: int
+    """The asker's among all that receive the object; who is receiving it himself lets only later ones wait for it."""

@@ -138,6 +138,8 @@ class WorkerStatus(Record, frozen=True):
     job_id: bytes
     lease_id: bytes
     blocked: bool
+    address: Address | None = None
+    """None until it has registered."""
 
 
 class NodeStats(Record, frozen=True):

@@ -91,6 +91,7 @@ class Explanations:
                 worker.binding[0] if worker.binding is not None else b"",
                 worker.lease_id,
                 worker.lease_id in leases and leases[worker.lease_id].blocked,
+                worker.address,
             )
             for worker in pool.workers.values()
         ]

@@ -95,11 +95,12 @@ class Raylet:
         )
         self._patient = PatientCaller(self._peers, self._gcs)
         self.objects = ObjectManager(
+            platform,
+            config,
             self._peers,
             self._patient,
             lambda: self.store,
             lambda: self.address,
-            system.object_manager_default_chunk_size,
         )
         self.store = ObjectStore(
             platform,
@@ -226,7 +227,7 @@ class Raylet:
             loop.create_task(self._say_farewell(), name="unregister_node"),
         )
         self._dispatcher.close()
-        self.objects.close()
+        await self.objects.close()
         self._patient.close()
         self._log_monitor.close()
         await self.store.close()
@@ -296,6 +297,7 @@ class Raylet:
             nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause)
             if not node.alive:
                 self._peers.on_death_of(node.address.worker_id, node.death_cause)
+                self.objects.on_node_death(node.address.worker_id, node.death_cause)
                 self._broker.on_node_death(key, node.death_cause)
                 self.store.on_death(key)
         self._broker.advance()

@@ -71,6 +71,9 @@ class Batches(Generic[T]):
         """Only of receivers that have something to hear."""
 
     def add(self, to: Address, items: Iterable[T]) -> None:
+        items = list(items)
+        if not items:
+            return
         batch = self._batches.get(to.worker_id)
         if batch is None:
 

@@ -315,6 +315,7 @@ class SimWorld:
             open_storage=lambda path: SimStorage(node, path, process, oracle),
             memory=SimMemory(self._arenas, process, node.memory_bytes),
             record=self.trace.recorder(process.name),
+            bulk=(network, network),
         )
 
     def _begin(self, process: SimProcess, role: str, platform: Platform, config: bytes) -> None:

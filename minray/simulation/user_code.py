@@ -101,8 +101,9 @@ class UserThread:
             self.process.call_soon(self.resume)
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
-        self._interrupts.append(applies)
-        self.wake()
+        if self.ident:  # else nothing was ever run
+            self._interrupts.append(applies)
+            self.wake()
 
     def resume(self) -> None:
         """One step of the process: the thread runs from this border to the next."""

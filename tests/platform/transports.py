@@ -22,6 +22,7 @@ from grpc import ssl_channel_credentials, ssl_server_credentials
 
 from minray.platform.base import Buffer, Channel, Incoming, Listener, Network, PlatformError
 from minray.platform.grpc_transport import GrpcNetwork
+from minray.platform.lanes import Lane
 from minray.platform.sockets import StreamNetwork
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
@@ -98,6 +99,17 @@ def stream(directory: Path, scheme: str, run: Callable[[Any], None]) -> Iterator
 
 
 @contextmanager
+def lanes(directory: Path, scheme: str) -> Iterator[Transport]:
+    with stream(directory, scheme, uvloop.run) as inner:
+        assert inner.stranger is not None
+        networks = [Lane(network, "lane") for network in (inner.network_a, inner.network_b, inner.stranger)]
+        yield Transport(networks[0], networks[1], inner.endpoint, uvloop.run, networks[2])
+        for network in networks:
+            if network._thread is not None:
+                network._thread.stop()
+
+
+@contextmanager
 def grpc(directory: Path, scheme: str) -> Iterator[Transport]:
     endpoint = f"unix:{directory}/listener" if scheme == "unix" else "tcp:127.0.0.1:0"
     text = CERTIFICATE.read_bytes()
@@ -129,6 +141,8 @@ TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[Transport]]] = {
     "stream-unix-asyncio": partial(stream, scheme="unix", run=run_asyncio),
     "stream-tcp-asyncio": partial(stream, scheme="tcp", run=run_asyncio),
     "stream-tls-asyncio": partial(stream, scheme="tls", run=run_asyncio),
+    "lane-unix": partial(lanes, scheme="unix"),
+    "lane-tcp": partial(lanes, scheme="tcp"),
     "grpc-unix": partial(grpc, scheme="unix"),
     "grpc-tcp": partial(grpc, scheme="tcp"),
     "grpc-tls": partial(grpc, scheme="tls"),

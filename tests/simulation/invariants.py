@@ -7,6 +7,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 |---|---|---|
 | S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
 | S4 | a task is pushed | its attempt is within its retries |
+| S5, S6 | an object is made, sealed, evicted or forgotten | see ``objects`` |
 | S7 | an owner frees an object | nobody else holds or carries a reference (``holders``) |
 | G19, G40 | a task is pushed | it was not cancelled before, unless this is the push that the cancellation found |
 | S9 | a gcs dies, and at the end | what an earlier gcs knew as durable is known |
@@ -28,6 +29,7 @@ from minray.simulation.cluster import GCS
 from minray.simulation.loop import SimProcess, current_process
 from tests.simulation.holders import Holders
 from tests.simulation.interference import watch_sends
+from tests.simulation.objects import Objects
 
 MOST_MESSAGES = 30_000
 """Three times what the largest scenario of a campaign sends."""
@@ -43,6 +45,9 @@ class Watch:
         self.messages = 0
         """Sent so far."""
         self.holders = Holders(lambda text: self.on_broken("S7", text))
+        self.objects = Objects(self.on_broken)
+        for name, raylet in cluster.raylets.items():
+            self.objects.add(name, raylet)
         self._cancelled: dict[bytes, tuple[bytes, int]] = {}
         """Task -> the lease and the attempt with which its cancellation found it pushed; ``b""``: it was not."""
         self._processes: dict[str, SimProcess] = {}

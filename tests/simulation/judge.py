@@ -129,6 +129,9 @@ def core_leftovers(core: Any) -> list[str]:
         "lease requests": [request for key in core.submitter._keys.values() for request in key.requests],
         "questions to owners": [*core.futures._asking, *core.futures._probing],
         "borrowings on their way": core.borrowing._registering,
+        "tickets on their way back": core.borrowing._spent._batches,
+        "copies of objects": core.directory._objects,
+        "copies to be freed or promoted": [*core.directory._free._batches, *core.directory._promote._batches],
         "tasks waiting here": core.receiver._waiting,
         "answers on their way": core.receiver._answering,
         "unanswered tasks": [task for task in core.receiver._tasks.values() if task.reply is None],
@@ -153,6 +156,12 @@ def raylet_leftovers(raylet: Any) -> list[str]:
         problems.append("leases in its machines")
     if broker.local.available != broker.local.total:
         problems.append(f"available {broker.local.available}, total {broker.local.total}")
+    table, store = raylet.store.table, raylet.store
+    if table.entries() or table.allocator.used:
+        copies = [f"{short(entry.object_id)} {table.states.get(entry.key)}" for entry in table.entries()]
+        problems.append(f"{table.allocator.used} bytes of {len(copies)} copies in its store: {copies[:3]}")
+    if table._by_pin or table._spare or store._waiting or len(store._queue) or raylet.objects._pulls:
+        problems.append(f"pins {len(table._by_pin)}, questions {len(store._waiting)}, pulls {len(raylet.objects._pulls)}")
     return problems
 
 

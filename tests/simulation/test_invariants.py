@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.reference_counter import ReferenceCounter
 from minray.core_worker.task_manager import PUSHED, TaskManager
+from minray.exceptions import ObjectStoreFullError
+from minray.object_store.object_table import ObjectTable
+from minray.object_store.store import ObjectStore
 from minray.simulation import SimCluster
 from tests.simulation import invariants
 from tests.simulation.invariants import Watch
@@ -177,3 +181,73 @@ def test_l5_a_storm_of_messages_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(invariants, "MOST_MESSAGES", 50)
     with pytest.raises(AssertionError, match="L5: 50 messages"):
         watched(leave_with_a_child)
+
+
+LARGE = {"max_direct_call_object_size": 10}
+
+
+@minray.remote
+def doubled(data: bytes) -> bytes:
+    return data * 2
+
+
+@minray.remote
+def hold_and_fill(data: bytes) -> None:
+    filling = []
+    with suppress(ObjectStoreFullError):
+        filling += [minray.put(bytes(1000)) for _ in range(2)]
+        filling += [minray.put(bytes(1000))]
+    assert len(filling) == 2 and len(data) == 1000
+
+
+def pass_large_values() -> None:
+    ref = minray.put(bytes(1000))
+    spread = [doubled.options(scheduling_strategy="SPREAD").remote(ref) for _ in range(6)]
+    assert [len(value) for value in minray.get(spread)] == [2000] * 6
+
+
+def fill_where_one_reads() -> None:
+    there = minray.util.NodeAffinitySchedulingStrategy(minray.nodes()[1]["NodeID"], soft=False)
+    minray.get(hold_and_fill.options(scheduling_strategy=there).remote(minray.put(bytes(1000))))
+
+
+def object_watch(body: Callable[[], None], store_bytes: int) -> Watch:
+    watches: list[Watch] = []
+
+    def watch(cluster: SimCluster) -> Watch:
+        watches.append(Watch(cluster))
+        return watches[0]
+
+    nodes = [{"num_cpus": 2}, {"num_cpus": 2, "object_store_memory": store_bytes}]
+    judged(body, nodes=nodes, watch=watch, system_config=LARGE)
+    return watches[0]
+
+
+def test_s5_copies_are_equal_and_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert object_watch(pass_large_values, 1 << 20).objects.seals > 6
+    view = ObjectStore.view
+
+    def scratched(store: ObjectStore, entry: Any) -> memoryview:
+        memory = view(store, entry)
+        if not entry.is_primary:
+            memory[len(memory) // 2] ^= 1
+        return memory
+
+    monkeypatch.setattr(ObjectStore, "view", scratched)
+    with pytest.raises(AssertionError, match=r"S5: n1 seals a copy of \S+ that differs from another one"):
+        object_watch(pass_large_values, 1 << 20)
+
+
+def test_s6_what_is_in_use_is_not_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    object_watch(fill_where_one_reads, 3900)
+    pin = ObjectTable.pin
+
+    def forgetful(table: ObjectTable, entry: Any, name: bytes, client: bytes) -> bool:
+        done = pin(table, entry, name, client)
+        if not entry.is_primary:
+            table._spare[entry.object_id] = None
+        return done
+
+    monkeypatch.setattr(ObjectTable, "pin", forgetful)
+    with pytest.raises(AssertionError, match=r"S6: n1 evicts \S+, which must stay"):
+        object_watch(fill_where_one_reads, 3900)

@@ -139,6 +139,14 @@ def test_an_interrupt_reaches_only_what_it_is_meant_for(loop: SimLoop, user_code
     assert story == ["first sleeps well", "second interrupted at 12", "third sleeps well"]
 
 
+def test_an_interrupt_before_anything_was_run_is_nothing(loop: SimLoop, user_code: SimUserCode) -> None:
+    user_code.interrupt(lambda: True)
+    loop.run_until_complete(asyncio.sleep(1))
+    story: list[str] = []
+    run(loop, user_code, lambda: (time.sleep(1), story.append("slept")))
+    assert story == ["slept"]
+
+
 def test_exit_and_kill_end_the_process_without_unwinding(loop: SimLoop, process: SimProcess) -> None:
     ends: list[tuple[int | None, int | None]] = []
     story: list[str] = []

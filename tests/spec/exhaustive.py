@@ -56,6 +56,8 @@ def one_driver(*operations: Operation) -> Program:
 
 
 ONE_NODE, TWO_NODES = World(), World((Node(1), Node(1)))
+TWO_STORES = World((Node(1), Node(1)), inline_limit=1)
+"""Every value is in the object store of its node, and is fetched from there."""
 PROGRAMS: dict[str, Scenario] = {
     "one task": Scenario(one_driver(Submit("a", Body()), Get("get", ("a",))), ONE_NODE),
     "argument": Scenario(
@@ -123,6 +125,16 @@ PROGRAMS: dict[str, Scenario] = {
             Get("get", ("a", "b")),
         ),
         TWO_NODES,
+    ),
+    "large": Scenario(
+        one_driver(
+            Put("x"),
+            Submit("a", Body((Sleep("long", 0.1),)), args=("x",)),
+            Submit("b", Body((Sleep("longer", 0.2),)), args=("x",)),
+            Drop("drop", "x"),
+            Get("get", ("a", "b")),
+        ),
+        TWO_STORES,
     ),
 }
 """Smallest first."""

@@ -12,17 +12,19 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from minray.exceptions import LocalRayletDiedError
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS
 from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, Key
@@ -64,6 +66,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     aims: tuple[str, ...] = ()
     durable: bool = False
     """Whether the gcs has a store, and is started again when it crashes."""
+    inline_limit: int = 0
+    """Values of more bytes are in the object store; 0: as by default, so that no value of a program is."""
 
     def plan(self) -> FaultPlan:
         return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims)
@@ -95,13 +99,14 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-def losses_of(answers: Mapping[Key, int]) -> Losses:
+def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     """What the faults that have struck may have taken away."""
     crashed = [key[1] for key in answers if key[0] == "crash"]
     raylets = [name for name in crashed if name.startswith("raylet/")]
     workers = [name for name in crashed if name.startswith("worker/")]
     nodes = [key for key, answer in answers.items() if _may_end_a_node(key[0], answer)]
-    return Losses(len(raylets) + len(workers) + len(nodes), bool(raylets or nodes))
+    may_lose_nodes = bool(raylets or nodes)
+    return Losses(len(raylets) + len(workers) + len(nodes), may_lose_nodes, may_lose_nodes and world.inline_limit > 0)
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
@@ -165,7 +170,10 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
     overrides = None if scenario.overrides is None else dict(scenario.overrides)
     nodes = [{"num_cpus": node.num_cpus, "resources": dict(node.resources)} for node in scenario.world.nodes]
     storage = "gcs.db" if scenario.world.durable else ""
-    cluster = SimCluster(nodes, scenario.seed, scenario.world.plan(), overrides, storage=storage, show_output=False)
+    limit = scenario.world.inline_limit
+    system = {"max_direct_call_object_size": limit} if limit else {}
+    plan = scenario.world.plan()
+    cluster = SimCluster(nodes, scenario.seed, plan, overrides, system, storage=storage, show_output=False)
     if on_chance is not None:
         _listen(cluster.oracle, on_chance)
     found: list[str] = []
@@ -256,8 +264,8 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
     _settle(cluster, busy_s)
     watch.look_at_gcs()
     found = watch.problems + [f"S1: {problem}" for problem in account.problems]
-    losses = losses_of(cluster.oracle.answers)
-    if not is_alive(cluster, "raylet/head") or (losses.nodes and _has_lost_cluster(cluster)):
+    losses = losses_of(cluster.oracle.answers, scenario.world)
+    if not is_alive(cluster, "raylet/head") or (losses.nodes and _has_lost_cluster(cluster, drivers)):
         return found
     found += [f"L2: {problem}" for problem in leftovers(cluster)] + unrest(cluster)
     killed = _killed_drivers(cluster)
@@ -292,8 +300,10 @@ def _restart_gcs(cluster: SimCluster, process: SimProcess) -> None:
     process.on_death.append(on_death)
 
 
-def _has_lost_cluster(cluster: SimCluster) -> bool:
-    """Whether a living driver has given up its raylet or the gcs, so that its tasks are over for it."""
+def _has_lost_cluster(cluster: SimCluster, outcomes: Sequence[asyncio.Future[Any]]) -> bool:
+    """Whether a driver has given up its raylet or the gcs, so that its tasks are over for it, or even its program."""
+    if any(one.done() and isinstance(one.exception(), LocalRayletDiedError) for one in outcomes):
+        return True
     drivers = [core for name, core in cluster.cores.items() if name.startswith("driver/") and is_alive(cluster, name)]
     return any(core.raylet.death or core.gcs.death for core in drivers)
 

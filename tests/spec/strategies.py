@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
 from hypothesis import strategies as st
 
 from minray.simulation.faults import LOUD, QUIET
@@ -44,13 +45,18 @@ CUSTOM = "gadget"
 LONGEST_BURST = 6
 ROLES = ("worker/", "raylet/n", "driver/", "gcs")
 """Whose processes crash, or stall for long: in most worlds those of one or two, so that their deaths meet each other."""
+OBJECT_MESSAGES = (
+    "PinObjects", "ReleasePins", "FreeObjects", "GetObjectLocations", "UpdateObjectLocations", "ReadChunk", "PromoteObjects",
+)  # fmt: skip
 CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RequestWorkerLease", "ReturnWorkerLease", "CancelWorkerLease", "RevokeLeases"),
-    ("PushTask", "CancelTask", "ReclaimTasks", "NotifyWorkerBlocked", "GetLeaseFailure"),
-    ("AddBorrower", "RemoveBorrower", "GetObject", "CheckTickets"),
+    ("PushTask", "CancelTask", "ReclaimTasks", "NotifyWorkerBlocked", "GetLeaseFailure", "CreateObject", "SealObject"),
+    ("AddBorrower", "RemoveBorrower", "GetObject", "CheckTickets", *OBJECT_MESSAGES),
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
+INLINE_LIMITS = (0, 0, 1, 40)
+"""The values of programs have some tens of bytes: in half of the worlds none is in the object store, else all or some."""
 DEPTH = 2
 
 
@@ -216,7 +222,8 @@ def write_world(random: Random) -> World:
 
 def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = write_world(random)
-    return Scenario(Writer(random, world.nodes).program(size), world, seed)
+    program = Writer(random, world.nodes).program(size)
+    return Scenario(program, msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS)), seed)
 
 
 def scenario_of(seed: int, size: Size = MEDIUM) -> Scenario:

@@ -201,7 +201,7 @@ def crashes(name: str) -> Answers:
     ],
 )
 def test_only_what_has_struck_can_have_taken_something(answers: Answers, losses: Losses) -> None:
-    assert losses_of(dict(answers)) == losses
+    assert losses_of(dict(answers), World()) == losses
 
 
 def runs_without_gcs_for_a_while() -> list[Verdict]:

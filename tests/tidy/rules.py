@@ -19,7 +19,8 @@ NOUNS = {"common", "protocol", "platform.base", "exceptions", "tracebacks", "obj
 BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
 FRONT_PORCH = {"__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util"}
 ROOTS = {
-    "__init__", "__main__", "cli", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles", "simulation",
+    "__init__", "__main__", "cli", "cluster_client", "cluster_utils", "discovery", "driver", "memory_summary", "node",
+    "roles", "simulation",
 }  # fmt: skip
 EVERYTHING = None
 
@@ -28,11 +29,12 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     **dict.fromkeys(ROOTS, EVERYTHING),
     # level 4, what a user types
     **dict.fromkeys(
-        ("worker", "remote_function", "task_options", "runtime_context", "util"),
+        ("worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental"),
         FRONT_PORCH | {"core_worker", "serialization", "exceptions", "object_ref", "common"},
     ),
     "worker_output": {"core_worker", "protocol"},
     "_version": set(),
+    "text_table": set(),
     # level 3, one room per kind of process; they talk by messages alone, even when they share a process
     **dict.fromkeys(("gcs", "raylet", "core_worker"), BELOW_PROCESSES),
     # level 2

@@ -1,0 +1,53 @@
+"""Where in the user's code each reference of this process came to be.
+
+Ray: CoreWorker's get_py_stack_ in python/ray/_raylet.pyx, turned on by RAY_record_ref_creation_sites as here
+
+Only with ``record_ref_creation_sites``: walking a stack costs a few microseconds for each ``remote`` and ``put``. User
+threads write and the loop forgets; each of both is one operation on a dict.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from types import FrameType
+
+from minray.tracebacks import is_runtime
+
+DISABLED = "disabled"
+"""What stands in place of a line when nobody takes note."""
+MOST_FRAMES = 3
+"""So many lines of the user's code name one place, the innermost first."""
+
+
+class CallSites:
+    """Those of one process."""
+
+    def __init__(self) -> None:
+        self._sites: dict[bytes, str] = {}
+
+    def note(self, object_ids: Iterable[bytes], what: str) -> None:
+        """In the user's thread: it is making references to these now. The first place that is noted of an object counts."""
+        site = " | ".join([f"({what})", *_lines(sys._getframe(1))])
+        for object_id in object_ids:
+            self._sites.setdefault(object_id, site)
+
+    def of(self, object_id: bytes) -> str:
+        """Empty for an object that came inside another one."""
+        return self._sites.get(object_id, "")
+
+    def forget(self, object_id: bytes) -> None:
+        self._sites.pop(object_id, None)
+
+    def __len__(self) -> int:
+        return len(self._sites)
+
+
+def _lines(frame: FrameType | None) -> list[str]:
+    lines: list[str] = []
+    while frame is not None and len(lines) < MOST_FRAMES:
+        code = frame.f_code
+        if not is_runtime(code.co_filename):
+            lines.append(f"{code.co_filename}:{code.co_name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return lines

@@ -1,0 +1,79 @@
+"""Freeing by hand: the user says that a value is not needed, although there are references to it.
+
+Ray: CoreWorker::Delete and HandleDeleteObjects
+
+The owner does it, whoever asks. The value goes, wherever there are copies; an ``ObjectFreedError`` takes its place, which
+every later ``get`` finds here or asks for. The count of references is not touched: what the value contained stays as long
+as the reference does, and an object whose task has not ended yet is an error as well, whatever the task will make.
+
+A small value that a borrower has fetched already stays with that borrower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from minray.core_worker.memory_store import StoredObject
+from minray.exceptions import ObjectFreedError
+from minray.platform.base import PlatformError
+from minray.protocol.base import Address
+from minray.protocol.core_worker import DeleteObjects
+from minray.protocol.object_store import EvictObjects
+from minray.rpc.batch import MOST_ITEMS
+from minray.rpc.connection import Peer
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+
+class ObjectDeletion:
+    """The part of one core worker that frees what it is told to."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+
+    async def delete(self, objects: Sequence[tuple[bytes, Address]]) -> None:
+        """Free these objects, each with its owner; returns when all owners that live have done so."""
+        by_owner: dict[bytes, tuple[Address, list[bytes]]] = {}
+        for object_id, owner in objects:
+            by_owner.setdefault(owner.worker_id, (owner, []))[1].append(object_id)
+        self._forget([object_id for object_id, _ in objects])
+        by_owner.pop(self._core.config.worker_id, None)
+        await asyncio.gather(*(self._ask(self._core.peers.to(owner), ids) for owner, ids in by_owner.values()))
+
+    async def _ask(self, owner: Peer, object_ids: list[bytes]) -> None:
+        for start in range(0, len(object_ids), MOST_ITEMS):
+            try:
+                await owner.call(DeleteObjects(object_ids[start : start + MOST_ITEMS]))
+            except PlatformError:
+                return  # What a dead process owned is gone anyway.
+
+    async def evict(self, object_ids: list[bytes]) -> None:
+        """Only the copies on this node go, and only those that are not needed: others have the first ones."""
+        for start in range(0, len(object_ids), MOST_ITEMS):
+            await self._core.raylet.call(EvictObjects(object_ids[start : start + MOST_ITEMS]))
+
+    def delete_owned(self, object_ids: Sequence[bytes]) -> None:
+        """This process owns these, or did: free their values."""
+        references = self._core.references
+        known = [(object_id, references.get(object_id)) for object_id in object_ids]
+        self._forget([object_id for object_id, reference in known if reference is not None and reference.owner is None])
+
+    def _forget(self, object_ids: Sequence[bytes]) -> None:
+        """Put an error in the place of what this process has; if it is the owner, all copies go."""
+        core = self._core
+        known = [object_id for object_id in object_ids if core.references.get(object_id) is not None]
+        error = self._error(known)
+        for object_id in known:
+            put = core.store.replace if object_id in core.store.objects else core.store.put
+            put(object_id, error)
+            core.directory.free(object_id)
+
+    def _error(self, object_ids: Sequence[bytes]) -> StoredObject:
+        """One for all of them, since errors are slow to make."""
+        name = object_ids[0].hex() if len(object_ids) == 1 else ""
+        stored = self._core.as_stored(ObjectFreedError(object_id_hex=name, reason="internal.free was called"))
+        stored.is_freed = True
+        return stored

@@ -1,0 +1,45 @@
+"""What Ray calls experimental: where objects are.
+
+Ray: python/ray/experimental/locations.py
+
+Everything else in Ray's package of this name (tensor transports, dynamic resources) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from minray.object_ref import ObjectRef
+from minray.worker import connected_api
+
+__all__ = ["get_object_locations"]
+
+
+def get_object_locations(obj_refs: Sequence[ObjectRef[Any]], timeout_ms: int = -1) -> dict[ObjectRef[Any], dict[str, Any]]:
+    """Which nodes have these objects; asks their owners, and waits for none of their tasks.
+
+    For each reference ``{"node_ids": [...], "object_size": ..., "did_spill": ...}``: the ids (hex) of the nodes that have a
+    copy, the first one's first; none of a small object, which is with its owner. The size in bytes, None while it is not
+    known. Whether the first copy is on a disk. References whose owner is dead, or has freed the value, are left out.
+
+    ``timeout_ms``: how long to wait for owners (negative: without end), then GetTimeoutError. RuntimeError if this process
+    is not connected, TypeError for anything but references.
+    """
+    api = connected_api()
+    if api is None:
+        raise RuntimeError("this process is not connected to a cluster; call minray.init()")
+    refs = list(obj_refs)
+    for ref in refs:
+        if not isinstance(ref, ObjectRef):
+            raise TypeError(f"get_object_locations takes ObjectRefs, but got a {type(ref).__name__}")
+    found = api.locations_of(refs, None if timeout_ms < 0 else timeout_ms / 1000)
+    return {
+        ref: {
+            "node_ids": [node_id.hex() for node_id in found[ref.binary()].node_ids],
+            "object_size": found[ref.binary()].size,
+            "did_spill": found[ref.binary()].did_spill,
+        }
+        for ref in refs
+        if ref.binary() in found
+    }

@@ -1,0 +1,141 @@
+"""The text of ``minray memory``: the object store of each node, and who refers to what.
+
+Ray: python/ray/dashboard/memory_utils.py (MemoryTable, memory_summary)
+
+Pure: what was read (``ClusterObjects``) becomes lines. As in Ray references are grouped by the node of the process that has
+them or by the line that made them; other than in Ray the largest come first, so that ``-n`` shows what matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from minray.core_worker.state_reader import (
+    CAPTURED_IN_OBJECT,
+    LOCAL_REFERENCE,
+    PINNED_IN_MEMORY,
+    UNKNOWN_STATUS,
+    USED_BY_PENDING_TASK,
+    ClusterObjects,
+    ObjectUse,
+)
+from minray.core_worker.stats import NIL
+from minray.protocol.object_store import ObjectsInfo
+from minray.text_table import table
+
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+NODE_ADDRESS, STACK_TRACE = "NODE_ADDRESS", "STACK_TRACE"
+GROUPS = (NODE_ADDRESS, STACK_TRACE)
+ORDERS: dict[str, Callable[[ObjectUse], int | str]] = {
+    "OBJECT_SIZE": lambda use: -use.size,
+    "PID": lambda use: use.pid,
+    "REFERENCE_TYPE": lambda use: use.reference_type,
+}
+COLUMNS = (
+    "IP",
+    "PID",
+    "TYPE",
+    "TASK",
+    "ATTEMPT",
+    "SIZE",
+    "REFERENCE TYPE",
+    "OWNER",
+    "BORROWERS",
+    "OBJECT REF",
+    "CALL SITE",
+)
+COUNTED = {
+    LOCAL_REFERENCE: "as local references",
+    PINNED_IN_MEMORY: "pinned",
+    USED_BY_PENDING_TASK: "used by tasks",
+    CAPTURED_IN_OBJECT: "captured in objects",
+    UNKNOWN_STATUS: "kept for borrowers",
+}
+
+
+class View(NamedTuple):
+    """What a person wants to see."""
+
+    group_by: str = NODE_ADDRESS
+    sort_by: str = "OBJECT_SIZE"
+    units: str = "B"
+    num_entries: int | None = None
+    """Of each group at most; None: all."""
+    stats_only: bool = False
+    """The stores alone."""
+
+    def size(self, size: int) -> str:
+        if size < 0:
+            return "?"
+        return f"{size / UNITS[self.units]:.15g} {self.units}"
+
+
+def memory_summary(objects: ClusterObjects, view: View) -> str:
+    """The whole text."""
+    lines = _stores(objects, view)[1:]
+    if not view.stats_only:
+        groups: dict[str, list[ObjectUse]] = {}
+        for use in sorted(objects.uses(), key=ORDERS[view.sort_by]):
+            groups.setdefault(_group_of(objects, use, view), []).append(use)
+        for name in sorted(groups):
+            lines += ["", f"{name}: {_counts(groups[name], view)}"]
+            lines += _references(objects, groups[name][: view.num_entries], view)
+    if left_out := objects.left_out():
+        lines += ["", f"{left_out} references or copies are not shown: each process and node tells of its largest ones."]
+    lines += ["", *(f"{name} does not answer." for name in objects.silent)] if objects.silent else []
+    return "\n".join(lines)
+
+
+def _stores(objects: ClusterObjects, view: View) -> list[str]:
+    def row(node_id: bytes, store: ObjectsInfo) -> tuple[str, ...]:
+        node = objects.nodes[node_id]
+        first = sum(copy.is_primary for copy in store.copies)
+        full = f"{100 * store.used / store.capacity:.1f}%" if store.capacity else ""
+        counts = str(store.total), str(first), str(sum(copy.is_on_disk for copy in store.copies))
+        sizes = view.size(store.used), view.size(store.capacity), full, view.size(store.largest_hole)
+        return (node_id.hex()[:8], node.name, node.ip, *sizes, *counts)
+
+    header = ("NODE", "NAME", "ADDRESS", "USED", "CAPACITY", "FULL", "LARGEST HOLE", "OBJECTS", "FIRST COPIES", "ON DISK")
+    return table(header, [row(*item) for item in objects.stores.items()])
+
+
+def _group_of(objects: ClusterObjects, use: ObjectUse, view: View) -> str:
+    if view.group_by == STACK_TRACE:
+        return f"References made at {use.call_site or 'unknown places'}"
+    node = objects.nodes[use.node_id]
+    return f"References of processes at {node.ip} (node {node.name})"
+
+
+def _counts(uses: Sequence[ObjectUse], view: View) -> str:
+    """How many references of which kind there are, and how much memory they refer to, each object counted once."""
+    sizes = {use.object_id: max(use.size, 0) for use in uses}
+    counts = [(sum(use.reference_type == kind for use in uses), words) for kind, words in COUNTED.items()]
+    noun = "object" if len(sizes) == 1 else "objects"
+    parts = [f"{len(sizes)} {noun} of {view.size(sum(sizes.values()))}", *(f"{n} {words}" for n, words in counts if n)]
+    return ", ".join(parts)
+
+
+def _references(objects: ClusterObjects, uses: Sequence[ObjectUse], view: View) -> list[str]:
+    names = {process.worker_id: _process_name(process.pid, process.is_driver) for process in objects.processes}
+    rows = [
+        (
+            objects.nodes[use.node_id].ip,
+            str(use.pid),
+            "Driver" if use.is_driver else "Worker",
+            "-" if use.task_status == NIL else use.task_status,
+            str(use.attempt + 1),
+            view.size(use.size),
+            use.reference_type,
+            "itself" if use.owner_id == use.worker_id else names.get(use.owner_id, use.owner_id.hex()[:8]),
+            str(use.borrowers or ""),
+            use.object_id.hex(),
+            use.call_site,
+        )
+        for use in uses
+    ]
+    return table(COLUMNS, rows)[1:]
+
+
+def _process_name(pid: int, is_driver: bool) -> str:
+    return f"{'driver' if is_driver else 'worker'} {pid}"

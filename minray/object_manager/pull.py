@@ -1,0 +1,213 @@
+"""The story of one object on its way to this node.
+
+Ray: src/ray/object_manager/pull_manager.h, object_buffer_pool.h
+
+A pull asks the owner where copies are, waits until it may begin (``PullManager``) and has memory, and reads the object in
+chunks, several at once, which are received straight into the arena. Where a node has no copy after all, or is gone, the next
+is asked for the chunks that have not come; when none is left the owner is asked again: it says when an object is lost for
+good.
+
+A pull that receives an object already serves what it has of it to others (a *pipelined broadcast*). The owner gives each
+node that asks a turn, and names those that asked earlier; the one just before is asked first, so that of many nodes that
+want an object at once each reads it from the one before and sends it to the one after, and the first copy is sent once.
+
+Rules
+  * Memory that chunks are being received into stays taken until every call that may write there has ended, also when
+    nobody wants the object any more.
+  * A chunk is waited for only at a node with an earlier turn, and only if that has memory for the object: so nobody waits in
+    a circle.
+  * Turns hold for one pull: it keeps the first that it was given.
+  * A pull that has begun goes on to its end although nobody waits any more: whoever polls would begin anew each time.
+
+What we do not like about it yet: a node whose predecessor is slow is as slow, though a faster copy may exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from minray.common.ids import short
+from minray.object_manager.chunks import Chunks
+from minray.object_manager.pull_manager import PullManager
+from minray.object_store.create_request_queue import Creation
+from minray.object_store.object_table import Entry
+from minray.object_store.store import ObjectStore
+from minray.platform.base import Buffer, PlatformError
+from minray.protocol.base import Address
+from minray.protocol.core_worker import KNOWN, UNKNOWN, GetObjectLocations, ObjectLocations
+from minray.protocol.object_store import FREED, LOST, OWNER_DIED, ChunkReply, Pinned, ReadChunk
+from minray.rpc.connection import OnAnswer
+from minray.rpc.patient_caller import PatientCaller
+
+logger = logging.getLogger(__name__)
+
+CHUNKS_AT_ONCE = 4
+"""So many chunks of one object are on their way."""
+ASK_AGAIN_S = 0.1
+"""After all known copies were tried in vain."""
+
+
+class Port(Protocol):
+    """What a pull needs of the object manager that it belongs to."""
+
+    patient: PatientCaller
+    pulls: PullManager
+    chunk_bytes: int
+
+    @property
+    def store(self) -> ObjectStore: ...
+
+    @property
+    def address(self) -> Address: ...
+
+    def read(self, source: Address, chunk: ReadChunk, into: memoryview, on_answer: OnAnswer[ChunkReply]) -> None:
+        """Ask another node for a chunk."""
+
+    def report(self, owner: Address, object_id: bytes, attempt: int, is_here: bool) -> None:
+        """Tell the owner that there is a copy here, or none."""
+
+
+class Pull:
+    """One of them."""
+
+    def __init__(self, manager: Port, object_id: bytes, owner: Address) -> None:
+        self._manager = manager
+        self.object_id = object_id
+        self.owner = owner
+        self.turn = 0
+        """Among all that receive this object; 0 before the owner has given one."""
+        self.entry: Entry | None = None
+        """Where it is being received; None before there is memory for it, and when it is complete."""
+        self.chunks = Chunks(0, manager.chunk_bytes)
+        """Of ``entry``."""
+        self._sources: list[Address] = []
+        """Whom to ask next, the last one first."""
+        self._in_flight = 0
+        self._on_rest: asyncio.Future[None]
+        """Done when nothing is on its way and there is nobody (or nothing) to ask."""
+
+    async def run(self) -> None:
+        """To the end: it is here, or will never be, or nobody wants it."""
+        store = self._manager.store
+        try:
+            while store.is_wanted(self.object_id):
+                failure = await self._try()
+                if failure is not None:
+                    store.fail(self.object_id, failure)
+        finally:
+            self._let_go()
+
+    async def _try(self) -> Pinned | None:
+        """Once through all copies; returns why there will never be one here."""
+        manager = self._manager
+        try:
+            known = await manager.patient.call(self.owner, GetObjectLocations(self.object_id, manager.address))
+        except PlatformError as error:
+            return Pinned(OWNER_DIED, reason=str(error))
+        if known.status == UNKNOWN:
+            return Pinned(FREED, reason=f"its owner does not know object {short(self.object_id)} any more")
+        if known.status != KNOWN:
+            return Pinned(LOST, reason="all nodes that had a copy are dead")
+        self.turn = self.turn or known.turn
+        if self.entry is None or self.entry.attempt != known.attempt:
+            self._let_go()
+            if not await self._make_room(known):
+                return Pinned(LOST, reason=f"there is no room for its {known.size} bytes in the object store of this node")
+        if self.entry is not None and await self._receive(known):
+            self._complete()
+            return None
+        if not known.raylets:  # the owner asks those that were receiving it whether they have it
+            self._let_go()
+            manager.report(self.owner, self.object_id, known.attempt, False)
+        elif not self._is_needed():
+            self._let_go()
+        await asyncio.sleep(ASK_AGAIN_S)
+        return None
+
+    async def _make_room(self, known: ObjectLocations) -> bool:
+        """False if there is none. Without an entry afterwards: nobody needs a copy, or one is being made here."""
+        manager = self._manager
+        turn = asyncio.Event()
+        manager.pulls.request(self.object_id, known.size, turn.set)
+        await turn.wait()
+        if not manager.store.is_wanted(self.object_id):
+            return True
+        made: asyncio.Future[tuple[Entry | None, bool]] = asyncio.get_running_loop().create_future()
+
+        def on_created(entry: Entry | None, is_unwanted: bool) -> None:
+            if not made.done():
+                made.set_result((entry, is_unwanted))
+            elif entry is not None:
+                manager.store.abort(entry)
+
+        manager.store.create(Creation(self.object_id, known.attempt, known.size, self.owner, b"", False), on_created)
+        entry, is_unwanted = await made
+        if entry is not None and not entry.is_written:
+            self.entry = entry
+            self.chunks = Chunks(entry.size, manager.chunk_bytes)
+            manager.pulls.on_room(self.object_id)
+        return entry is not None or is_unwanted
+
+    def _is_needed(self) -> bool:
+        """Whether the copy that is being made may be asked for; else it was freed, or a later attempt's is here."""
+        return self.entry is not None and self._manager.store.table.find(self.object_id) is self.entry
+
+    def _complete(self) -> None:
+        assert self.entry is not None
+        entry, self.entry = self.entry, None
+        self._manager.store.seal(entry)
+        self._manager.report(self.owner, self.object_id, entry.attempt, True)
+
+    def _let_go(self) -> None:
+        """Of what has been received: it is not wanted, or not the copy that is."""
+        if self.entry is not None:
+            entry, self.entry = self.entry, None
+            self.chunks.give_up()
+            self._manager.store.abort(entry)
+            self._manager.report(self.owner, self.object_id, entry.attempt, False)
+
+    # --- chunks
+
+    async def _receive(self, known: ObjectLocations) -> bool:
+        """Whether all chunks are here. Returns when nothing more can arrive."""
+        self._sources = sources(known, self._manager.address.node_id)
+        if any(raylet.node_id == self._manager.address.node_id for raylet in known.raylets):  # its owner is mistaken
+            self._manager.report(self.owner, self.object_id, known.attempt, False)
+        self._on_rest = asyncio.get_running_loop().create_future()
+        self._read_more()
+        await self._on_rest
+        return self._is_needed() and self.chunks.is_complete()
+
+    def _read_more(self) -> None:
+        while self._in_flight < CHUNKS_AT_ONCE and self._sources and self._is_needed() and not self.chunks.is_all_taken():
+            self._read(self._sources[-1], *self.chunks.take())
+        if not self._in_flight and not self._on_rest.done():
+            self._on_rest.set_result(None)
+
+    def _read(self, source: Address, start: int, end: int) -> None:
+        assert self.entry is not None
+        self._in_flight += 1
+        into = self._manager.store.view(self.entry)[start:end]
+        request = ReadChunk(self.object_id, self.entry.attempt, start, end - start, self.turn)
+        self._manager.read(source, request, into, partial(self._on_chunk, source, start))
+
+    def _on_chunk(
+        self, source: Address, start: int, reply: ChunkReply | None, error: PlatformError | None, _: Sequence[Buffer]
+    ) -> None:
+        self._in_flight -= 1
+        if reply is not None and reply.is_here:
+            self.chunks.arrive(start)
+        else:
+            logger.debug("a chunk of object %s does not come: %s", short(self.object_id), error or "it is not there")
+            self.chunks.give_back(start)
+            self._sources = [other for other in self._sources if other is not source]
+        self._read_more()
+
+
+def sources(known: ObjectLocations, own_node: bytes) -> list[Address]:
+    """Whom to ask, the last one first: those that are receiving it, then those that have it; the latest before others."""
+    return [raylet for raylet in [*known.raylets, *known.receivers] if raylet.node_id != own_node]

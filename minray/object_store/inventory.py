@@ -1,0 +1,38 @@
+"""What a node's store holds, told to people: the largest copies, their owners and their readers.
+
+Ray: the half of NodeManager::HandleGetObjectsInfo (src/ray/raylet/node_manager.cc) that is about plasma
+
+Pure, and only reads. An answer names so many copies at most that it fits into one message, and says how many there are.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from minray.object_store.object_table import Entry, ObjectTable
+from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo
+
+
+def objects_info(node_id: bytes, table: ObjectTable, request: GetObjectsInfo) -> ObjectsInfo:
+    """The answer of the node with this table."""
+    entries = table.entries()
+    if request.object_ids is not None:
+        wanted = set(request.object_ids)
+        entries = [entry for entry in entries if entry.object_id in wanted]
+    largest = heapq.nlargest(min(request.limit, MOST_ENTRIES), entries, key=lambda entry: entry.size)
+    allocator = table.allocator
+    copies = [_copy_info(table, entry) for entry in largest]
+    return ObjectsInfo(node_id, allocator.capacity, allocator.used, allocator.largest_hole(), len(entries), copies)
+
+
+def _copy_info(table: ObjectTable, entry: Entry) -> CopyInfo:
+    return CopyInfo(
+        entry.object_id,
+        entry.attempt,
+        entry.size,
+        entry.owner.worker_id,
+        table.states.get(entry.key),
+        entry.is_primary,
+        len(entry.pins),
+        [reader for reader in dict.fromkeys(entry.pins.values()) if reader],
+    )

@@ -1,0 +1,174 @@
+"""Where the copies of an owner's objects are: G59, G66, and news that come late or from the dead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minray.core_worker.object_directory import ALL_ATTEMPTS, ObjectDirectory
+from minray.protocol.base import DONE, Address
+from minray.protocol.core_worker import KNOWN, LOST, LocationChange
+from minray.protocol.object_store import Copy, FreeObjects, Place, PromoteObjects
+from minray.rpc.patient_caller import PatientCaller
+from tests.core_worker.parts import address, object_id
+from tests.core_worker.peers import RecordingPeers
+
+A, B = object_id("a"), object_id("b")
+
+
+def raylet(name: str) -> Address:
+    there = address(name)
+    return Address(there.node_id, there.node_id, there.endpoint)
+
+
+ONE, TWO, THREE = map(raylet, ("one", "two", "three"))
+
+
+class Scene:
+    """A directory, what it tells raylets, and what it has lost."""
+
+    def __init__(self, *names: bytes) -> None:
+        """The first copies of these objects are on node one, and are attempt 1."""
+        self.peers = RecordingPeers()
+        peers: Any = self.peers
+        self.lost: list[bytes] = []
+        self.directory = ObjectDirectory(PatientCaller(peers, peers.local), self.lost.append)
+        for name in names:
+            self.directory.add(name, Place(1, 1000, ONE))
+
+    def hears(self, there: Address, is_here: bool = True, key: bytes = A, attempt: int = 1) -> None:
+        self.directory.on_update(there, [LocationChange(key, attempt, is_here)])
+
+    def places(self, key: bytes = A) -> list[Address]:
+        known = self.directory.locations(key)
+        assert known.status == (KNOWN if known.raylets else LOST)
+        return known.raylets
+
+    def told(self) -> list[tuple[str, Address | None, list[Copy]]]:
+        """All that was said since the last look, in order; every message is answered."""
+        words = {FreeObjects: "free", PromoteObjects: "promote"}
+        said = []
+        while self.peers.asked:
+            asked = self.peers.asked.pop(0)
+            said.append((words[type(asked.request)], asked.address, asked.request.copies))
+            asked.answer(DONE)
+        return said
+
+
+def test_the_first_copy_comes_first_and_others_in_the_order_of_their_news() -> None:
+    scene = Scene(A)
+    for there in (THREE, TWO, THREE, ONE):
+        scene.hears(there)
+    assert scene.places() == [ONE, THREE, TWO]
+    known = scene.directory.locations(A)
+    assert (known.attempt, known.size) == (1, 1000)
+    assert scene.told() == []
+
+
+def test_g59_all_nodes_that_have_a_copy_hear_that_it_is_freed() -> None:
+    scene = Scene(A, B)
+    scene.hears(TWO)
+    scene.directory.free(A)
+    assert scene.told() == [("free", ONE, [Copy(A, ALL_ATTEMPTS)]), ("free", TWO, [Copy(A, ALL_ATTEMPTS)])]
+    assert scene.places() == [] and scene.places(B) == [ONE] and len(scene.directory) == 1
+    scene.directory.free(A)
+    assert scene.told() == []
+
+
+def test_g59_frees_for_one_node_share_a_message() -> None:
+    names = [object_id(str(number)) for number in range(100)]
+    scene = Scene(*names)
+    for name in names:
+        scene.directory.free(name)
+    groups = [copies for _, _, copies in scene.told()]
+    assert len(groups) == 2 and [copy.object_id for group in groups for copy in group] == names
+
+
+def test_g59_a_node_that_tells_of_a_copy_too_late_hears_that_it_is_not_needed() -> None:
+    scene = Scene(A)
+    scene.directory.free(A)
+    scene.told()
+    scene.hears(TWO)
+    assert scene.told() == [("free", TWO, [Copy(A, 1)])]
+    scene.hears(TWO, is_here=False)
+    assert scene.told() == [] and len(scene.directory) == 0
+
+
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_copies_of_other_attempts_are_neither_known_nor_missed(attempt: int) -> None:
+    scene = Scene(A)
+    scene.hears(TWO, attempt=attempt)
+    assert scene.places() == [ONE] and scene.told() == [("free", TWO, [Copy(A, attempt)])]
+    scene.hears(ONE, is_here=False, attempt=attempt)
+    assert scene.places() == [ONE] and scene.lost == []
+
+
+def test_an_evicted_copy_is_not_offered() -> None:
+    scene = Scene(A)
+    scene.hears(TWO)
+    scene.hears(TWO, is_here=False)
+    assert scene.places() == [ONE] and scene.told() == [] and scene.lost == []
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_g66_another_copy_takes_the_place_of_the_first_one(dies: bool) -> None:
+    scene = Scene(A, B)
+    scene.hears(TWO)
+    scene.hears(THREE)
+    if dies:
+        scene.directory.on_node_death(ONE.node_id)
+    else:
+        scene.hears(ONE, is_here=False)
+    assert scene.told() == [("promote", TWO, [Copy(A, 1)])]
+    assert scene.places() == [TWO, THREE] and scene.lost == ([B] if dies else [])
+    scene.directory.on_node_death(TWO.node_id)
+    assert scene.told() == [("promote", THREE, [Copy(A, 1)])]
+    scene.directory.on_node_death(THREE.node_id)
+    assert scene.told() == [] and A in scene.lost and len(scene.directory) == (0 if dies else 1)
+
+
+def test_g66_no_copy_is_promoted_when_one_of_the_others_goes() -> None:
+    scene = Scene(A)
+    scene.hears(TWO)
+    scene.directory.on_node_death(TWO.node_id)
+    scene.hears(THREE)
+    scene.hears(THREE, is_here=False)
+    assert scene.told() == [] and scene.places() == [ONE]
+
+
+def test_an_object_without_copies_is_lost_once() -> None:
+    scene = Scene(A)
+    for _ in range(2):
+        scene.hears(ONE, is_here=False)
+        scene.directory.on_node_death(ONE.node_id)
+    assert scene.lost == [A] and scene.places() == [] and len(scene.directory) == 0
+    scene.directory.free(A)
+    assert scene.told() == []
+
+
+def test_the_dead_tell_nothing_and_are_told_nothing() -> None:
+    scene = Scene(A)
+    scene.directory.on_node_death(TWO.node_id)
+    scene.hears(TWO)
+    assert scene.places() == [ONE]
+    scene.directory.on_node_death(ONE.node_id)
+    scene.hears(ONE)
+    assert scene.places() == [] and scene.told() == [] and scene.lost == [A]
+
+
+def test_a_result_from_a_node_that_is_dead_already_is_lost() -> None:
+    scene = Scene()
+    scene.directory.on_node_death(ONE.node_id)
+    scene.directory.add(A, Place(1, 1000, ONE))
+    assert scene.lost == [A] and scene.places() == [] and len(scene.directory) == 0
+
+
+def test_what_an_attempt_has_made_is_taken_back_where_it_ran() -> None:
+    scene = Scene(A)
+    scene.directory.discard([A, B], 0, TWO)
+    scene.directory.discard([], 0, TWO)
+    assert scene.told() == [("free", TWO, [Copy(A, 0), Copy(B, 0)])] and scene.places() == [ONE]
+    scene.directory.on_node_death(TWO.node_id)
+    scene.directory.discard([A], 0, TWO)
+    assert scene.told() == []

@@ -1,0 +1,198 @@
+"""What clients and owners hear of a node's store, in whatever order and however often they ask (G59, G79, G112)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minray.object_store.allocator import ALIGNMENT
+from minray.object_store.store import ObjectStore
+from minray.protocol.base import DONE
+from minray.protocol.object_store import (
+    CREATED,
+    FREED,
+    FULL,
+    LOST,
+    PINNED,
+    UNWANTED,
+    AbortObject,
+    Copy,
+    CreateObject,
+    FreeObjects,
+    Pinned,
+    PinObjects,
+    ReleasePins,
+    SealObject,
+    Wanted,
+)
+from tests.object_store.copies import OWNERS, WORKERS, object_id
+from tests.rpc.fake_network import pass_time, run
+
+BLOCKS = 4
+GRACE_S = 2.0
+WRITER, READER = WORKERS
+A, B = object_id("a"), object_id("b")
+
+
+class Scene:
+    """A store of four blocks, and what it has answered and asked for."""
+
+    def __init__(self) -> None:
+        platform: Any = SimpleNamespace(record=None)
+        self.fetched: list[bytes] = []
+        self.store = ObjectStore(
+            platform,
+            BLOCKS * ALIGNMENT,
+            GRACE_S,
+            lambda: OWNERS[0],
+            lambda key, *_: self.fetched.append(key),
+            lambda _: None,
+        )
+
+    def ask(self, request: Any, peer: bytes = WRITER) -> list[Any]:
+        """The answers, as they come."""
+        answers: list[Any] = []
+        call: Any = SimpleNamespace(peer=peer, reply=lambda reply, *_: answers.append(reply))
+        answer = getattr(self.store, f"handle_{type(request).__name__}")(request, call)
+        return answers if answer is None else [answer]
+
+    def create(self, key: bytes = A, blocks: int = 1, attempt: int = 0) -> list[Any]:
+        return self.ask(CreateObject(key, attempt, blocks * ALIGNMENT, OWNERS[0], WRITER))
+
+    def seal(self, key: bytes = A) -> None:
+        assert self.ask(SealObject(key, 0)) == [DONE]
+
+    def put(self, key: bytes = A, blocks: int = 1) -> None:
+        (reply,) = self.create(key, blocks)
+        assert reply.status == CREATED
+        self.seal(key)
+
+    def free(self, key: bytes = A) -> None:
+        self.ask(FreeObjects([Copy(key, 0)]))
+
+    def pin(self, *keys: bytes, name: str = "pin") -> list[Any]:
+        wanted = [Wanted(key, OWNERS[0], f"{name} {index}".encode()) for index, key in enumerate(keys)]
+        return self.ask(PinObjects(READER, wanted), READER)
+
+    def is_empty(self) -> bool:
+        return len(self.store.table) == self.store.table.allocator.used == 0
+
+
+def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(story)
+    def test(*arguments: Any, **named: Any) -> None:
+        run(lambda: story(*arguments, **named))
+
+    return test
+
+
+def statuses(answers: list[Any]) -> list[int]:
+    (reply,) = answers
+    return [pinned.status for pinned in reply.pinned]
+
+
+@in_virtual_time
+async def test_what_is_here_is_pinned_at_once_and_what_is_not_is_waited_for() -> None:
+    scene = Scene()
+    scene.put(A)
+    assert statuses(scene.pin(A)) == [PINNED]
+    both = scene.pin(A, B, name="both")
+    assert both == [] and scene.fetched == [B]
+    scene.create(B)
+    assert both == []
+    scene.seal(B)
+    assert statuses(both) == [PINNED, PINNED]
+
+
+@in_virtual_time
+async def test_one_that_cannot_come_does_not_keep_the_others() -> None:
+    scene = Scene()
+    scene.put(A)
+    answers = scene.pin(B, A)
+    scene.store.fail(B, Pinned(LOST, reason="gone"))
+    assert statuses(answers) == [LOST, PINNED]
+
+
+@pytest.mark.parametrize("is_freed", [True, False])
+@in_virtual_time
+async def test_g112_a_question_that_comes_again_has_the_same_answer(is_freed: bool) -> None:
+    """The answer was lost with its channel; meanwhile the owner has freed the object, which is in use here."""
+    scene = Scene()
+    scene.put(A)
+    (first,) = scene.pin(A)
+    if is_freed:
+        scene.free(A)
+    assert scene.pin(A) == [first] and scene.fetched == []
+    scene.ask(ReleasePins([b"pin 0"]), READER)
+    if not is_freed:
+        assert statuses(scene.pin(A)) == [LOST]
+        scene.free(A)
+    assert scene.is_empty()
+
+
+@in_virtual_time
+async def test_g61_g62_a_dead_reader_uses_nothing_and_a_dead_owner_owns_nothing() -> None:
+    scene = Scene()
+    scene.put(A)
+    scene.pin(A)
+    scene.store.on_death(OWNERS[0].worker_id)
+    assert not scene.is_empty()
+    scene.store.on_death(READER)
+    assert scene.is_empty()
+
+
+@in_virtual_time
+async def test_who_waits_for_a_copy_that_goes_is_served_from_elsewhere() -> None:
+    scene = Scene()
+    scene.create(A)
+    answers = scene.pin(A)
+    assert scene.fetched == []
+    scene.ask(AbortObject(A, 0))
+    assert scene.fetched == [A] and scene.is_empty()
+    scene.store.fail(A, Pinned(FREED))
+    assert statuses(answers) == [FREED]
+
+
+@in_virtual_time
+async def test_g79_who_waits_for_room_gets_it_or_hears_who_has_it() -> None:
+    scene = Scene()
+    scene.put(A, 3)
+    waiting = scene.create(B, 2)
+    await pass_time(GRACE_S / 2)
+    assert waiting == []
+    await pass_time(GRACE_S)
+    (reply,) = waiting
+    assert reply.status == FULL and A.hex() in reply.reason and "192 of 256" in reply.reason
+    waiting = scene.create(B, 2)
+    await pass_time(GRACE_S / 2)
+    scene.free(A)
+    assert waiting[0].status == CREATED
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@in_virtual_time
+async def test_g112_who_has_given_up_gets_no_room_later(blocks: int) -> None:
+    """Nobody would ever seal the copy, or take it back: the request has waited for room, or comes once more."""
+    scene = Scene()
+    scene.put(A, 3)
+    first = scene.create(B, blocks)
+    assert len(first) == (1 if blocks == 1 else 0)
+    assert scene.ask(AbortObject(B, 0)) == [DONE]
+    scene.free(A)
+    again = scene.create(B, blocks)
+    assert [reply.status for reply in [*first, *again]] == ([CREATED, UNWANTED] if blocks == 1 else [UNWANTED] * 2)
+    assert scene.is_empty()
+    assert scene.create(B, attempt=1)[0].status == CREATED
+
+
+@in_virtual_time
+async def test_an_aborted_copy_goes_also_if_it_was_sealed() -> None:
+    scene = Scene()
+    scene.put(A)
+    scene.ask(AbortObject(A, 0))
+    scene.ask(AbortObject(A, 0))
+    assert scene.is_empty()

@@ -1,0 +1,65 @@
+"""What must hold of the object stores at every moment of a simulated run; a part of the ``Watch`` (see ``invariants``).
+
+S5: a copy does not change between the moment in which it is sealed and that in which its memory is given back, and all
+copies of one attempt are equal. S6: what the copies of a node take is what its allocator has given out, never more than
+there is; whatever is evicted is neither the first copy of its object nor in use.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from minray.common.ids import short
+from minray.object_store.allocator import ALIGNMENT
+
+
+class Objects:
+    """All object stores of one cluster."""
+
+    def __init__(self, on_broken: Callable[[str, str], None]) -> None:
+        self.seals = 0
+        """How many copies were looked at."""
+        self._on_broken = on_broken
+        self._sums: dict[tuple[bytes, int], int] = {}
+        """What each attempt has made of an object."""
+
+    def add(self, name: str, raylet: Any) -> None:
+        """A node has started."""
+        store, table = raylet.store, raylet.store.table
+        seal, free, create, on_evicted = table.seal, table.allocator.free, table.create, table._on_evicted
+        sealed: dict[int, tuple[Any, int]] = {}
+
+        def sum_of(entry: Any) -> int:
+            return zlib.crc32(store.view(entry))
+
+        def watched_seal(entry: Any) -> bool:
+            self.seals += 1
+            found = sum_of(entry)
+            if self._sums.setdefault((entry.object_id, entry.attempt), found) != found:
+                self._on_broken("S5", f"{name} seals a copy of {short(entry.object_id)} that differs from another one")
+            sealed[entry.offset] = entry, found
+            done: bool = seal(entry)
+            return done
+
+        def watched_free(offset: int) -> None:
+            entry, found = sealed.pop(offset, (None, 0))
+            if entry is not None and sum_of(entry) != found:
+                self._on_broken("S5", f"{name}: a copy of {short(entry.object_id)} has changed since it was sealed")
+            free(offset)
+
+        def watched_create(*args: Any) -> Any:
+            entry = create(*args)
+            used = sum(max(one.size + -one.size % ALIGNMENT, ALIGNMENT) for one in table.entries())
+            if used != table.allocator.used or used > table.allocator.capacity:
+                self._on_broken("S6", f"{name}: {table.allocator.used} bytes are given out, and the copies take {used}")
+            return entry
+
+        def watched_eviction(entry: Any) -> None:
+            if entry.is_primary or entry.in_use():
+                self._on_broken("S6", f"{name} evicts {short(entry.object_id)}, which must stay")
+            on_evicted(entry)
+
+        table.seal, table.allocator.free, table.create = watched_seal, watched_free, watched_create
+        table._on_evicted = watched_eviction
