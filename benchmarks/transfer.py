@@ -7,7 +7,7 @@ other: the first time its memory is fresh there (cold), then it is used again (w
 two processes, from warm memory to warm memory, with a thread for each stream on either side. Medians of the warm rounds; the
 ratio is the median of the rounds' ratios. Below, the same array goes to one, two and three nodes at once. All nodes share
 the cores of this machine, which is why more receivers take longer here; between machines it counts that no node sends more
-than one copy, which ``tests/object_manager/test_transfers.py`` asserts.
+than one copy, which ``tests/simulation/test_transfers.py`` asserts.
 
 The table comes row by row on standard error, and in the end all of it as JSON.
 """

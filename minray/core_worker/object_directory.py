@@ -34,6 +34,8 @@ class _Copies(msgspec.Struct, eq=False):
     """By node id; the first one is the one that stays."""
     receivers: dict[bytes, tuple[int, Address]]
     """By node id, those that are receiving it, or were about to: their turns, in that order."""
+    over: dict[bytes, int]
+    """By node id, up to which number questions of that node's raylet are over."""
 
 
 class ObjectDirectory:
@@ -53,23 +55,23 @@ class ObjectDirectory:
 
     def add(self, object_id: bytes, place: Place) -> None:
         """The first copy of an object is there."""
-        self._objects[object_id] = _Copies(place.attempt, place.size, {place.raylet.node_id: place.raylet}, {})
+        self._objects[object_id] = _Copies(place.attempt, place.size, {place.raylet.node_id: place.raylet}, {}, {})
         if place.raylet.node_id in self._dead_nodes:
             self._forget_node(object_id, place.raylet.node_id)
 
-    def locations(self, object_id: bytes, receiver: Address | None = None) -> ObjectLocations:
+    def locations(self, object_id: bytes, receiver: Address | None = None, number: int = 0) -> ObjectLocations:
         """LOST for an object without copies. A receiver is given its turn, and named to those that ask after it."""
         copies = self._objects.get(object_id)
         if copies is None:
             return ObjectLocations(LOST)
-        turn = self._turn_of(copies, receiver) if receiver is not None and copies.raylets else 0
+        turn = self._turn_of(copies, receiver, number) if receiver is not None and copies.raylets else 0
         earlier = [raylet for other, raylet in copies.receivers.values() if other < turn]
         return ObjectLocations(KNOWN, copies.attempt, copies.size, list(copies.raylets.values()), earlier, turn)
 
-    def _turn_of(self, copies: _Copies, receiver: Address) -> int:
+    def _turn_of(self, copies: _Copies, receiver: Address, number: int) -> int:
         if receiver.node_id not in copies.receivers:
             self._turn_count += 1
-            if receiver.node_id in self._dead_nodes:
+            if receiver.node_id in self._dead_nodes or number <= copies.over.get(receiver.node_id, 0):
                 return self._turn_count
             copies.receivers[receiver.node_id] = self._turn_count, receiver
         return copies.receivers[receiver.node_id][0]
@@ -79,6 +81,8 @@ class ObjectDirectory:
         for change in changes:
             copies = self._objects.get(change.object_id)
             is_known = copies is not None and copies.attempt == change.attempt
+            if copies is not None:
+                copies.over[raylet.node_id] = max(change.number, copies.over.get(raylet.node_id, 0))
             if not change.is_here:
                 if is_known:
                     self._forget_node(change.object_id, raylet.node_id)

@@ -36,11 +36,11 @@ class ObjectLocator:
     def __init__(self, core: CoreWorker) -> None:
         self._core = core
 
-    def answer(self, object_id: bytes, receiver: Address | None = None) -> ObjectLocations:
-        """As owner; a receiver is one that is going to have a copy, too."""
+    def answer(self, object_id: bytes, receiver: Address | None = None, number: int = 0) -> ObjectLocations:
+        """As owner; a receiver is one that is going to have a copy, too, and numbers its questions."""
         if self._core.references.get(object_id) is None:
             return ObjectLocations(UNKNOWN)
-        known = self._core.directory.locations(object_id, receiver)
+        known = self._core.directory.locations(object_id, receiver, number)
         if known.status == KNOWN:
             return known
         stored = self._core.store.objects.get(object_id)

@@ -120,7 +120,7 @@ class CoreWorkerService:
         return DONE
 
     def handle_GetObjectLocations(self, request: GetObjectLocations, call: Call) -> ObjectLocations:
-        return self._core.locator.answer(request.object_id, request.receiver)
+        return self._core.locator.answer(request.object_id, request.receiver, request.number)
 
     def handle_UpdateObjectLocations(self, request: UpdateObjectLocations, call: Call) -> Done:
         self._core.directory.on_update(request.raylet, request.changes)

@@ -64,6 +64,7 @@ class ObjectManager:
             patient.send, lambda changes: UpdateObjectLocations(self.address, changes)
         )
         self._push_count = 0
+        self._question_count = 0
         self._is_closed = False
 
     @property
@@ -107,10 +108,15 @@ class ObjectManager:
         """Ask another node for a chunk."""
         self._bulk.read(source, chunk, into, on_answer)
 
-    def report(self, owner: Address, object_id: bytes, attempt: int, is_here: bool) -> None:
-        """Tell the owner that there is a copy here, or none."""
+    def next_number(self) -> int:
+        """Of a question to an owner."""
+        self._question_count += 1
+        return self._question_count
+
+    def report(self, owner: Address, object_id: bytes, attempt: int, is_here: bool, number: int = 0) -> None:
+        """Tell the owner that there is a copy here, or none; and that questions up to a number are over."""
         if not self._is_closed:
-            self._reports.add(owner, [LocationChange(object_id, attempt, is_here)])
+            self._reports.add(owner, [LocationChange(object_id, attempt, is_here, number)])
 
     def on_evicted(self, entry: Entry) -> None:
         """A copy has made room for others."""

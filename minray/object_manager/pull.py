@@ -67,8 +67,11 @@ class Port(Protocol):
     def read(self, source: Address, chunk: ReadChunk, into: memoryview, on_answer: OnAnswer[ChunkReply]) -> None:
         """Ask another node for a chunk."""
 
-    def report(self, owner: Address, object_id: bytes, attempt: int, is_here: bool) -> None:
-        """Tell the owner that there is a copy here, or none."""
+    def next_number(self) -> int:
+        """Of a question to an owner."""
+
+    def report(self, owner: Address, object_id: bytes, attempt: int, is_here: bool, number: int = 0) -> None:
+        """Tell the owner that there is a copy here, or none; and that questions up to a number are over."""
 
 
 class Pull:
@@ -84,6 +87,8 @@ class Pull:
         """Where it is being received; None before there is memory for it, and when it is complete."""
         self.chunks = Chunks(0, manager.chunk_bytes)
         """Of ``entry``."""
+        self._announced = 0, 0
+        """The attempt of which the owner believes that this node receives a copy, and since which question (0: none)."""
         self._sources: list[Address] = []
         """Whom to ask next, the last one first."""
         self._in_flight = 0
@@ -100,12 +105,14 @@ class Pull:
                     store.fail(self.object_id, failure)
         finally:
             self._let_go()
+            self._withdraw()
 
     async def _try(self) -> Pinned | None:
         """Once through all copies; returns why there will never be one here."""
         manager = self._manager
+        question = GetObjectLocations(self.object_id, manager.address, manager.next_number())
         try:
-            known = await manager.patient.call(self.owner, GetObjectLocations(self.object_id, manager.address))
+            known = await manager.patient.call(self.owner, question)
         except PlatformError as error:
             return Pinned(OWNER_DIED, reason=str(error))
         if known.status == UNKNOWN:
@@ -113,6 +120,7 @@ class Pull:
         if known.status != KNOWN:
             return Pinned(LOST, reason="all nodes that had a copy are dead")
         self.turn = self.turn or known.turn
+        self._announced = known.attempt, question.number
         if self.entry is None or self.entry.attempt != known.attempt:
             self._let_go()
             if not await self._make_room(known):
@@ -122,7 +130,7 @@ class Pull:
             return None
         if not known.raylets:  # the owner asks those that were receiving it whether they have it
             self._let_go()
-            manager.report(self.owner, self.object_id, known.attempt, False)
+            self._withdraw()
         elif not self._is_needed():
             self._let_go()
         await asyncio.sleep(ASK_AGAIN_S)
@@ -160,7 +168,8 @@ class Pull:
         assert self.entry is not None
         entry, self.entry = self.entry, None
         self._manager.store.seal(entry)
-        self._manager.report(self.owner, self.object_id, entry.attempt, True)
+        self._manager.report(self.owner, self.object_id, entry.attempt, True, self._announced[1])
+        self._announced = 0, 0
 
     def _let_go(self) -> None:
         """Of what has been received: it is not wanted, or not the copy that is."""
@@ -168,7 +177,12 @@ class Pull:
             entry, self.entry = self.entry, None
             self.chunks.give_up()
             self._manager.store.abort(entry)
-            self._manager.report(self.owner, self.object_id, entry.attempt, False)
+
+    def _withdraw(self) -> None:
+        """Nothing is being received here: while the owner believes otherwise, it will not take the object for lost."""
+        (attempt, number), self._announced = self._announced, (0, 0)
+        if number:
+            self._manager.report(self.owner, self.object_id, attempt, False, number)
 
     # --- chunks
 

@@ -201,6 +201,8 @@ class GetObjectLocations(Request[ObjectLocations], frozen=True):
     object_id: bytes
     receiver: Address | None = None
     """The raylet: from now on it counts among those that are receiving it. None: nobody is."""
+    number: int = 0
+    """Counts the questions of this raylet, so that one that is over changes nothing when it comes again."""
 
 
 class LocationChange(Record, frozen=True):
@@ -209,6 +211,8 @@ class LocationChange(Record, frozen=True):
     object_id: bytes
     attempt: int
     is_here: bool
+    number: int = 0
+    """The raylet's GetObjectLocations up to this number are over; 0: it says nothing of those."""
 
 
 class UpdateObjectLocations(Request[Done], frozen=True):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -273,6 +274,39 @@ def test_when_the_only_source_dies_the_object_is_lost() -> None:
         return outcome_of(on("a", make).remote())
 
     assert moved(body, Chunks(killing("n1", CHUNKS // 2)), "a") == "ObjectLostError"
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_g112_a_receiver_that_never_began_does_not_keep_the_owner_waiting(is_repeated: bool) -> None:
+    """It has no room; when the only copy is lost afterwards, nobody is left who might have another.
+
+    Nor if the question where the copy is comes again when it is long over.
+    """
+
+    def strike(cluster: SimCluster) -> None:
+        questions: list[tuple[Any, Any]] = []
+
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            if word == "GetObjectLocations" and end.pipe.source.node == "n2":
+                questions.append((end, message))
+            if word == "PushTask reply" and end.pipe.source.node == "n2":
+                cluster.world.loop.world.call_later(3, cluster.kill, "raylet/n1")
+                for asking, question in questions[:is_repeated]:
+                    cluster.world.loop.world.call_later(1, asking.pipe.put, question)
+            return True
+
+        watch_sends(cluster, on_send)
+
+    def body() -> list[Any]:
+        made = on("a", make).remote()
+        failed = outcome_of(on("b", read).remote(made))
+        time.sleep(10)
+        return [failed, outcome_of(made, timeout=100)]
+
+    nodes = [{"num_cpus": 2}, node("a"), node("b", object_store_memory=CHUNK)]
+    result, _ = judged(body, strike, nodes=nodes, system_config=CONFIG)
+    assert "ObjectLostError" in result[0]
+    assert result[1] == "ObjectLostError"
 
 
 def test_g62_when_the_owner_dies_in_the_middle_nothing_is_left() -> None:
