@@ -52,7 +52,6 @@ IGNORED_ARGUMENTS = (
     "enable_resource_isolation",
     "system_reserved_cpu",
     "system_reserved_memory",
-    "object_spilling_directory",
     "_node_ip_address",
     "_temp_dir",
     "_plasma_directory",
@@ -126,6 +125,7 @@ def init(
     resources: dict[str, float] | None = None,
     labels: dict[str, str] | None = None,
     object_store_memory: float | None = None,
+    object_spilling_directory: str | None = None,
     ignore_reinit_error: bool = False,
     namespace: str | None = None,
     runtime_env: dict[str, Any] | None = None,
@@ -139,8 +139,10 @@ def init(
     """Start a cluster on this machine, or join one; see the head of this file for ``address``.
 
     ``num_cpus``, ``num_gpus`` (logical), ``resources``, ``labels``, ``object_store_memory`` (bytes) describe the node to
-    be started and are ValueErrors when joining. ``runtime_env`` holds for all tasks of this driver. ``log_to_driver`` shows
-    what workers print. Returns a mapping with the cluster's addresses that is also a context manager.
+    be started and are ValueErrors when joining, as is ``object_spilling_directory``: where objects go when memory runs
+    short, one path, or several joined by ``os.pathsep``, which take turns. ``runtime_env`` holds for all tasks of this
+    driver. ``log_to_driver`` shows what workers print. Returns a mapping with the cluster's addresses that is also a
+    context manager.
 
     Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
     ConnectionError if the named cluster cannot be reached or does not know our token, ValueError and TypeError for
@@ -156,12 +158,16 @@ def init(
         raise RuntimeError("this process is connected already; call shutdown() first, or pass ignore_reinit_error=True")
     _check_arguments(ignored)
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
+    _check_types(object_spilling_directory=(object_spilling_directory, str))
     if not all(isinstance(text, str) for pair in (labels or {}).items() for text in pair):
         raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
     if runtime_env:
         check_runtime_env("runtime_env", runtime_env)
     _set_level(logging_level)
-    system_config = SystemConfig.from_overrides(with_environment(_system_config))
+    overrides = with_environment(_system_config)
+    if object_spilling_directory is not None:
+        overrides["object_spilling_directory"] = object_spilling_directory
+    system_config = SystemConfig.from_overrides(overrides)
     options = NodeOptions(
         num_cpus=num_cpus,
         num_gpus=num_gpus,
@@ -174,8 +180,12 @@ def init(
     )
     files = candidates(address)
     if files:
-        if num_cpus is not None or num_gpus is not None or resources or labels or object_store_memory is not None:
-            raise ValueError("num_cpus, num_gpus, resources, labels and object_store_memory are for starting, not joining")
+        amounts = (num_cpus, num_gpus, object_store_memory, object_spilling_directory)
+        if resources or labels or any(amount is not None for amount in amounts):
+            raise ValueError(
+                "num_cpus, num_gpus, resources, labels, object_store_memory and object_spilling_directory"
+                " are for starting, not joining"
+            )
         _connection = _join(files, namespace or "", runtime_env, log_to_driver)
     else:
         node = start_node(options)

@@ -27,7 +27,7 @@ from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.endpoints import free_port
 from minray.platform.host import RealHost
 from minray.platform.processes import OwnedZygote, start_zygote
-from minray.platform.session import LOGS, remove_session
+from minray.platform.session import LOGS, make_spill_directories, remove_session
 
 START_TIMEOUT_S = 30.0
 
@@ -162,6 +162,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         options.labels,
         options.head,
         options.system_config,
+        _spill_directories(session, options.system_config.object_spilling_directory),
     )
     _start_process(zygote, "raylet", msgspec.msgpack.encode(config), control=True, essential=not options.head)
     file = NodeFile(
@@ -184,6 +185,14 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
     except OSError as error:
         raise RuntimeError(f"cannot write {session / NODE_FILE}: {error.strerror}") from None
     return Node(zygote, file, token)
+
+
+def _spill_directories(session: Path, places: str) -> list[str]:
+    """Made for this session. RuntimeError if one cannot be."""
+    try:
+        return make_spill_directories(str(session), [place for place in places.split(os.pathsep) if place])
+    except OSError as error:
+        raise RuntimeError(f"cannot spill objects to {error.filename}: {error.strerror}") from None
 
 
 def _start_gcs(options: NodeOptions, socket_dir: str, session: Path, zygote: OwnedZygote) -> tuple[str, str]:

@@ -70,6 +70,18 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """So many connections to each other node carry these pieces (none: they go the way of all messages; so with gRPC)."""
     oom_grace_period_s: float = 2.0
     """How long a full object store may stay full before creating an object fails (G79)."""
+    object_spilling_directory: str = ""
+    """Where objects go for which there is no memory: directories, joined by ``os.pathsep``; empty: in the session's own."""
+    object_spilling_threshold: float = 0.8
+    """Spilling begins when objects that are nowhere else take this part of a store (G85)."""
+    min_spilling_size: int = 100 * 1024 * 1024
+    """Small objects are written together, at least so many bytes to a file."""
+    max_fused_object_count: int = 2000
+    """But no more than so many objects."""
+    max_io_workers: int = 4
+    """So many files of one node are written at once."""
+    local_fs_capacity_threshold: float = 0.95
+    """A file system that is fuller than this counts as full."""
     transport: str = "stream"
     """``stream`` or ``grpc``, for a whole cluster."""
 
@@ -128,6 +140,8 @@ class RayletConfig(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     is_head: bool
     system_config: SystemConfig
+    spill_directories: list[str]
+    """Where objects go for which there is no memory; they are this node's alone, and end with its session."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):

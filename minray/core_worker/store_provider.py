@@ -20,6 +20,7 @@ from minray.exceptions import (
     ObjectFreedError,
     ObjectLostError,
     ObjectStoreFullError,
+    OutOfDiskError,
     OwnerDiedError,
     RayError,
 )
@@ -28,7 +29,19 @@ from minray.object_store.client import StoreClient
 from minray.platform.base import MemoryFailed, Parker, Platform, PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
-from minray.protocol.object_store import CREATED, FREED, FULL, GET, NOT_HERE, OWNER_DIED, CreateReply, Pinned, Place
+from minray.protocol.object_store import (
+    CREATED,
+    FREED,
+    FULL,
+    GET,
+    NO_ROOM,
+    NOT_HERE,
+    OUT_OF_DISK,
+    OWNER_DIED,
+    CreateReply,
+    Pinned,
+    Place,
+)
 from minray.serialization import Serialized
 
 T = TypeVar("T")
@@ -73,9 +86,10 @@ class StoreProvider:
     # --- in user threads
 
     def put(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Place:
-        """Write a value into the store; each byte is copied once. Raises ObjectStoreFullError, LocalRayletDiedError.
+        """Write a value into the store; each byte is copied once.
 
-        It stays even if this process dies right after that: an owner who hears of it finds it.
+        Raises ObjectStoreFullError, OutOfDiskError or LocalRayletDiedError. The value stays even if this process dies right
+        after that: an owner who hears of it finds it.
         """
         pieces = [memoryview(value.data), *(memoryview(buffer) for buffer in value.buffers)]
         size = layout.stored_size([piece.nbytes for piece in pieces])
@@ -103,6 +117,8 @@ class StoreProvider:
             raise LocalRayletDiedError(reason=str(error))
         if reply.status == FULL:
             raise ObjectStoreFullError(needed_bytes=size, reason=reply.reason)
+        if reply.status == OUT_OF_DISK:
+            raise OutOfDiskError(reason=reply.reason)
         if reply.status == CREATED:
             try:
                 layout.write(self._client.view(reply.offset, size), pieces)
@@ -154,6 +170,8 @@ def _value(known: LargeObject, pinned: memoryview | Pinned) -> StoredObject | Ra
             return OwnerDiedError(object_id_hex=name, owner=owner, reason=pinned.reason)
         if pinned.status == FREED:
             return ObjectFreedError(object_id_hex=name, owner=owner, reason=pinned.reason)
+        if pinned.status == NO_ROOM:
+            return ObjectStoreFullError(needed_bytes=pinned.size, reason=pinned.reason)
         return ObjectLostError(object_id_hex=name, owner=owner, reason=pinned.reason)
     try:
         data, *buffers = layout.read(pinned)

@@ -7,7 +7,8 @@ may begin; ``PushManager`` bounds what leaves.
 
 Rules
   * One pull per object, however many wait for it.
-  * A chunk is sent without a copy: the memory is pinned until the transport has let go of it.
+  * A chunk is sent without a copy: the memory is pinned until the transport has let go of it. One of an object that is on
+    disk alone is read from there; the object stays on disk.
   * What is still being received here is sent on as soon as it has come, but only to nodes whose turn is later (``Pull``).
 """
 
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
@@ -26,7 +28,7 @@ from minray.object_manager.pull_manager import PullManager
 from minray.object_manager.push_manager import PushManager
 from minray.object_store.object_table import Entry
 from minray.object_store.store import ObjectStore, Order
-from minray.platform.base import Platform
+from minray.platform.base import Buffer, Platform
 from minray.protocol.base import Address
 from minray.protocol.core_worker import LocationChange, UpdateObjectLocations
 from minray.protocol.object_store import ChunkReply, OpenLanes, OpenLanesReply, ReadChunk
@@ -47,7 +49,9 @@ class ObjectManager:
         patient: PatientCaller,
         store: Callable[[], ObjectStore],
         address: Callable[[], Address],
+        read_spilled: Callable[[Entry, int, int], Awaitable[memoryview | None]],
     ) -> None:
+        """``read_spilled`` gives some bytes of a copy that is on disk; None: it turned out to be lost."""
         self._user_code = platform.user_code
         self._bulk = Bulk(platform, config, peers)
         self._dispatcher = Dispatcher(self)
@@ -60,6 +64,9 @@ class ObjectManager:
         self._pulls: dict[bytes, tuple[Pull, asyncio.Task[None]]] = {}
         """By object id."""
         self._pushes = PushManager()
+        self._read_spilled = read_spilled
+        self._reading: set[asyncio.Task[None]] = set()
+        """Pushes that wait for a disk."""
         self._reports: Batches[LocationChange] = Batches(
             patient.send, lambda changes: UpdateObjectLocations(self.address, changes)
         )
@@ -77,7 +84,7 @@ class ObjectManager:
 
     async def close(self) -> None:
         self._is_closed = True
-        for _, task in list(self._pulls.values()):
+        for task in [*(task for _, task in self._pulls.values()), *self._reading]:
             task.cancel()
         self._dispatcher.close()
         await self._bulk.close()
@@ -135,7 +142,7 @@ class ObjectManager:
         if not 0 <= request.start < end <= entry.size:
             call.fail("bad-request", f"bytes {request.start} to {end} of an object of {entry.size}")
             return None
-        if self.store.table.is_sealed(entry):
+        if self.store.table.is_sealed(entry) or entry.spilled is not None:
             self._push_in_turn(request, call, True)
             return None
         pull = self._pulls[request.object_id][0] if request.object_id in self._pulls else None
@@ -159,18 +166,35 @@ class ObjectManager:
         if entry is None:  # it was freed, or has made room for others, before its turn came
             call.reply(ChunkReply(False))
             asyncio.get_running_loop().call_soon(self._pushes.on_sent, request.size)
-        else:
+        elif entry.spilled is None or self.store.table.is_sealed(entry):
             call.reply(ChunkReply(True), [self._lasting_view(entry, request.start, request.size)])
+        else:
+            name = f"push({short(entry.object_id)})"
+            reading = asyncio.get_running_loop().create_task(self._push_spilled(entry, request, call), name=name)
+            self._reading.add(reading)
+            reading.add_done_callback(self._reading.discard)
+
+    async def _push_spilled(self, entry: Entry, request: ReadChunk, call: Call) -> None:
+        chunk = await self._read_spilled(entry, request.start, request.size)
+        if chunk is None:
+            call.reply(ChunkReply(False))
+            self._pushes.on_sent(request.size)
+        else:
+            call.reply(ChunkReply(True), [self._reported(chunk, 0, request.size, self._pushes.on_sent, request.size)])
 
     def _lasting_view(self, entry: Entry, start: int, size: int) -> memoryview:
         """A view that keeps the copy where it is, as long as the view or one made of it lives."""
-        import numpy as np
-
         self._push_count += 1
         pin = b"send" + self._push_count.to_bytes(8, "big")
         self.store.table.pin(entry, pin, b"")
-        array = np.frombuffer(self.store.arena.view, np.uint8, size, entry.offset + start)
-        weakref.finalize(array, self._user_code.post, self._on_sent, pin, size).atexit = False
+        return self._reported(self.store.arena.view, entry.offset + start, size, self._on_sent, pin, size)
+
+    def _reported(self, data: Buffer, start: int, size: int, on_end: Callable[..., None], *args: Any) -> memoryview:
+        """A part of ``data``; ``on_end`` is called when it, and every view made of it, has gone."""
+        import numpy as np
+
+        array = np.frombuffer(data, np.uint8, size, start)
+        weakref.finalize(array, self._user_code.post, on_end, *args).atexit = False
         return array.data
 
     def _on_sent(self, pin: bytes, size: int) -> None:

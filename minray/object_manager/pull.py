@@ -39,7 +39,7 @@ from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import KNOWN, UNKNOWN, GetObjectLocations, ObjectLocations
-from minray.protocol.object_store import FREED, LOST, OWNER_DIED, ChunkReply, Pinned, ReadChunk
+from minray.protocol.object_store import FREED, LOST, NO_ROOM, OWNER_DIED, ChunkReply, Pinned, ReadChunk
 from minray.rpc.connection import OnAnswer
 from minray.rpc.patient_caller import PatientCaller
 
@@ -118,13 +118,14 @@ class Pull:
         if known.status == UNKNOWN:
             return Pinned(FREED, reason=f"its owner does not know object {short(self.object_id)} any more")
         if known.status != KNOWN:
-            return Pinned(LOST, reason="all nodes that had a copy are dead")
+            return Pinned(LOST, reason="no node has a copy of it any more")
         self.turn = self.turn or known.turn
         self._announced = known.attempt, question.number
         if self.entry is None or self.entry.attempt != known.attempt:
             self._let_go()
             if not await self._make_room(known):
-                return Pinned(LOST, reason=f"there is no room for its {known.size} bytes in the object store of this node")
+                reason = f"there is no room for its {known.size} bytes in the object store of this node"
+                return Pinned(NO_ROOM, size=known.size, reason=reason)
         if self.entry is not None and await self._receive(known):
             self._complete()
             return None

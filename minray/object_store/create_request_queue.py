@@ -3,7 +3,7 @@
 Ray: src/ray/object_manager/plasma/create_request_queue.h
 
 Pure. A request is tried when it comes and whenever memory may have become free. It gives up when nothing has become free for
-a while (G79), or at once if it is larger than the whole arena.
+a while (G79), or at once if it is larger than the whole arena. As long as copies are being written to disk, memory will.
 """
 
 from __future__ import annotations
@@ -31,13 +31,25 @@ class Creation(NamedTuple):
     is_primary: bool
 
 
+class Restoration(NamedTuple):
+    """Memory that a copy needs again which is on disk alone."""
+
+    entry: Entry
+
+    @property
+    def size(self) -> int:
+        return self.entry.size
+
+
 class CreateRequestQueue:
     """All who wait on one node."""
 
     def __init__(self, table: ObjectTable, grace_s: float) -> None:
         self._table = table
         self._grace_s = grace_s
-        self._waiting: deque[tuple[Creation, OnCreated]] = deque()
+        self._waiting: deque[tuple[Creation | Restoration, OnCreated]] = deque()
+        self.waiting_bytes = 0
+        """What they want together."""
         self._progress_at = 0.0
         """When the first in line became the first, or memory became free."""
         self._free_bytes = 0
@@ -45,38 +57,47 @@ class CreateRequestQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, creation: Creation, on_created: OnCreated, now: float) -> None:
+    def add(self, creation: Creation | Restoration, on_created: OnCreated, now: float) -> None:
         """Called back at once, or in a later ``advance``."""
         if not self._waiting:
             if self._try(creation, on_created):
                 return
             self._progress_at = now
         self._waiting.append((creation, on_created))
+        self.waiting_bytes += creation.size
 
-    def advance(self, now: float) -> float | None:
+    def advance(self, now: float, is_spilling: bool = False) -> float | None:
         """Something may have changed: serve who can be served; returns when to come again if nothing happens until then."""
         free = self._table.allocator.capacity - self._table.allocator.used
-        if free > self._free_bytes:
+        if free > self._free_bytes or is_spilling:
             self._progress_at = now
         while self._waiting:
             creation, on_created = self._waiting.popleft()  # first: who is called back may give its room back, and come here
+            self.waiting_bytes -= creation.size
             if not self._try(creation, on_created):
                 if now < self._progress_at + self._grace_s:
                     self._waiting.appendleft((creation, on_created))
+                    self.waiting_bytes += creation.size
                     break
                 on_created(None, False)
             self._progress_at = now
         self._free_bytes = self._table.allocator.capacity - self._table.allocator.used
         return self._progress_at + self._grace_s if self._waiting else None
 
-    def _try(self, creation: Creation, on_created: OnCreated) -> bool:
+    def _try(self, creation: Creation | Restoration, on_created: OnCreated) -> bool:
         """False: it has to wait."""
+        is_too_large = creation.size > self._table.allocator.capacity
         try:
-            entry = self._table.create(*creation)
+            entry = None if is_too_large else self._make(creation)
         except Unwanted:
             on_created(None, True)
             return True
-        if entry is None and creation.size <= self._table.allocator.capacity:
+        if entry is None and not is_too_large:
             return False
         on_created(entry, False)
         return True
+
+    def _make(self, creation: Creation | Restoration) -> Entry | None:
+        if isinstance(creation, Restoration):
+            return self._table.restore(creation.entry)
+        return self._table.create(*creation)

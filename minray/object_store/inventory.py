@@ -15,7 +15,7 @@ from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo,
 
 def objects_info(node_id: bytes, table: ObjectTable, request: GetObjectsInfo) -> ObjectsInfo:
     """The answer of the node with this table."""
-    entries = table.entries()
+    entries = table.copies()
     if request.object_ids is not None:
         wanted = set(request.object_ids)
         entries = [entry for entry in entries if entry.object_id in wanted]
@@ -35,4 +35,5 @@ def _copy_info(table: ObjectTable, entry: Entry) -> CopyInfo:
         entry.is_primary,
         len(entry.pins),
         [reader for reader in dict.fromkeys(entry.pins.values()) if reader],
+        entry.spilled is not None,
     )

@@ -1,4 +1,4 @@
-"""Which objects this node's arena holds, for whom, and until when.
+"""Which objects this node has, in its arena or on disk, for whom, and until when.
 
 Ray: src/ray/object_manager/plasma/obj_lifecycle_mgr.h, object_store.h, eviction_policy.h
 
@@ -6,13 +6,17 @@ Pure: events in, state out. An entry is one *copy*: an object as one attempt of 
 
     CREATED    somebody writes it: the process that made it, or this raylet, which fetches it from another node
     SEALED     complete, and immutable from now on (S5)
+    SPILLED    complete, but on disk alone: it has no memory
+    RESTORING  it has memory again, into which it is being read
     DOOMED     nobody will ask for it any more, but somebody still writes or reads its memory
 
 Rules
   * A *primary* copy, the first one of its object, stays until its owner frees it or dies. Other copies may go whenever
-    nobody reads them, and do so, the least recently used first, when room is needed (G77).
+    nobody reads them, and do so, the least recently used first, when room is needed (G77). So may the memory of a primary
+    copy that is on disk too: its place there stays until the copy is forgotten, so that it need not be written again.
   * Memory goes back to the allocator when the copy is not wanted **and** nobody has it in use: its creator until it seals
-    or aborts, readers until they give back their pins. A process that dies has nothing in use any more.
+    or aborts, readers until they give back their pins, a disk while it is written or read. A process that dies has nothing
+    in use any more.
   * A later attempt's copy takes the place of an earlier one, never the other way round.
   * Freed copies, spent pins and dead processes leave tombstones, since whatever is asked may be late (G112).
 """
@@ -20,7 +24,8 @@ Rules
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,8 +34,17 @@ from minray.common.state_table import NEW, StateMachine
 from minray.object_store.allocator import Allocator
 from minray.protocol.base import Address
 
-CREATED, SEALED, DOOMED = "CREATED", "SEALED", "DOOMED"
-COPY_STATES = {NEW: (CREATED,), CREATED: (SEALED, DOOMED, NEW), SEALED: (DOOMED, NEW), DOOMED: (NEW,)}
+CREATED, SEALED, SPILLED, RESTORING, DOOMED = "CREATED", "SEALED", "SPILLED", "RESTORING", "DOOMED"
+COPY_STATES = {
+    NEW: (CREATED,),
+    CREATED: (SEALED, DOOMED),
+    SEALED: (SPILLED, DOOMED),
+    SPILLED: (RESTORING, DOOMED),
+    RESTORING: (SEALED, DOOMED),
+    DOOMED: (NEW,),
+}
+NOWHERE = -1
+"""The offset of a copy without memory."""
 MAX_TOMBSTONES = 100_000
 
 
@@ -38,8 +52,25 @@ class Unwanted(Exception):
     """Nobody needs this copy: it was freed already, its owner or creator is dead, or a later attempt's is here."""
 
 
+class SpillFile(NamedTuple):
+    """One file of spilled copies."""
+
+    directory: int
+    """Which of the node's directories."""
+    name: str
+
+
+class Spilled(NamedTuple):
+    """Where on disk a copy is."""
+
+    file: SpillFile
+    start: int
+    checksums: list[int]
+    """Of its pieces."""
+
+
 class Entry(msgspec.Struct, eq=False):
-    """One copy in the arena."""
+    """One copy."""
 
     object_id: bytes
     attempt: int
@@ -55,13 +86,17 @@ class Entry(msgspec.Struct, eq=False):
     """Counts the copies of this table: one object may have several here, of which one may be asked for."""
     is_written: bool = False
     """The creator is through with it."""
+    is_moving: bool = False
+    """It is being written to disk, or read from there."""
+    spilled: Spilled | None = None
+    """Set when it is on disk, whether it has memory or not."""
 
     @property
     def key(self) -> bytes:
         return self.object_id + self.number.to_bytes(8, "big")
 
     def in_use(self) -> bool:
-        return not self.is_written or bool(self.pins)
+        return not self.is_written or self.is_moving or bool(self.pins)
 
 
 class ObjectTable:
@@ -81,7 +116,17 @@ class ObjectTable:
         self._count = 0
         self._by_pin: dict[bytes, Entry] = {}
         self._spare: OrderedDict[bytes, None] = OrderedDict()
-        """Objects whose copy here may go, the least recently used first."""
+        """Objects whose copy, or its memory, may go, the least recently used first."""
+        self._spillable: OrderedDict[bytes, None] = OrderedDict()
+        """Objects whose copy must stay and that nobody reads (G80), the least recently used first."""
+        self.spillable_bytes = 0
+        """Their sizes."""
+        self.unspilled_bytes = 0
+        """The sizes of primary copies that may be asked for and are not on disk."""
+        self.spilled_bytes = 0
+        """The sizes of copies that are on disk."""
+        self._unneeded: list[SpillFile] = []
+        """For each copy that was forgotten, its file."""
         self._freed: OrderedDict[bytes, int] = OrderedDict()
         """Objects that their owners have freed: up to which attempt."""
         self._spent: OrderedDict[bytes, int] = OrderedDict()
@@ -94,6 +139,10 @@ class ObjectTable:
 
     def entries(self) -> list[Entry]:
         """All that take memory."""
+        return [entry for entry in self.copies() if entry.offset != NOWHERE]
+
+    def copies(self) -> list[Entry]:
+        """All that are not forgotten, on disk alone or not."""
         return [*self._entries.values(), *self._doomed.values()]
 
     def find(self, object_id: bytes) -> Entry | None:
@@ -111,6 +160,10 @@ class ObjectTable:
                 break
             room += self._entries[object_id].size
         return room >= size
+
+    def is_spilled(self, entry: Entry) -> bool:
+        """Whether it is on disk alone."""
+        return self.states.get(entry.key) == SPILLED
 
     # --- making
 
@@ -134,6 +187,7 @@ class ObjectTable:
         entry = Entry(object_id, attempt, offset, size, owner, creator, is_primary, {}, self._count)
         self._entries[object_id] = entry
         self.states.set(entry.key, CREATED)
+        self.unspilled_bytes += size if is_primary else 0
         return entry
 
     def _allocate(self, size: int) -> int | None:
@@ -141,20 +195,26 @@ class ObjectTable:
         while offset is None and self._spare and size <= self.allocator.capacity:
             object_id, _ = self._spare.popitem(last=False)
             entry = self._entries[object_id]
-            self._doom(entry)
-            self._on_evicted(entry)
+            if entry.spilled is not None:
+                self.allocator.free(entry.offset)
+                entry.offset = NOWHERE
+                self.states.set(entry.key, SPILLED)
+            else:
+                self._doom(entry)
+                self._on_evicted(entry)
             offset = self.allocator.allocate(size)
         return offset
 
     def seal(self, entry: Entry) -> bool:
-        """It is written; True if anybody may ask for it."""
+        """It is written; True if anybody may read it."""
         entry.is_written = True
         if self.states.get(entry.key) == CREATED:
             self.states.set(entry.key, SEALED)
-        return not self._maybe_forget(entry)
+        self._maybe_forget(entry)
+        return self.is_sealed(entry)
 
     def abort(self, entry: Entry) -> None:
-        """Its creator does not want it any more, written or not."""
+        """It is not wanted, written or not."""
         entry.is_written = True
         self._doom(entry)
 
@@ -180,7 +240,7 @@ class ObjectTable:
             return False
         entry.pins[pin] = client
         self._by_pin[pin] = entry
-        self._spare.pop(entry.object_id, None)
+        self._set_busy(entry)
         return True
 
     def unpin(self, pins: Iterable[bytes]) -> None:
@@ -194,9 +254,61 @@ class ObjectTable:
     def promote(self, object_id: bytes, attempt: int) -> None:
         """The first copy is lost: this one must stay."""
         entry = self._entries.get(object_id)
-        if entry is not None and entry.attempt == attempt:
+        if entry is not None and entry.attempt == attempt and not entry.is_primary:
             entry.is_primary = True
-            self._spare.pop(object_id, None)
+            self.unspilled_bytes += entry.size
+            self._set_busy(entry)
+            self._maybe_forget(entry)
+
+    # --- spilling
+
+    def spillable(self) -> Iterator[Entry]:
+        """Primary copies that nobody uses and that are not on disk, the least recently used first."""
+        return (self._entries[object_id] for object_id in self._spillable)
+
+    def spillable_count(self) -> int:
+        return len(self._spillable)
+
+    def begin_spill(self, entry: Entry) -> None:
+        """It is being written to disk: until that ends, its memory stays; it may be read."""
+        self._set_busy(entry)
+        entry.is_moving = True
+
+    def end_spill(self, entry: Entry, spilled: Spilled | None) -> bool:
+        """It is on disk, or could not be written; True if its place there is needed."""
+        entry.is_moving = False
+        is_wanted = self._entries.get(entry.object_id) is entry
+        if spilled is not None and is_wanted:
+            entry.spilled = spilled
+            self.unspilled_bytes -= entry.size
+            self.spilled_bytes += entry.size
+        self._maybe_forget(entry)
+        return entry.spilled is not None
+
+    def restore(self, entry: Entry) -> Entry | None:
+        """Memory for a copy that is on disk alone; None if there is not enough now. Raises Unwanted, also if it has some."""
+        if self.states.get(entry.key) != SPILLED:
+            raise Unwanted
+        offset = self._allocate(entry.size)
+        if offset is None:
+            return None
+        entry.offset = offset
+        entry.is_moving = True
+        self.states.set(entry.key, RESTORING)
+        return entry
+
+    def end_restore(self, entry: Entry) -> bool:
+        """It has been read, or that has failed, and it was aborted; True if anybody may read it."""
+        entry.is_moving = False
+        if self.states.get(entry.key) == RESTORING:
+            self.states.set(entry.key, SEALED)
+        self._maybe_forget(entry)
+        return self.is_sealed(entry)
+
+    def take_unneeded(self) -> list[SpillFile]:
+        """For each spilled copy that was forgotten since the last time, its file."""
+        unneeded, self._unneeded = self._unneeded, []
+        return unneeded
 
     # --- ending
 
@@ -217,7 +329,7 @@ class ObjectTable:
     def on_death(self, worker_or_node_id: bytes) -> None:
         """A process or a node is gone: what it owned is not needed, what it wrote or read is not in use any more."""
         _remember(self._dead, worker_or_node_id, 0)
-        for entry in self.entries():
+        for entry in self.copies():
             over = [pin for pin, client in entry.pins.items() if client == worker_or_node_id]
             for pin in over:
                 del entry.pins[pin]
@@ -236,22 +348,40 @@ class ObjectTable:
     def _doom(self, entry: Entry) -> None:
         if self._entries.get(entry.object_id) is entry:
             del self._entries[entry.object_id]
-            self._spare.pop(entry.object_id, None)
+            self._set_busy(entry)
+            if entry.is_primary and entry.spilled is None:
+                self.unspilled_bytes -= entry.size
             self._doomed[entry.number] = entry
             self.states.set(entry.key, DOOMED)
         self._maybe_forget(entry)
 
-    def _maybe_forget(self, entry: Entry) -> bool:
-        """Give the memory of a doomed copy back when nobody uses it; True if the copy is doomed. Others may be spare now."""
+    def _maybe_forget(self, entry: Entry) -> None:
+        """Forget a doomed copy when nobody uses it; another may be spare or spillable now."""
         if self._entries.get(entry.object_id) is entry:
-            if not entry.is_primary and not entry.in_use():
-                self._spare[entry.object_id] = None
-                self._spare.move_to_end(entry.object_id)
-            return False
-        if not entry.in_use() and self._doomed.pop(entry.number, None) is not None:
+            if not entry.in_use() and self.is_sealed(entry):
+                self._set_idle(entry)
+        elif not entry.in_use() and self._doomed.pop(entry.number, None) is not None:
             self.states.set(entry.key, NEW)
-            self.allocator.free(entry.offset)
-        return True
+            if entry.offset != NOWHERE:
+                self.allocator.free(entry.offset)
+            if entry.spilled is not None:
+                self.spilled_bytes -= entry.size
+                self._unneeded.append(entry.spilled.file)
+
+    def _set_idle(self, entry: Entry) -> None:
+        """Nobody uses it, and it was the last to be used."""
+        self._set_busy(entry)
+        if entry.is_primary and entry.spilled is None:
+            self._spillable[entry.object_id] = None
+            self.spillable_bytes += entry.size
+        else:
+            self._spare[entry.object_id] = None
+
+    def _set_busy(self, entry: Entry) -> None:
+        self._spare.pop(entry.object_id, None)
+        if entry.object_id in self._spillable:
+            del self._spillable[entry.object_id]
+            self.spillable_bytes -= entry.size
 
 
 def _remember(tombstones: OrderedDict[bytes, int], key: bytes, value: int) -> None:

@@ -4,8 +4,10 @@ Ray: src/ray/object_manager/plasma/store.h
 
 The part of a raylet that its clients, the workers and drivers of the node, talk to; they map the arena themselves and read
 and write without it. ``ObjectTable`` decides about copies, ``CreateRequestQueue`` about room. What a client wants to read
-and is not here is fetched from elsewhere (``fetch``, the object manager's part); the question waits until it has come, and
-the copy is pinned for the client in the moment in which it is complete.
+and is not here is fetched from elsewhere (``fetch``, the object manager's part), or from disk; the question waits until it
+has come, and the copy is pinned for the client in the moment in which it is complete.
+
+What there is no memory for goes to disk; ``Spilling`` is who carries it there and back (the raylet's part).
 """
 
 from __future__ import annotations
@@ -13,19 +15,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from minray.object_store.allocator import Allocator
-from minray.object_store.create_request_queue import CreateRequestQueue, Creation, OnCreated
+from minray.object_store.create_request_queue import CreateRequestQueue, Creation, OnCreated, Restoration
 from minray.object_store.inventory import objects_info
-from minray.object_store.object_table import Entry, ObjectTable
-from minray.platform.base import Arena, Platform
+from minray.object_store.object_table import Entry, ObjectTable, SpillFile
+from minray.platform.base import Arena, DiskFailed, DiskFull, Platform
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.object_store import (
     CREATED,
     FULL,
     LOST,
+    NO_ROOM,
     NOT_HERE,
+    OUT_OF_DISK,
     PINNED,
     UNWANTED,
     AbortObject,
@@ -34,7 +38,9 @@ from minray.protocol.object_store import (
     EvictObjects,
     FreeObjects,
     GetObjectsInfo,
+    GetObjectStoreStats,
     ObjectsInfo,
+    ObjectStoreStats,
     Pinned,
     PinObjects,
     PinReply,
@@ -53,6 +59,32 @@ class Order(NamedTuple):
 
     purpose: int
     number: int
+
+
+class Spilling(Protocol):
+    """What carries copies to disk and back."""
+
+    @property
+    def is_progressing(self) -> bool:
+        """Whether copies are being written."""
+
+    trouble: DiskFailed | None
+    """Why the last ones could not be."""
+    spilled_bytes: int
+    spilled_objects: int
+    restored_bytes: int
+    restored_objects: int
+    streamed_bytes: int
+    """So much so far; see ``ObjectStoreStats``."""
+
+    def maybe_spill(self, wanted_bytes: int) -> None:
+        """So many bytes are waited for, and the table may have changed; ``ObjectStore.on_spilled`` may follow."""
+
+    def restore(self, entry: Entry) -> None:
+        """Fill the memory that this copy has been given; ``ObjectStore.on_restored`` follows."""
+
+    def release(self, files: list[SpillFile]) -> None:
+        """Each of these has one object less that anybody needs."""
 
 
 class _Question:
@@ -96,11 +128,14 @@ class ObjectStore:
         address: Callable[[], Address],
         fetch: Callable[[bytes, Address, Order], None],
         on_evicted: Callable[[Entry], None],
+        spilling: Callable[[], Spilling],
     ) -> None:
         """``fetch(object_id, owner, order)`` begins to bring an object here, unless it has begun; it seals or fails it."""
         self._platform = platform
         self._address = address
         self._fetch = fetch
+        self._on_evicted = on_evicted
+        self._spilling = spilling
         self.table = ObjectTable(Allocator(capacity), platform.record, on_evicted)
         self._queue = CreateRequestQueue(self.table, grace_s)
         self._waiting: dict[bytes, list[tuple[_Question, int, Wanted]]] = {}
@@ -134,7 +169,8 @@ class ObjectStore:
         elif is_unwanted:
             call.reply(CreateReply(UNWANTED, self._address()))
         else:
-            call.reply(CreateReply(FULL, self._address(), reason=self._why_full(creation.size)))
+            status = OUT_OF_DISK if isinstance(self._spilling().trouble, DiskFull) else FULL
+            call.reply(CreateReply(status, self._address(), reason=self._why_full(creation.size)))
 
     def create(self, creation: Creation, on_created: OnCreated) -> None:
         """Room for a copy, now or later."""
@@ -150,9 +186,12 @@ class ObjectStore:
     def seal(self, entry: Entry) -> None:
         """It is complete: whoever waits for it gets it."""
         if self.table.seal(entry):
-            for question, index, wanted in self._waiting.pop(entry.object_id, ()):
-                question.set(index, self._pin(entry, wanted, question.client))
+            self._serve(entry)
         self._advance()
+
+    def _serve(self, entry: Entry) -> None:
+        for question, index, wanted in self._waiting.pop(entry.object_id, ()):
+            question.set(index, self._pin(entry, wanted, question.client))
 
     def handle_AbortObject(self, request: AbortObject, call: Call) -> Done:
         entry = self.table.copy_of(request.object_id, request.attempt, call.peer)
@@ -185,9 +224,12 @@ class ObjectStore:
             if entry is not None and (wanted.pin in entry.pins or self.table.is_sealed(entry)):
                 question.set(index, self._pin(entry, wanted, request.client))
                 continue
-            self._waiting.setdefault(wanted.object_id, []).append((question, index, wanted))
+            waiting = self._waiting.setdefault(wanted.object_id, [])
+            waiting.append((question, index, wanted))
             if entry is None:
                 self._fetch(wanted.object_id, wanted.owner, question.order)
+            elif self.table.is_spilled(entry) and len(waiting) == 1:
+                self._restore(entry)
         if question.is_open() and request.timeout_s is not None:
             question.timer = asyncio.get_running_loop().call_later(request.timeout_s, self._give_up, question)
 
@@ -221,6 +263,51 @@ class ObjectStore:
         self.table.unpin(pins)
         self._advance()
 
+    # --- on disk
+
+    def _restore(self, entry: Entry) -> None:
+        """Bring it back as soon as there is room; asked by the first who waits for it, for all (G84)."""
+        self._queue.add(Restoration(entry), partial(self._on_room_for, entry), asyncio.get_running_loop().time())
+        self._advance()
+
+    def _on_room_for(self, entry: Entry, made: Entry | None, is_unwanted: bool) -> None:
+        if made is not None:
+            self._spilling().restore(entry)
+        elif not is_unwanted:
+            self.fail(entry.object_id, Pinned(NO_ROOM, size=entry.size, reason=self._why_full(entry.size)))
+
+    def on_restored(self, entry: Entry) -> None:
+        """It has been read from disk, or could not be and was lost."""
+        if self.table.end_restore(entry):
+            self._serve(entry)
+        self._advance()
+
+    def lose(self, entry: Entry) -> bool:
+        """What is on disk is not this copy any more; False if nobody needs it."""
+        is_needed = self.table.find(entry.object_id) is entry
+        if is_needed:
+            self._on_evicted(entry)
+            self.abort(entry)
+        return is_needed
+
+    def on_spilled(self, has_spilled: bool) -> None:
+        """A batch has ended: its copies are on disk, and their memory may go when it is needed; unless all have failed."""
+        self._advance(has_spilled)
+
+    def handle_GetObjectStoreStats(self, request: GetObjectStoreStats, call: Call) -> ObjectStoreStats:
+        table, spilling = self.table, self._spilling()
+        return ObjectStoreStats(
+            table.allocator.capacity,
+            table.allocator.used,
+            len(table),
+            table.spilled_bytes,
+            spilling.spilled_bytes,
+            spilling.spilled_objects,
+            spilling.restored_bytes,
+            spilling.restored_objects,
+            spilling.streamed_bytes,
+        )
+
     # --- freeing
 
     def handle_FreeObjects(self, request: FreeObjects, call: Call) -> Done:
@@ -251,23 +338,30 @@ class ObjectStore:
             self._look_elsewhere(object_id)
         self._advance()
 
-    def _advance(self) -> None:
-        """Memory may have become free."""
-        if not self._queue:
-            return
-        loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        again_at = self._queue.advance(loop.time())
-        if again_at is not None:
-            self._timer = loop.call_at(again_at, self._advance)
+    def _advance(self, has_spilled: bool = False) -> None:
+        """Memory may have become free, or short."""
+        spilling = self._spilling()
+        spilling.release(self.table.take_unneeded())
+        if self._queue:
+            loop = asyncio.get_running_loop()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            again_at = self._queue.advance(loop.time(), has_spilled or spilling.is_progressing)
+            if again_at is not None:
+                self._timer = loop.call_at(again_at, self._advance)
+        spilling.maybe_spill(self._queue.waiting_bytes)
 
     def _why_full(self, size: int) -> str:
         allocator, entries = self.table.allocator, self.table.entries()
         largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:TOP_HOLDERS]
         held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes)" for entry in largest)
+        in_use = sum(entry.in_use() for entry in entries)
+        trouble = self._spilling().trouble
+        advice = "make room there, or choose another object_spilling_directory"
+        failing = f" Spilling fails: {trouble}; {advice}." if trouble else ""
         return (
-            f"{size} bytes are wanted; {allocator.used} of {allocator.capacity} are in use, by {len(entries)} objects; the"
-            f" largest hole has {allocator.largest_hole()}. The largest objects: {held or 'none'}"
+            f"{size} bytes are wanted; {allocator.used} of {allocator.capacity} are in use, by {len(entries)} objects, of"
+            f" which {in_use} are being read or written; the largest hole has {allocator.largest_hole()}."
+            f"{failing} The largest objects: {held or 'none'}"
         )

@@ -4,8 +4,8 @@ Ray: there is no one counterpart; src/ray/rpc, src/ray/util/process and plasma's
 
 Protocol code (gcs, raylet, core_worker, ...) receives one ``Platform`` as its first constructor argument and touches
 the world through it alone. Each part exists twice: real (``sockets``, ``grpc``, ``processes``, ``user_code``,
-``main_thread``, ``storage``, ``memory`` beside this file) and simulated (``minray.simulation``). One contract suite runs
-over all.
+``main_thread``, ``storage``, ``memory``, ``disk`` beside this file) and simulated (``minray.simulation``). One contract
+suite runs over all.
 
 Rules
   * The clock is the event loop: ``asyncio.sleep``, ``asyncio.timeout`` and ``loop.time()``; there is no clock object.
@@ -18,8 +18,6 @@ The network contract, stated once
   * After a break any suffix of what was sent may be lost; what was sent before it may still arrive late.
   * A request may have run although no reply came. Dead and unreachable look the same.
   * A channel leads to exactly the incarnation it was opened for, or it does not open.
-
-Left out for now: disk and bulk transfer; they come with the object plane, which is their only user.
 """
 
 from __future__ import annotations
@@ -86,6 +84,19 @@ class SpawnFailed(PlatformError):
 
 class StorageFailed(PlatformError):
     """A durable write did not happen (full disk, damaged file). Nothing of the batch may be acknowledged."""
+
+
+class DiskFailed(PlatformError):
+    """A file could not be written, or not be read."""
+
+    def __init__(self, message: str, checksums: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.checksums = list(checksums)
+        """Of a file that was being written: of those first pieces that are in it all the same."""
+
+
+class DiskFull(DiskFailed):
+    """There is no room for more; what is in files already is safe."""
 
 
 class MemoryFailed(PlatformError):
@@ -274,7 +285,7 @@ class UserCode(Protocol):
         """Make this process fit for a job and runtime environment; raises OSError if the directory is not there."""
 
 
-# --- Storage, memory, host, entropy ------------------------------------------------------------------------------------
+# --- Storage, memory, disk, host, entropy ------------------------------------------------------------------------------
 
 
 class Storage(Protocol):
@@ -323,6 +334,32 @@ class Memory(Protocol):
         """
 
 
+class Disk(Protocol):
+    """One directory of files that are written once, read in parts, and removed.
+
+    A checksum is ``zlib.crc32``. Whoever reads compares: nothing else tells whether a disk gives back what it was given.
+    """
+
+    async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
+        """Make a file of these pieces, one after the other; returns their checksums. The caller leaves them unchanged.
+
+        Raises ``DiskFailed`` or ``DiskFull``; there is no file then, or one of the first pieces, if ``checksums`` has any.
+        """
+
+    async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
+        """Fill these pieces, one after the other, from this place of the file on; returns their checksums.
+
+        ``DiskFailed`` if the file is not there, or ends before. Nothing is written into the pieces after the end of this
+        call, unless it is cancelled.
+        """
+
+    def remove(self, name: str) -> None:
+        """Soon there is no such file, if there was one. Never raises."""
+
+    async def close(self) -> None:
+        """Forget what has not begun. Files stay: they go with their session."""
+
+
 class Host(Protocol):
     """The machine, and the two things that are not reproducible: entropy and the wall clock."""
 
@@ -358,6 +395,8 @@ class Platform:
     open_storage: Callable[[str], Storage]
     """``""`` opens a store in memory, a path a durable one; raises ``StorageFailed`` for what is not a minray store."""
     memory: Memory
+    open_disk: Callable[[str], Disk]
+    """Takes the path of a directory that exists."""
     record: Record | None = field(default=None)
     bulk: Sequence[Network] = ()
     """Networks for objects on their way between nodes: what they carry holds up nothing on ``network``."""

@@ -3,7 +3,7 @@
 Ray: has no counterpart
 
 What differs between processes (who they are, their children, the threads of their users) is passed in; the rest is the
-same for all of one cluster: the transport with its token, storage, memory, and the host.
+same for all of one cluster: the transport with its token, storage, memory, disks, and the host.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from minray.common.config import SystemConfig
 from minray.platform.base import Network, Platform, Processes
+from minray.platform.disk import RealDisk
 from minray.platform.host import RealHost
 from minray.platform.lanes import Lane
 from minray.platform.main_thread import MainThreadUserCode
@@ -42,7 +43,12 @@ def make_platform(
         user_code.outbox = network.outbox
         lanes = range(system_config.object_manager_lanes)
         bulk = [Lane(StreamNetwork(token, host), f"minray-lane-{number}") for number in lanes]
-    return Platform(name, identity, network, processes, user_code, host, open_storage, RealMemory(), bulk=bulk)
+
+    def open_disk(path: str) -> RealDisk:
+        return RealDisk(path, system_config.local_fs_capacity_threshold)
+
+    memory = RealMemory()
+    return Platform(name, identity, network, processes, user_code, host, open_storage, memory, open_disk, bulk=bulk)
 
 
 def io_thread(system_config: SystemConfig) -> IoThread:

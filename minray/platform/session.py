@@ -9,7 +9,8 @@ Rules
   * The lock appears under its name only when it is held, so that nobody sweeps a session that is just beginning.
   * Every process of a session, also what users start from tasks, has ``MINRAY_SESSION_DIR`` in its environment; by that
     word those are found which outlived a killed zygote. A process that clears its environment is not found.
-  * Logs that say something are kept; everything else goes.
+  * Logs that say something are kept; everything else goes, also spilled objects, which may be elsewhere: there is a link to
+    each of their directories, made before the directory, so that it goes however the session ends.
 
 Left out: macOS has no /proc, there nothing outlives a killed zygote but what cannot be found.
 """
@@ -21,12 +22,14 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 LOCK = "lock"
 LOGS = "logs"
+SPILL = "spill"
+"""The directory of directories for spilled objects; of those that are elsewhere there are links in it."""
 SESSION_PATTERN = "session_*"
 SESSION_VARIABLE = "MINRAY_SESSION_DIR"
 """The environment variable that names the session directory in all processes of a session."""
@@ -44,9 +47,34 @@ def hold_lock(session_dir: str) -> int:
     return descriptor
 
 
+def make_spill_directories(session_dir: str, places: Sequence[str]) -> list[str]:
+    """One in each of these places, which need not exist yet, or else one in the session. Raises OSError."""
+    folder = Path(session_dir, SPILL)
+    folder.mkdir(mode=0o700)
+    if not places:
+        (folder / "0").mkdir(mode=0o700)
+        return [str(folder / "0")]
+    made: list[str] = []
+    for number, place in enumerate(places):
+        os.makedirs(place, exist_ok=True)
+        own = os.path.join(os.path.abspath(place), f"minray_{os.path.basename(session_dir)}_{number}")
+        (folder / str(number)).symlink_to(own)
+        os.mkdir(own, 0o700)
+        made.append(own)
+    return made
+
+
+def remove_spilled(session_dir: str) -> None:
+    """Remove objects that were spilled; for when their raylet is dead. Removes what it can; never raises."""
+    with suppress(OSError):
+        for directory in Path(session_dir, SPILL).iterdir():
+            shutil.rmtree(directory.resolve(), ignore_errors=True)
+
+
 def remove_session(session_dir: str) -> None:
     """Remove all but logs that say something. Removes what it can; never raises."""
     logs = Path(session_dir, LOGS)
+    remove_spilled(session_dir)
     with suppress(OSError):
         for entry in list(os.scandir(session_dir)):
             if entry.is_dir(follow_symlinks=False):

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 
-from minray.platform.session import hold_lock, remove_session
+from minray.platform.session import hold_lock, remove_session, remove_spilled
 from minray.platform.zygote_child import (
     INTERCEPTED_SIGNALS,
     PR_SET_CHILD_SUBREAPER,
@@ -282,6 +282,7 @@ class Zygote:
         if child.control is not None:
             self._drop_client(child.control)
             child.control = None
+            remove_spilled(self._session_dir)
         _tell(child.client, Exited(child.pid, code if code >= 0 else None, -code if code < 0 else None))
         if child.request.essential:
             self._ending = True

@@ -28,17 +28,20 @@ class Copy(Record, frozen=True):
     attempt: int
 
 
-CREATED, FULL, UNWANTED = range(3)
+CREATED, FULL, UNWANTED, OUT_OF_DISK = range(4)
 
 
 class CreateReply(Record, frozen=True):
     status: int
-    """FULL: no room, for a while. UNWANTED: it was freed, or its owner is dead, or a later attempt's copy is here."""
+    """FULL: no room, for a while. UNWANTED: it was freed, or its owner is dead, or a later attempt's copy is here.
+
+    OUT_OF_DISK: no room either, because the disk has none for what is here.
+    """
     raylet: Address
     offset: int = 0
     """CREATED: where in the arena the creator may write, until it seals or aborts."""
     reason: str = ""
-    """FULL: how much there is, and who holds it."""
+    """FULL, OUT_OF_DISK: how much there is, who holds it, and what may help."""
 
 
 class CreateObject(Request[CreateReply], frozen=True):
@@ -77,7 +80,7 @@ class Wanted(Record, frozen=True):
 
 GET, WAIT, TASK_ARGUMENTS = range(3)
 """What objects are wanted for; the first is served first (G87)."""
-PINNED, LOST, FREED, OWNER_DIED, NOT_HERE = range(5)
+PINNED, LOST, FREED, OWNER_DIED, NOT_HERE, NO_ROOM = range(6)
 
 
 class Pinned(Record, frozen=True):
@@ -177,6 +180,29 @@ class GetObjectsInfo(Request[ObjectsInfo], frozen=True):
 
     limit: int = MOST_ENTRIES
     object_ids: list[bytes] | None = None
+
+
+class ObjectStoreStats(Record, frozen=True):
+    """Bytes and copies of one node, now and since it began."""
+
+    capacity_bytes: int
+    used_bytes: int
+    """Of the arena, by copies of all kinds."""
+    copies: int
+    """In the arena or on disk."""
+    spilled_now_bytes: int
+    """Of copies that are on disk, whether they have memory or not."""
+    spilled_bytes: int
+    """Written to disk so far; likewise below."""
+    spilled_objects: int
+    restored_bytes: int
+    restored_objects: int
+    streamed_bytes: int
+    """Read from disk for other nodes, past the arena."""
+
+
+class GetObjectStoreStats(Request[ObjectStoreStats], frozen=True):
+    pass
 
 
 class ChunkReply(Record, frozen=True):

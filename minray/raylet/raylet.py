@@ -34,6 +34,7 @@ from minray.protocol.gcs import (
     UnregisterNode,
     WorkerDeath,
 )
+from minray.raylet.io_workers import IoWorkers
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.log_monitor import LogMonitor, OpenLog
 from minray.raylet.node_manager import NodeManager
@@ -101,15 +102,10 @@ class Raylet:
             self._patient,
             lambda: self.store,
             lambda: self.address,
+            lambda entry, start, size: self.io_workers.read(entry, start, size),
         )
-        self.store = ObjectStore(
-            platform,
-            config.resources.get(OBJECT_STORE_MEMORY, 0) // UNIT,
-            system.oom_grace_period_s,
-            lambda: self.address,
-            self.objects.fetch,
-            self.objects.on_evicted,
-        )
+        self.store = self._make_store()
+        self.io_workers = IoWorkers(platform, config, self.store)
         self._dispatcher = Dispatcher(node_manager, self.store, self.objects)
         self._reporter = ResourceReporter(
             self._gcs,
@@ -132,6 +128,17 @@ class Raylet:
         self._closed = asyncio.Event()
         self.reason = ""
         """Why it ended, or is ending; empty as long as it goes on."""
+
+    def _make_store(self) -> ObjectStore:
+        return ObjectStore(
+            self._platform,
+            self._config.resources.get(OBJECT_STORE_MEMORY, 0) // UNIT,
+            self._config.system_config.oom_grace_period_s,
+            lambda: self.address,
+            self.objects.fetch,
+            self.objects.on_evicted,
+            lambda: self.io_workers,
+        )
 
     # --- Beginning and end ---------------------------------------------------------------------------------------------
 
@@ -230,6 +237,7 @@ class Raylet:
         await self.objects.close()
         self._patient.close()
         self._log_monitor.close()
+        await self.io_workers.close()
         await self.store.close()
         for listener in self._listeners:
             await listener.close()

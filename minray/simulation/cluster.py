@@ -205,6 +205,7 @@ class SimCluster:
             labels=node_options.labels,
             is_head=node_options.head,
             system_config=self._system_config,
+            spill_directories=[f"spill/{len(self._node_ids)}"],
         )
         self._node_ids[name] = config.node_id
         return self._add("raylet", f"raylet/{name}", name, config)

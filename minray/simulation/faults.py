@@ -38,11 +38,15 @@ RESETS = ("", "lost", "answer lost", "half-open here", "half-open there")
 """What becomes of a message and its channel; see ``network``."""
 BREAKS = RESETS[:3]
 """The harmless ones: both sides learn of the break at once, and ask again."""
+SLOW_DISK_S = (0.0, 0.05, 1.0, 12.0)
+"""Added to a read or a write."""
 REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
 """After so long a request arrives once more, if its channel is still open."""
 
 QUIET = ("delay", "stall", "preempt", "orphan", "crash_prefix", "unsynced", "duplicate", "break")
 LOUD = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
+DISK = ("slow_disk", "disk_full", "disk_error", "torn_write")
+"""What strikes spilled objects; the last two lose some. A plan that wants them names them."""
 
 
 @dataclass(frozen=True)

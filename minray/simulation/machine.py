@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minray.platform.base import ExitStatus, OnOutput, Platform, StorageFailed
+from minray.simulation.disk import SimDisk
 from minray.simulation.faults import ORPHAN_DELAYS_S, Oracle, StepFaults
 from minray.simulation.interpreter import wall_time
 from minray.simulation.loop import Failure, ProcessGone, SimLoop, SimProcess
@@ -59,7 +60,16 @@ class SimNode:
     memory_bytes: int = 8 << 30
     disk: dict[str, dict[str, Table]] = field(default_factory=dict)
     """Durable stores by path."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Spilled objects, by path; ``SimDisk`` writes."""
+    disk_bytes: int = 1 << 40
+    """How much the files may have together."""
     disk_full: bool = False
+    """Nothing can be written."""
+    disk_broken: bool = False
+    """No file can be read or written."""
+    disk_tears: bool = False
+    """Files come back other than they were written."""
     lost: bool = False
 
 
@@ -314,6 +324,7 @@ class SimWorld:
             host=host,
             open_storage=lambda path: SimStorage(node, path, process, oracle),
             memory=SimMemory(self._arenas, process, node.memory_bytes),
+            open_disk=lambda path: SimDisk(node, path, process, oracle),
             record=self.trace.recorder(process.name),
             bulk=(network, network),
         )

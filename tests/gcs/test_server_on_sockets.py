@@ -54,7 +54,7 @@ def directory() -> Iterator[Path]:
 def platform(name: str) -> Platform:
     nothing: Any = cast(Any, None)
     host = RealHost()
-    return Platform(name, id_of(name), StreamNetwork(TOKEN, host), nothing, nothing, host, open_storage, nothing)
+    return Platform(name, id_of(name), StreamNetwork(TOKEN, host), nothing, nothing, host, open_storage, nothing, nothing)
 
 
 def gcs(directory: Path) -> GcsServer:

@@ -38,6 +38,11 @@ WRITER, READER = WORKERS
 A, B = object_id("a"), object_id("b")
 
 
+NO_DISK: Any = SimpleNamespace(
+    is_progressing=False, trouble=None, maybe_spill=lambda wanted_bytes: None, release=lambda files: None
+)
+
+
 class Scene:
     """A store of four blocks, and what it has answered and asked for."""
 
@@ -51,6 +56,7 @@ class Scene:
             lambda: OWNERS[0],
             lambda key, *_: self.fetched.append(key),
             lambda _: None,
+            lambda: NO_DISK,
         )
 
     def ask(self, request: Any, peer: bytes = WRITER) -> list[Any]:

@@ -314,6 +314,7 @@ class Scene:
             labels={},
             is_head=False,
             system_config=self.system,
+            spill_directories=["spill"],
         )
         node = self._machine(name)
         self.processes[name] = self.world.start("raylet", f"raylet/{name}", node, msgspec.msgpack.encode(config))

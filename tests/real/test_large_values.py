@@ -207,7 +207,7 @@ def test_g59_a_store_that_is_filled_many_times_over() -> None:
 
 
 def test_g79_a_full_store_says_so_and_goes_on() -> None:
-    held = [ray.put(np.zeros(20 * MEGABYTE, np.uint8)) for _ in range(3)]
+    held = [ray.get(ray.put(np.zeros(20 * MEGABYTE, np.uint8))) for _ in range(3)]
     with pytest.raises(ObjectStoreFullError, match="largest"):
         ray.put(np.zeros(20 * MEGABYTE, np.uint8))
     with pytest.raises(ObjectStoreFullError):

@@ -157,8 +157,8 @@ def raylet_leftovers(raylet: Any) -> list[str]:
     if broker.local.available != broker.local.total:
         problems.append(f"available {broker.local.available}, total {broker.local.total}")
     table, store = raylet.store.table, raylet.store
-    if table.entries() or table.allocator.used:
-        copies = [f"{short(entry.object_id)} {table.states.get(entry.key)}" for entry in table.entries()]
+    if len(table) or table.allocator.used:
+        copies = [f"{short(entry.object_id)} {table.states.get(entry.key)}" for entry in table.copies()]
         problems.append(f"{table.allocator.used} bytes of {len(copies)} copies in its store: {copies[:3]}")
     if table._by_pin or table._spare or store._waiting or len(store._queue) or raylet.objects._pulls:
         problems.append(f"pins {len(table._by_pin)}, questions {len(store._waiting)}, pulls {len(raylet.objects._pulls)}")

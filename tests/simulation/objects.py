@@ -29,6 +29,7 @@ class Objects:
         """A node has started."""
         store, table = raylet.store, raylet.store.table
         seal, free, create, on_evicted = table.seal, table.allocator.free, table.create, table._on_evicted
+        end_restore = table.end_restore
         sealed: dict[int, tuple[Any, int]] = {}
 
         def sum_of(entry: Any) -> int:
@@ -41,6 +42,14 @@ class Objects:
                 self._on_broken("S5", f"{name} seals a copy of {short(entry.object_id)} that differs from another one")
             sealed[entry.offset] = entry, found
             done: bool = seal(entry)
+            return done
+
+        def watched_end_restore(entry: Any) -> bool:
+            done: bool = end_restore(entry)
+            if done:
+                sealed[entry.offset] = entry, sum_of(entry)
+                if self._sums.get((entry.object_id, entry.attempt)) != sealed[entry.offset][1]:
+                    self._on_broken("S5", f"{name} restores a copy of {short(entry.object_id)} that is another one")
             return done
 
         def watched_free(offset: int) -> None:
@@ -62,4 +71,4 @@ class Objects:
             on_evicted(entry)
 
         table.seal, table.allocator.free, table.create = watched_seal, watched_free, watched_create
-        table._on_evicted = watched_eviction
+        table._on_evicted, table.end_restore = watched_eviction, watched_end_restore

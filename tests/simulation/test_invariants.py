@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.reference_counter import ReferenceCounter
 from minray.core_worker.task_manager import PUSHED, TaskManager
-from minray.exceptions import ObjectStoreFullError
 from minray.object_store.object_table import ObjectTable
 from minray.object_store.store import ObjectStore
 from minray.simulation import SimCluster
@@ -193,11 +191,8 @@ def doubled(data: bytes) -> bytes:
 
 @minray.remote
 def hold_and_fill(data: bytes) -> None:
-    filling = []
-    with suppress(ObjectStoreFullError):
-        filling += [minray.put(bytes(1000)) for _ in range(2)]
-        filling += [minray.put(bytes(1000))]
-    assert len(filling) == 2 and len(data) == 1000
+    filling = [minray.put(bytes(1000)) for _ in range(5)]
+    assert len(filling) == 5 and len(data) == 1000
 
 
 def pass_large_values() -> None:

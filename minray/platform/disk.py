@@ -1,0 +1,134 @@
+"""Files of one directory, written and read in threads, so that the loop of their process never waits for a disk.
+
+Ray: python/ray/_private/external_storage.py (FileSystemStorage), src/ray/common/file_system_monitor.h
+
+Rules
+  * Only this user can read a file, and it is never a file that was there before.
+  * A file is written once, and closed before anybody hears of it. If the disk refuses to take more, the file is cut after
+    the last piece that is whole; a file without any is removed.
+  * A file system that is fuller than the threshold is full: others need the rest.
+  * Checksums are made in the same threads, of each piece while it is warm.
+
+Files are not synced: they are worth nothing when their process is gone, and the kernel may keep them in its cache for as
+long as it has memory to spare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from minray.platform.base import Buffer, DiskFailed, DiskFull
+
+THREADS = 4
+"""Of one directory. Writing, reading and making checksums, all of them let other threads run."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class RealDisk:
+    """See ``base.Disk``."""
+
+    def __init__(self, path: str, capacity_threshold: float) -> None:
+        self._path = path
+        self._capacity_threshold = capacity_threshold
+        self._threads = ThreadPoolExecutor(THREADS, "minray-disk")
+
+    async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
+        return await self._in_thread(lambda: self._write(self._place(name), pieces))
+
+    async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
+        return await self._in_thread(lambda: _read(self._place(name), start, pieces))
+
+    def remove(self, name: str) -> None:
+        with suppress(RuntimeError):  # Closed: the whole directory goes with its session.
+            self._threads.submit(_remove, self._place(name))
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self._path, name)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    # --- in the threads
+
+    def _write(self, place: str, pieces: Sequence[Buffer]) -> list[int]:
+        checksums: list[int] = []
+        try:
+            self._check_capacity(sum(memoryview(piece).nbytes for piece in pieces))
+            file = open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", buffering=0)
+        except OSError as error:
+            raise _failure(place, "written", error, ()) from error
+        size = 0
+        try:
+            with file:
+                try:
+                    for piece in pieces:
+                        _write_piece(file.fileno(), piece)
+                        checksums.append(zlib.crc32(piece))
+                        size += memoryview(piece).nbytes
+                finally:
+                    os.ftruncate(file.fileno(), size)
+        except OSError as error:
+            if not size:
+                _remove(place)
+            raise _failure(place, "written", error, checksums) from error
+        return checksums
+
+    def _check_capacity(self, size: int) -> None:
+        """Raises OSError if there is no room."""
+        system = os.statvfs(self._path)
+        used, free = system.f_blocks - system.f_bfree, system.f_bavail
+        if used * system.f_frsize + size > self._capacity_threshold * (used + free) * system.f_frsize:
+            percent = 100 * used / (used + free) if used + free else 100.0
+            message = f"its file system is {percent:.1f} % full, and at most {100 * self._capacity_threshold:g} % shall be"
+            raise OSError(errno.ENOSPC, message)
+
+
+def _write_piece(descriptor: int, piece: Buffer) -> None:
+    rest = memoryview(piece).cast("B")
+    while rest.nbytes:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _read(place: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
+    checksums: list[int] = []
+    try:
+        with open(place, "rb", buffering=0) as file:
+            file.seek(start)
+            for piece in pieces:
+                rest = piece
+                while rest.nbytes:
+                    count = file.readinto(rest)
+                    if not count:
+                        raise DiskFailed(f"{place} could not be read: it is shorter than it was")
+                    rest = rest[count:]
+                checksums.append(zlib.crc32(piece))
+    except OSError as error:
+        raise _failure(place, "read", error, ()) from error
+    return checksums
+
+
+def _remove(place: str) -> None:
+    with suppress(FileNotFoundError):
+        try:
+            os.unlink(place)
+        except OSError as error:
+            logger.warning("%s could not be removed: %s", place, error.strerror)
+
+
+def _failure(place: str, what: str, error: OSError, checksums: Sequence[int]) -> DiskFailed:
+    kind = DiskFull if error.errno in FULL else DiskFailed
+    return kind(f"{place} could not be {what}: {error.strerror}", checksums)

@@ -1,0 +1,151 @@
+"""Carries objects from the arena to disk and back: does what ``LocalObjectManager`` decides.
+
+Ray: src/ray/raylet/worker_pool.h (IO workers), python/ray/_private/external_storage.py
+
+Ray has processes for this; here a disk has threads, and the raylet a coroutine for each batch and each object that is
+read. A file is the objects of a batch, one after the other, as they lie in the arena. What tells a file that was damaged
+are checksums of its pieces, which never leave the raylet's memory. An object that cannot be read, or whose pieces are not
+what was written, is lost: its owner hears that this node has no copy, and whoever waits for it looks elsewhere.
+
+Rules
+  * Memory that a disk reads or fills is not given back meanwhile (``Entry.is_moving``).
+  * An object is read into the arena for the processes of this node; other nodes get its chunks from the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any
+
+from minray.common.config import RayletConfig
+from minray.common.ids import short
+from minray.object_store.object_table import Entry, Spilled, SpillFile
+from minray.object_store.store import ObjectStore
+from minray.platform.base import DiskFailed, Platform
+from minray.raylet.local_object_manager import Batch, LocalObjectManager
+
+PIECE_BYTES = 1 << 20
+"""Each has a checksum, so that a chunk of an object can be read and trusted without the rest."""
+
+logger = logging.getLogger(__name__)
+
+
+class IoWorkers:
+    """Those of one node; see ``object_store.store.Spilling``."""
+
+    def __init__(self, platform: Platform, config: RayletConfig, store: ObjectStore) -> None:
+        self._disks = [platform.open_disk(directory) for directory in config.spill_directories]
+        self._manager = LocalObjectManager(store.table, len(self._disks), config.system_config)
+        self._store = store
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self.trouble: DiskFailed | None = None
+        self.spilled_bytes = self.spilled_objects = 0
+        self.restored_bytes = self.restored_objects = 0
+        self.streamed_bytes = 0
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        for disk in self._disks:
+            await disk.close()
+
+    # --- to disk
+
+    @property
+    def is_progressing(self) -> bool:
+        return self._manager.writing > 0
+
+    def maybe_spill(self, wanted_bytes: int) -> None:
+        if not self._is_closed:
+            for batch in self._manager.assign(wanted_bytes, asyncio.get_running_loop().time()):
+                self._begin(self._spill(batch), f"spill({batch.file.name})")
+
+    async def _spill(self, batch: Batch) -> None:
+        pieces = [list(_pieces(self._store.view(entry))) for entry in batch.entries]
+        disk = self._disks[batch.file.directory]
+        failure: DiskFailed | None = None
+        try:
+            sums = await disk.write(batch.file.name, [piece for of_entry in pieces for piece in of_entry])
+        except DiskFailed as error:
+            sums, failure = error.checksums, error
+            logger.warning("objects stay in memory: %s", error)
+        self.trouble = failure
+        checksums = _of_whole_objects(sums, [len(of_entry) for of_entry in pieces])
+        self.spilled_objects += len(checksums)
+        self.spilled_bytes += sum(entry.size for entry in batch.entries[: len(checksums)])
+        now = asyncio.get_running_loop().time()
+        if not self._manager.on_written(batch, checksums, failure is not None, now):
+            disk.remove(batch.file.name)
+        self._store.on_spilled(bool(checksums))
+
+    def release(self, files: list[SpillFile]) -> None:
+        for file in files:
+            if self._manager.release(file):
+                self._disks[file.directory].remove(file.name)
+
+    # --- and back
+
+    def restore(self, entry: Entry) -> None:
+        if not self._is_closed:
+            self._begin(self._restore(entry), f"restore({short(entry.object_id)})")
+
+    async def _restore(self, entry: Entry) -> None:
+        spilled = entry.spilled
+        assert spilled is not None, "only a copy that is on disk is restored"
+        if await self._read(entry, spilled, 0, list(_pieces(self._store.view(entry)))):
+            self.restored_objects += 1
+            self.restored_bytes += entry.size
+        self._store.on_restored(entry)
+
+    async def read(self, entry: Entry, start: int, size: int) -> memoryview | None:
+        """Some bytes of a copy that is on disk; None, and the copy is lost, if they are not what was written."""
+        spilled = entry.spilled
+        assert spilled is not None, "only a copy that is on disk is read from there"
+        first = start // PIECE_BYTES
+        begin = first * PIECE_BYTES
+        data = memoryview(bytearray(min(-(-(start + size) // PIECE_BYTES) * PIECE_BYTES, entry.size) - begin))
+        if not await self._read(entry, spilled, first, list(_pieces(data))):
+            return None
+        self.streamed_bytes += size
+        return data[start - begin : start - begin + size]
+
+    async def _read(self, entry: Entry, spilled: Spilled, first: int, pieces: list[memoryview]) -> bool:
+        """Fill these with the pieces of a copy, from the ``first`` one on; otherwise it is lost."""
+        file = spilled.file
+        start = spilled.start + first * PIECE_BYTES
+        try:
+            checksums = await self._disks[file.directory].read(file.name, start, pieces)
+        except DiskFailed as error:
+            reason = str(error)
+        else:
+            if checksums == spilled.checksums[first : first + len(pieces)]:
+                return True
+            reason = f"{file.name} is damaged: a checksum is wrong"
+        if self._store.lose(entry):
+            logger.warning("the copy of object %s on disk is lost: %s", short(entry.object_id), reason)
+        return False
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _pieces(memory: memoryview) -> Iterator[memoryview]:
+    return (memory[start : start + PIECE_BYTES] for start in range(0, len(memory), PIECE_BYTES))
+
+
+def _of_whole_objects(checksums: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
+    """Divides the checksums of pieces among objects that have so many pieces each; what is left over is dropped."""
+    divided: list[list[int]] = []
+    start = 0
+    for count in counts:
+        if start + count > len(checksums):
+            break
+        divided.append(list(checksums[start : start + count]))
+        start += count
+    return divided

@@ -1,0 +1,115 @@
+"""Simulated disks: files of a node in a dict, which take their time, and which faults strike.
+
+Rules
+  * A file is there when it is complete, and goes with its process, as a session's files go with the session.
+  * Memory is read while a write lasts, and filled until a read ends: who changes or frees it meanwhile is found out.
+  * What may go wrong is a switch of the node, for tests that want it, and a question to the oracle, for campaigns. Its
+    keys end with process, file and how many times that file was used: ``("disk_error", "raylet/n1", "write 3", 1)``.
+  * A torn file has the right length and, from somewhere on, zeros: only its checksums tell.
+
+Left out: a disk that is stalled for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from minray.platform.base import Buffer, DiskFailed, DiskFull
+from minray.simulation.faults import SLOW_DISK_S, Oracle
+from minray.simulation.loop import SimProcess
+
+if TYPE_CHECKING:
+    from minray.simulation.machine import SimNode
+
+SEEK_S = 0.000_1
+BYTES_PER_S = 1 << 30
+
+
+class SimDisk:
+    """See ``base.Disk``: a directory on a simulated node."""
+
+    def __init__(self, node: SimNode, path: str, process: SimProcess, oracle: Oracle) -> None:
+        self._node = node
+        self._path = path
+        self._process = process
+        self._oracle = oracle
+        self._writing: set[str] = set()
+        """Names of files that are not there yet."""
+        process.on_death.append(self._vanish)
+
+    async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
+        place = self._place(name)
+        assert place not in self._node.files and place not in self._writing, f"{place} is written twice"
+        self._writing.add(place)
+        checksums = [zlib.crc32(piece) for piece in pieces]
+        await self._take_time("write", name, sum(len(piece) for piece in pieces))
+        self._writing.discard(place)
+        assert checksums == [zlib.crc32(piece) for piece in pieces], f"{place}: memory changed while it was written"
+        if self._node.disk_broken or self._is_struck("disk_error", "write", name):
+            raise DiskFailed(f"{place} could not be written: input/output error")
+        room = self._room()
+        if self._is_struck("disk_full", "write", name):
+            room = sum(len(piece) for piece in pieces) // 2
+        whole = _how_many_fit(pieces, room)
+        content = b"".join(pieces[:whole])
+        if self._node.disk_tears or self._is_struck("torn_write", "write", name):
+            content = content[: len(content) // 2] + bytes(len(content) - len(content) // 2)
+        if whole:
+            self._node.files[place] = content
+        if whole < len(pieces):
+            raise DiskFull(f"{place} could not be written: no space left on device", checksums[:whole])
+        return checksums
+
+    async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
+        place = self._place(name)
+        size = sum(len(piece) for piece in pieces)
+        await self._take_time("read", name, size)
+        if self._node.disk_broken or self._is_struck("disk_error", "read", name):
+            raise DiskFailed(f"{place} could not be read: input/output error")
+        if place not in self._node.files:
+            raise DiskFailed(f"{place} could not be read: no such file")
+        if start + size > len(self._node.files[place]):
+            raise DiskFailed(f"{place} could not be read: it is shorter than it was")
+        checksums: list[int] = []
+        for piece in pieces:
+            piece[:] = self._node.files[place][start : start + len(piece)]
+            checksums.append(zlib.crc32(piece))
+            start += len(piece)
+        return checksums
+
+    def remove(self, name: str) -> None:
+        self._node.files.pop(self._place(name), None)
+
+    async def close(self) -> None:
+        pass
+
+    def _vanish(self) -> None:
+        for place in [place for place in self._node.files if place.startswith(f"{self._path}/")]:
+            del self._node.files[place]
+
+    def _place(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    def _room(self) -> int:
+        used = sum(len(content) for content in self._node.files.values())
+        return 0 if self._node.disk_full else max(0, self._node.disk_bytes - used)
+
+    async def _take_time(self, what: str, name: str, size: int) -> None:
+        key = ("slow_disk", self._process.name, f"{what} {name}", self._process.next_ordinal(f"slow {what} {name}"))
+        extra_s = SLOW_DISK_S[self._oracle.choose(key, len(SLOW_DISK_S))]
+        await asyncio.sleep(SEEK_S + size / BYTES_PER_S + extra_s)
+
+    def _is_struck(self, kind: str, what: str, name: str) -> bool:
+        ordinal = self._process.next_ordinal(f"{kind} {what} {name}")
+        return bool(self._oracle.choose((kind, self._process.name, f"{what} {name}", ordinal), 2))
+
+
+def _how_many_fit(pieces: Sequence[Buffer], room: int) -> int:
+    for count, piece in enumerate(pieces):
+        room -= len(piece)
+        if room < 0:
+            return count
+    return len(pieces)
