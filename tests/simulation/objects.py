@@ -36,6 +36,9 @@ class Objects:
             return zlib.crc32(store.view(entry))
 
         def watched_seal(entry: Any) -> bool:
+            if entry.is_written:  # the message has come twice, perhaps when there is no memory any more
+                again: bool = seal(entry)
+                return again
             self.seals += 1
             found = sum_of(entry)
             if self._sums.setdefault((entry.object_id, entry.attempt), found) != found:

@@ -68,6 +68,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the gcs has a store, and is started again when it crashes."""
     inline_limit: int = 0
     """Values of more bytes are in the object store; 0: as by default, so that no value of a program is."""
+    store_bytes: int = 0
+    """Of each node's object store; 0: so many that nothing ever goes to disk."""
 
     def plan(self) -> FaultPlan:
         return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims)
@@ -106,7 +108,9 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     workers = [name for name in crashed if name.startswith("worker/")]
     nodes = [key for key, answer in answers.items() if _may_end_a_node(key[0], answer)]
     may_lose_nodes = bool(raylets or nodes)
-    return Losses(len(raylets) + len(workers) + len(nodes), may_lose_nodes, may_lose_nodes and world.inline_limit > 0)
+    may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
+    may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
+    return Losses(len(raylets) + len(workers) + len(nodes), may_lose_nodes, may_lose_objects)
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
@@ -168,7 +172,8 @@ class RareAccount(Account):
 def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> Verdict:
     """Perform it, heal, settle, and judge; ``on_chance`` hears of everything that the oracle is asked."""
     overrides = None if scenario.overrides is None else dict(scenario.overrides)
-    nodes = [{"num_cpus": node.num_cpus, "resources": dict(node.resources)} for node in scenario.world.nodes]
+    store = {"object_store_memory": scenario.world.store_bytes} if scenario.world.store_bytes else {}
+    nodes = [{"num_cpus": node.num_cpus, "resources": dict(node.resources), **store} for node in scenario.world.nodes]
     storage = "gcs.db" if scenario.world.durable else ""
     limit = scenario.world.inline_limit
     system = {"max_direct_call_object_size": limit} if limit else {}

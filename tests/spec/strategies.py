@@ -57,6 +57,8 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
 INLINE_LIMITS = (0, 0, 1, 40)
 """The values of programs have some tens of bytes: in half of the worlds none is in the object store, else all or some."""
+STORE_BYTES = 4000
+"""Some twenty values: few enough for spilling, and more than the tasks of a node ever use at once."""
 DEPTH = 2
 
 
@@ -223,7 +225,19 @@ def write_world(random: Random) -> World:
 def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = write_world(random)
     program = Writer(random, world.nodes).program(size)
-    return Scenario(program, msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS)), seed)
+    world = msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS))
+    return Scenario(program, with_small_stores(world, random) if world.inline_limit else world, seed)
+
+
+def with_small_stores(world: World, random: Random) -> World:
+    """In half of the worlds values go to disk, which is slow, and in some of them loses what it has."""
+    if random.random() < 0.5:
+        return world
+    rates = {"slow_disk": random.choice((0.0, 0.1, 0.4))}
+    if random.random() < 0.3:
+        rates |= {random.choice(("disk_error", "torn_write")): random.choice((0.01, 0.1))}
+    rates = {kind: rate for kind, rate in rates.items() if rate}
+    return msgspec.structs.replace(world, store_bytes=STORE_BYTES, rates=world.rates | rates)
 
 
 def scenario_of(seed: int, size: Size = MEDIUM) -> Scenario:
