@@ -73,7 +73,7 @@ class View(NamedTuple):
 
 def memory_summary(objects: ClusterObjects, view: View) -> str:
     """The whole text."""
-    lines = _stores(objects, view)[1:]
+    lines = [*_stores(objects, view)[1:], *_disk_traffic(objects, view)]
     if not view.stats_only:
         groups: dict[str, list[ObjectUse]] = {}
         for use in sorted(objects.uses(), key=ORDERS[view.sort_by]):
@@ -98,6 +98,17 @@ def _stores(objects: ClusterObjects, view: View) -> list[str]:
 
     header = ("NODE", "NAME", "ADDRESS", "USED", "CAPACITY", "FULL", "LARGEST HOLE", "OBJECTS", "FIRST COPIES", "ON DISK")
     return table(header, [row(*item) for item in objects.stores.items()])
+
+
+def _disk_traffic(objects: ClusterObjects, view: View) -> list[str]:
+    """One line about all nodes, if anything was ever spilled."""
+    stats = [store.spill for store in objects.stores.values()]
+    count, restored = sum(one.spilled_objects for one in stats), sum(one.restored_objects for one in stats)
+    if not count:
+        return []
+    sizes = [sum(getattr(one, name) for one in stats) for name in ("spilled_bytes", "restored_bytes", "streamed_bytes")]
+    spilled, read, sent = map(view.size, sizes)
+    return ["", f"Spilled {spilled} ({count} objects), restored {read} ({restored} objects), sent {sent} from disk."]
 
 
 def _group_of(objects: ClusterObjects, use: ObjectUse, view: View) -> str:

@@ -221,3 +221,10 @@ def test_a_folder_without_python_is_told(identifier_index, tmp_path, capsys):
         identifier_index.main([str(tmp_path)])
     assert exit_information.value.code == 2
     assert "no readable .py files in " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("store_bytes", [256 << 20, 16 << 20], ids=["in memory", "through the disk"])
+def test_external_sort(load, store_bytes: int) -> None:
+    told = load("external_sort").main(data_bytes=48 << 20, store_bytes=store_bytes, partitions=6)
+    assert told["sorted"] and told["checksum is right"]
+    assert str(told["store"]).startswith("Spilled") == (store_bytes < 48 << 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from minray.core_worker.state_reader import ClusterObjects
@@ -9,7 +10,7 @@ from minray.memory_summary import View, memory_summary
 from minray.protocol.base import Address
 from minray.protocol.core_worker import CoreWorkerStats, ObjectRefInfo
 from minray.protocol.gcs import NodeInfo
-from minray.protocol.object_store import CopyInfo, ObjectsInfo
+from minray.protocol.object_store import CopyInfo, ObjectsInfo, SpillStats
 
 DRIVER, WORKER, GONE = b"driver--", b"worker--", b"gone----"
 BIG, SMALL, RESULT = b"\xb1" * 28, b"\x5a" * 28, b"\x4e" * 28
@@ -102,3 +103,11 @@ def test_what_is_missing_is_said() -> None:
     text = memory_summary(objects(7, ("process 5 of node 0202",)), View())
     assert text.splitlines()[-1] == "process 5 of node 0202 does not answer."
     assert "7 references or copies are not shown" in text
+
+
+def test_what_went_to_disk_is_told_in_one_line() -> None:
+    found = objects()
+    spill = SpillStats(3_000_000, 2, 1_000_000, 1)
+    stores = {key: msgspec.structs.replace(one, spill=spill) for key, one in found.stores.items()}
+    text = memory_summary(found._replace(stores=stores), View(stats_only=True, units="MB"))
+    assert text.splitlines()[-1] == "Spilled 3 MB (2 objects), restored 1 MB (1 objects), sent 0 MB from disk."

@@ -10,10 +10,10 @@ from __future__ import annotations
 import heapq
 
 from minray.object_store.object_table import Entry, ObjectTable
-from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo
+from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo, SpillStats
 
 
-def objects_info(node_id: bytes, table: ObjectTable, request: GetObjectsInfo) -> ObjectsInfo:
+def objects_info(node_id: bytes, table: ObjectTable, spill: SpillStats, request: GetObjectsInfo) -> ObjectsInfo:
     """The answer of the node with this table."""
     entries = table.copies()
     if request.object_ids is not None:
@@ -22,7 +22,7 @@ def objects_info(node_id: bytes, table: ObjectTable, request: GetObjectsInfo) ->
     largest = heapq.nlargest(min(request.limit, MOST_ENTRIES), entries, key=lambda entry: entry.size)
     allocator = table.allocator
     copies = [_copy_info(table, entry) for entry in largest]
-    return ObjectsInfo(node_id, allocator.capacity, allocator.used, allocator.largest_hole(), len(entries), copies)
+    return ObjectsInfo(node_id, allocator.capacity, allocator.used, allocator.largest_hole(), len(entries), copies, spill)
 
 
 def _copy_info(table: ObjectTable, entry: Entry) -> CopyInfo:

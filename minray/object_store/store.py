@@ -38,15 +38,14 @@ from minray.protocol.object_store import (
     EvictObjects,
     FreeObjects,
     GetObjectsInfo,
-    GetObjectStoreStats,
     ObjectsInfo,
-    ObjectStoreStats,
     Pinned,
     PinObjects,
     PinReply,
     PromoteObjects,
     ReleasePins,
     SealObject,
+    SpillStats,
     Wanted,
 )
 from minray.rpc.service import Call
@@ -70,12 +69,8 @@ class Spilling(Protocol):
 
     trouble: DiskFailed | None
     """Why the last ones could not be."""
-    spilled_bytes: int
-    spilled_objects: int
-    restored_bytes: int
-    restored_objects: int
-    streamed_bytes: int
-    """So much so far; see ``ObjectStoreStats``."""
+    def stats(self) -> SpillStats:
+        """So much so far."""
 
     def maybe_spill(self, wanted_bytes: int) -> None:
         """So many bytes are waited for, and the table may have changed; ``ObjectStore.on_spilled`` may follow."""
@@ -294,20 +289,6 @@ class ObjectStore:
         """A batch has ended: its copies are on disk, and their memory may go when it is needed; unless all have failed."""
         self._advance(has_spilled)
 
-    def handle_GetObjectStoreStats(self, request: GetObjectStoreStats, call: Call) -> ObjectStoreStats:
-        table, spilling = self.table, self._spilling()
-        return ObjectStoreStats(
-            table.allocator.capacity,
-            table.allocator.used,
-            len(table),
-            table.spilled_bytes,
-            spilling.spilled_bytes,
-            spilling.spilled_objects,
-            spilling.restored_bytes,
-            spilling.restored_objects,
-            spilling.streamed_bytes,
-        )
-
     # --- freeing
 
     def handle_FreeObjects(self, request: FreeObjects, call: Call) -> Done:
@@ -329,7 +310,7 @@ class ObjectStore:
         return DONE
 
     def handle_GetObjectsInfo(self, request: GetObjectsInfo, call: Call) -> ObjectsInfo:
-        return objects_info(self._address().node_id, self.table, request)
+        return objects_info(self._address().node_id, self.table, self._spilling().stats(), request)
 
     def on_death(self, worker_or_node_id: bytes) -> None:
         """A client, an owner, or a whole node of them is gone."""

@@ -163,6 +163,17 @@ class CopyInfo(Record, frozen=True):
     is_on_disk: bool = False
 
 
+class SpillStats(Record, frozen=True):
+    """What a node has written to disk, and read from there, since it began."""
+
+    spilled_bytes: int = 0
+    spilled_objects: int = 0
+    restored_bytes: int = 0
+    restored_objects: int = 0
+    streamed_bytes: int = 0
+    """Read for other nodes, past the arena."""
+
+
 class ObjectsInfo(Record, frozen=True):
     """What a node's store holds."""
 
@@ -173,6 +184,7 @@ class ObjectsInfo(Record, frozen=True):
     total: int
     """How many copies there are; ``copies`` has the largest ones."""
     copies: list[CopyInfo]
+    spill: SpillStats = SpillStats()
 
 
 class GetObjectsInfo(Request[ObjectsInfo], frozen=True):
@@ -180,29 +192,6 @@ class GetObjectsInfo(Request[ObjectsInfo], frozen=True):
 
     limit: int = MOST_ENTRIES
     object_ids: list[bytes] | None = None
-
-
-class ObjectStoreStats(Record, frozen=True):
-    """Bytes and copies of one node, now and since it began."""
-
-    capacity_bytes: int
-    used_bytes: int
-    """Of the arena, by copies of all kinds."""
-    copies: int
-    """In the arena or on disk."""
-    spilled_now_bytes: int
-    """Of copies that are on disk, whether they have memory or not."""
-    spilled_bytes: int
-    """Written to disk so far; likewise below."""
-    spilled_objects: int
-    restored_bytes: int
-    restored_objects: int
-    streamed_bytes: int
-    """Read from disk for other nodes, past the arena."""
-
-
-class GetObjectStoreStats(Request[ObjectStoreStats], frozen=True):
-    pass
 
 
 class ChunkReply(Record, frozen=True):

@@ -24,6 +24,7 @@ from minray.common.ids import short
 from minray.object_store.object_table import Entry, Spilled, SpillFile
 from minray.object_store.store import ObjectStore
 from minray.platform.base import DiskFailed, Platform
+from minray.protocol.object_store import SpillStats
 from minray.raylet.local_object_manager import Batch, LocalObjectManager
 
 PIECE_BYTES = 1 << 20
@@ -52,6 +53,15 @@ class IoWorkers:
             task.cancel()
         for disk in self._disks:
             await disk.close()
+
+    def stats(self) -> SpillStats:
+        return SpillStats(
+            self.spilled_bytes,
+            self.spilled_objects,
+            self.restored_bytes,
+            self.restored_objects,
+            self.streamed_bytes,
+        )
 
     # --- to disk
 

@@ -8,12 +8,12 @@ from minray.object_store import inventory
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.inventory import objects_info
 from minray.object_store.object_table import DOOMED, SEALED
-from minray.protocol.object_store import GetObjectsInfo, ObjectsInfo
+from minray.protocol.object_store import GetObjectsInfo, ObjectsInfo, SpillStats
 from tests.object_store.copies import OWNERS, WORKERS, SmallTable, object_id
 
 
 def info(table: SmallTable, request: GetObjectsInfo | None = None) -> ObjectsInfo:
-    return objects_info(b"node", table, request or GetObjectsInfo())
+    return objects_info(b"node", table, SpillStats(), request or GetObjectsInfo())
 
 
 @pytest.fixture
