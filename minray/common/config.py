@@ -70,6 +70,8 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """So many connections to each other node carry these pieces (none: they go the way of all messages; so with gRPC)."""
     oom_grace_period_s: float = 2.0
     """How long a full object store may stay full before creating an object fails (G79)."""
+    automatic_object_spilling_enabled: bool = True
+    """Whether objects go to disk when memory runs short; otherwise a full store is an error after a while."""
     object_spilling_directory: str = ""
     """Where objects go for which there is no memory: directories, joined by ``os.pathsep``; empty: in the session's own."""
     object_spilling_threshold: float = 0.8

@@ -55,6 +55,8 @@ class LocalObjectManager:
     def assign(self, wanted_bytes: int, now: float) -> list[Batch]:
         """What is to be written, if so many bytes are waited for; ``on_written`` must follow for each."""
         batches: list[Batch] = []
+        if not self._config.automatic_object_spilling_enabled:
+            return batches
         while self.writing < self._config.max_io_workers and self._is_short(wanted_bytes):
             directory = self._next_directory(now)
             entries = self._choose() if directory is not None else []

@@ -48,8 +48,15 @@ def read_nested(refs: list[Any]) -> list[int]:
 
 
 def large(body: Any, strike: Any = None, **options: Any) -> Any:
-    """The result of a body in a cluster where values are large, and travel in pieces; ``judged`` finds its stores empty."""
-    config = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": SIZE}
+    """The result of a body in a cluster where values are large, travel in pieces, and never go to disk.
+
+    ``judged`` finds its stores empty.
+    """
+    config = {
+        "max_direct_call_object_size": 100,
+        "object_manager_default_chunk_size": SIZE,
+        "automatic_object_spilling_enabled": False,
+    }
     return judged(body, strike, system_config=config, **options)[0]
 
 

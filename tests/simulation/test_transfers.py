@@ -305,7 +305,7 @@ def test_g112_a_receiver_that_never_began_does_not_keep_the_owner_waiting(is_rep
 
     nodes = [{"num_cpus": 2}, node("a"), node("b", object_store_memory=CHUNK)]
     result, _ = judged(body, strike, nodes=nodes, system_config=CONFIG)
-    assert "ObjectLostError" in result[0]
+    assert "ObjectStoreFullError" in result[0]
     assert result[1] == "ObjectLostError"
 
 

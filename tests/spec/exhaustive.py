@@ -56,8 +56,8 @@ def one_driver(*operations: Operation) -> Program:
 
 
 ONE_NODE, TWO_NODES = World(), World((Node(1), Node(1)))
-TWO_STORES = World((Node(1), Node(1)), inline_limit=1)
-"""Every value is in the object store of its node, and is fetched from there."""
+TWO_STORES = World((Node(1), Node(1)), inline_limit=16)
+"""What is put, the bodies of tasks and their results are in the object store of a node, and are fetched from there."""
 PROGRAMS: dict[str, Scenario] = {
     "one task": Scenario(one_driver(Submit("a", Body()), Get("get", ("a",))), ONE_NODE),
     "argument": Scenario(
