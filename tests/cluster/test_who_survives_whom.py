@@ -72,6 +72,8 @@ def dead_sockets(file: NodeFile) -> list[str]:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 dead.append(path.name)
+            except FileNotFoundError:
+                continue  # it has been removed since the directory was read
     return dead
 
 
