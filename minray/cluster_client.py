@@ -13,7 +13,7 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from minray.common.config import SystemConfig
 from minray.core_worker.state_reader import ClusterObjects, StateReader
@@ -33,7 +33,7 @@ from minray.protocol.gcs import (
     Poll,
 )
 from minray.protocol.raylet import GetNodeStats, NodeStats, Shutdown
-from minray.rpc.connection import Peer, Peers
+from minray.rpc.connection import Peer, Peers, ignore
 
 R = TypeVar("R", bound=Record)
 
@@ -132,8 +132,8 @@ def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
         raylet = peers.at(file.raylet_endpoint, reconnect_timeout_s=FAREWELL_S, may_restart=False)
         gone = asyncio.Event()
         raylet.on_death = lambda death: gone.set()
-        raylet.on_break = lambda: raylet.send(CheckAlive(), _ignore)  # Nobody listens there any more?
-        raylet.send(Shutdown(reason), _ignore)
+        raylet.on_break = lambda: raylet.send(CheckAlive(), ignore)  # Nobody listens there any more?
+        raylet.send(Shutdown(reason), ignore)
         try:
             async with asyncio.timeout(FAREWELL_S):
                 await gone.wait()
@@ -147,7 +147,3 @@ def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
         thread.run(end())
     finally:
         thread.stop()
-
-
-def _ignore(_reply: Any, _error: PlatformError | None, _buffers: Any) -> None:
-    """The answer does not matter."""

@@ -85,7 +85,9 @@ async def _serve_raylet(config: RayletConfig, ends: ChildEnds) -> None:
     token = session_token(ends.session_dir)
     user_code = DriverUserCode(asyncio.get_running_loop())
     name = f"raylet/{config.node_name}"
-    platform = make_platform(name, config.node_id, config.system_config, token, ZygoteProcesses(ends), user_code)
+    system = config.system_config
+    processes = ZygoteProcesses(ends)
+    platform = make_platform(name, config.node_id, system, token, processes, user_code, system.object_manager_lanes)
     raylet = Raylet(platform, config, _log_opener(config.session_dir), _remove_socket)
     try:
         await raylet.start()

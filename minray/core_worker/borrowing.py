@@ -20,7 +20,7 @@ from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsReply, Loan, RefInfo, RemoveBorrower
-from minray.rpc.batch import MOST_ITEMS, Batches
+from minray.rpc.batch import Batches, by_receiver, portions
 from minray.rpc.connection import Peers
 from minray.rpc.patient_caller import PatientCaller
 
@@ -101,17 +101,16 @@ class Borrowing:
     async def lend(self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes = b"") -> list[RefInfo]:
         """The same for any references; asks their owners. An owner that is dead lends nothing: its objects are lost."""
         infos = self._with_tickets(refs, question)
-        others: dict[bytes, tuple[Address, list[Loan]]] = {}
+        others: list[tuple[Loan, Address]] = []
         for info in infos:
             if info.owner.worker_id == self._own.worker_id:
                 self.lend_here(info.object_id, receiver, info.ticket, self._own)
             else:
-                _, loans = others.setdefault(info.owner.worker_id, (info.owner, []))
-                loans.append(Loan(info.object_id, info.ticket))
+                others.append((Loan(info.object_id, info.ticket), info.owner))
         asking = [
-            self._patient.call(owner, AddBorrower(receiver, self._own, loans[start : start + MOST_ITEMS]))
-            for owner, loans in others.values()
-            for start in range(0, len(loans), MOST_ITEMS)
+            self._patient.call(owner, AddBorrower(receiver, self._own, list(portion)))
+            for owner, loans in by_receiver(others)
+            for portion in portions(loans)
         ]
         for answer in await asyncio.gather(*asking, return_exceptions=True):
             if isinstance(answer, PlatformError):

@@ -43,7 +43,7 @@ from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, Runtime
 from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
-from minray.protocol.base import Address, Done, decode
+from minray.protocol.base import Address, decode
 from minray.protocol.core_worker import (
     CancelObject,
     PrintLines,
@@ -61,7 +61,7 @@ from minray.protocol.gcs import (
 )
 from minray.protocol.object_store import TASK_ARGUMENTS, WAIT, Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
-from minray.rpc.connection import Peers
+from minray.rpc.connection import Peers, ignore
 from minray.rpc.patient_caller import PatientCaller
 from minray.rpc.pubsub import Subscription
 from minray.rpc.service import Dispatcher
@@ -446,14 +446,14 @@ class CoreWorker:
     def _notify_blocked(self, blocked: bool) -> None:
         self.receiver.on_blocked(blocked)
         self._blocked_sequence += 1
-        self.raylet.send(NotifyWorkerBlocked(self.config.worker_id, self._blocked_sequence, blocked), _ignore)
+        self.raylet.send(NotifyWorkerBlocked(self.config.worker_id, self._blocked_sequence, blocked), ignore)
 
     # --- cancelling
 
     def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
         """Cancel the task that makes an object; a borrower passes the wish on to the owner (G47)."""
         if owner.worker_id != self.config.worker_id:
-            self.peers.to(owner).send(CancelObject(object_id, force, recursive), _ignore)
+            self.peers.to(owner).send(CancelObject(object_id, force, recursive), ignore)
             return
         task = self.tasks.tasks.get(task_of(object_id))
         if task is not None:
@@ -541,7 +541,3 @@ class CoreWorker:
             self.references.on_death(node_id, effects)
             self.borrowing.apply(effects)
             self.directory.on_node_death(node_id)
-
-
-def _ignore(_reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
-    """For messages whose effect is all that matters; a peer that is dead needs them no more."""

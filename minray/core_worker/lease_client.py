@@ -35,7 +35,7 @@ from minray.protocol.raylet import (
     RequestWorkerLease,
     ReturnWorkerLease,
 )
-from minray.rpc.connection import Peer, Peers, PeerUnreachable
+from minray.rpc.connection import Peer, Peers, PeerUnreachable, ignore
 from minray.rpc.patient_caller import PatientCaller
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class LeaseClient:
         self._tell(worker.raylet, ReturnWorkerLease(worker.lease_id, kill_worker, reason))
 
     def reclaim(self, worker: LeasedWorker) -> None:
-        self._peers.to(worker.address).send(ReclaimTasks(worker.lease_id), _ignore)
+        self._peers.to(worker.address).send(ReclaimTasks(worker.lease_id), ignore)
 
     def wake_after(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -127,9 +127,9 @@ class LeaseClient:
     def _tell(self, raylet: Address | None, request: Request[Done]) -> None:
         """What must arrive while the raylet lives, lest its resources stay ours for ever."""
         if raylet is None:
-            self._local_raylet.send(request, _ignore)
+            self._local_raylet.send(request, ignore)
         else:
-            self._patient.send(raylet, request, _ignore)
+            self._patient.send(raylet, request, ignore)
 
     def _on_lease(
         self, request: LeaseRequest, reply: LeaseReply | None, error: PlatformError | None, _buffers: Sequence[Any]
@@ -226,7 +226,3 @@ class LeaseClient:
     def close(self) -> None:
         for judging in list(self._judging):
             judging.cancel()
-
-
-def _ignore(_reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
-    """For requests whose effect is all that matters; the peer retries them while it lives."""

@@ -21,7 +21,7 @@ from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import DeleteObjects
 from minray.protocol.object_store import EvictObjects
-from minray.rpc.batch import MOST_ITEMS
+from minray.rpc.batch import by_receiver, portions
 from minray.rpc.connection import Peer
 
 if TYPE_CHECKING:
@@ -36,24 +36,21 @@ class ObjectDeletion:
 
     async def delete(self, objects: Sequence[tuple[bytes, Address]]) -> None:
         """Free these objects, each with its owner; returns when all owners that live have done so."""
-        by_owner: dict[bytes, tuple[Address, list[bytes]]] = {}
-        for object_id, owner in objects:
-            by_owner.setdefault(owner.worker_id, (owner, []))[1].append(object_id)
         self._forget([object_id for object_id, _ in objects])
-        by_owner.pop(self._core.config.worker_id, None)
-        await asyncio.gather(*(self._ask(self._core.peers.to(owner), ids) for owner, ids in by_owner.values()))
+        others = [(object_id, owner) for object_id, owner in objects if owner.worker_id != self._core.config.worker_id]
+        await asyncio.gather(*(self._ask(self._core.peers.to(owner), ids) for owner, ids in by_receiver(others)))
 
     async def _ask(self, owner: Peer, object_ids: list[bytes]) -> None:
-        for start in range(0, len(object_ids), MOST_ITEMS):
+        for portion in portions(object_ids):
             try:
-                await owner.call(DeleteObjects(object_ids[start : start + MOST_ITEMS]))
+                await owner.call(DeleteObjects(list(portion)))
             except PlatformError:
                 return  # What a dead process owned is gone anyway.
 
     async def evict(self, object_ids: list[bytes]) -> None:
         """Only the copies on this node go, and only those that are not needed: others have the first ones."""
-        for start in range(0, len(object_ids), MOST_ITEMS):
-            await self._core.raylet.call(EvictObjects(object_ids[start : start + MOST_ITEMS]))
+        for portion in portions(object_ids):
+            await self._core.raylet.call(EvictObjects(list(portion)))
 
     def delete_owned(self, object_ids: Sequence[bytes]) -> None:
         """This process owns these, or did: free their values."""

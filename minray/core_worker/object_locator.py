@@ -15,6 +15,7 @@ from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import INLINED, KNOWN, LOST, NOT_MADE, UNKNOWN, GetObjectLocations, ObjectLocations
 from minray.protocol.object_store import MOST_ENTRIES, GetObjectsInfo
+from minray.rpc.batch import by_receiver, portions
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -80,18 +81,14 @@ class ObjectLocator:
 
     async def _spilled(self, firsts: dict[bytes, Address]) -> set[bytes]:
         """Those of these objects, each with the raylet of its first copy, that are on a disk."""
-        by_node: dict[bytes, tuple[Address, list[bytes]]] = {}
-        for object_id, raylet in firsts.items():
-            by_node.setdefault(raylet.node_id, (raylet, []))[1].append(object_id)
-        found = await asyncio.gather(*(self._spilled_at(raylet, ids) for raylet, ids in by_node.values()))
+        found = await asyncio.gather(*(self._spilled_at(raylet, ids) for raylet, ids in by_receiver(firsts.items())))
         return set().union(*found)
 
     async def _spilled_at(self, raylet: Address, object_ids: list[bytes]) -> set[bytes]:
         spilled: set[bytes] = set()
-        for start in range(0, len(object_ids), MOST_ENTRIES):
+        for portion in portions(object_ids, MOST_ENTRIES):
             try:
-                request = GetObjectsInfo(object_ids=object_ids[start : start + MOST_ENTRIES])
-                info = await self._core.peers.to(raylet).call(request)
+                info = await self._core.peers.to(raylet).call(GetObjectsInfo(object_ids=list(portion)))
             except PlatformError:
                 return spilled
             spilled |= {copy.object_id for copy in info.copies if copy.is_on_disk}

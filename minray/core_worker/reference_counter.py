@@ -30,10 +30,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from minray.common.tombstones import remember
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Loan, RefInfo
 
-MAX_TOMBSTONES = 100_000
 MAX_HELD_TICKETS = 100
 """A borrower of one object that has more of them gives the older ones back: one is enough."""
 
@@ -200,7 +200,7 @@ class ReferenceCounter:
         """Owner: a borrower has given tickets back."""
         reference = self._references.get(object_id)
         for ticket in tickets:
-            _remember(self._spent, ticket)
+            remember(self._spent, ticket, None)
             if reference is not None and reference.lent is not None:
                 reference.lent.pop(ticket, None)
         if reference is not None:
@@ -208,7 +208,7 @@ class ReferenceCounter:
 
     def on_death(self, worker_or_node_id: bytes, effects: Effects) -> None:
         """A process (or a whole node) is gone: as borrower its tickets are void, as lender they are doubtful."""
-        _remember(self._dead, worker_or_node_id)
+        remember(self._dead, worker_or_node_id, None)
         for object_id, reference in list(self._references.items()):
             if reference.lent:
                 void: list[bytes] = []
@@ -281,9 +281,3 @@ class ReferenceCounter:
                 inner = self._references[inner_id]
                 inner.contained -= 1
                 unneeded.append((inner_id, inner))
-
-
-def _remember(tombstones: OrderedDict[bytes, None], key: bytes) -> None:
-    tombstones[key] = None
-    if len(tombstones) > MAX_TOMBSTONES:
-        tombstones.popitem(last=False)

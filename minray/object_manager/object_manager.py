@@ -15,10 +15,8 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
@@ -26,9 +24,10 @@ from minray.object_manager.bulk import Bulk
 from minray.object_manager.pull import Pull
 from minray.object_manager.pull_manager import PullManager
 from minray.object_manager.push_manager import PushManager
+from minray.object_store.layout import lasting_view
 from minray.object_store.object_table import Entry
 from minray.object_store.store import ObjectStore, Order
-from minray.platform.base import Buffer, Platform
+from minray.platform.base import Platform
 from minray.protocol.base import Address
 from minray.protocol.core_worker import LocationChange, UpdateObjectLocations
 from minray.protocol.object_store import ChunkReply, OpenLanes, OpenLanesReply, ReadChunk
@@ -52,7 +51,7 @@ class ObjectManager:
         read_spilled: Callable[[Entry, int, int], Awaitable[memoryview | None]],
     ) -> None:
         """``read_spilled`` gives some bytes of a copy that is on disk; None: it turned out to be lost."""
-        self._user_code = platform.user_code
+        self._post = platform.user_code.post
         self._bulk = Bulk(platform, config, peers)
         self._dispatcher = Dispatcher(self)
         """Of what comes on the lanes."""
@@ -180,22 +179,16 @@ class ObjectManager:
             call.reply(ChunkReply(False))
             self._pushes.on_sent(request.size)
         else:
-            call.reply(ChunkReply(True), [self._reported(chunk, 0, request.size, self._pushes.on_sent, request.size)])
+            view = lasting_view(chunk, 0, request.size, self._post, self._pushes.on_sent, request.size)
+            call.reply(ChunkReply(True), [view])
 
     def _lasting_view(self, entry: Entry, start: int, size: int) -> memoryview:
         """A view that keeps the copy where it is, as long as the view or one made of it lives."""
         self._push_count += 1
         pin = b"send" + self._push_count.to_bytes(8, "big")
         self.store.table.pin(entry, pin, b"")
-        return self._reported(self.store.arena.view, entry.offset + start, size, self._on_sent, pin, size)
-
-    def _reported(self, data: Buffer, start: int, size: int, on_end: Callable[..., None], *args: Any) -> memoryview:
-        """A part of ``data``; ``on_end`` is called when it, and every view made of it, has gone."""
-        import numpy as np
-
-        array = np.frombuffer(data, np.uint8, size, start)
-        weakref.finalize(array, self._user_code.post, on_end, *args).atexit = False
-        return array.data
+        arena = self.store.arena.view
+        return lasting_view(arena, entry.offset + start, size, self._post, self._on_sent, pin, size)
 
     def _on_sent(self, pin: bytes, size: int) -> None:
         self.store.unpin([pin])

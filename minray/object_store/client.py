@@ -11,10 +11,10 @@ Everything here runs on the loop, but for ``view`` and what the finalizers do.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from minray.object_store.layout import lasting_view
 from minray.platform.base import MemoryFailed, Platform, PlatformError
 from minray.protocol.base import Address, Done
 from minray.protocol.object_store import (
@@ -31,7 +31,7 @@ from minray.protocol.object_store import (
     Wanted,
 )
 from minray.rpc.batch import Batch
-from minray.rpc.connection import Peer
+from minray.rpc.connection import Peer, ignore
 
 OnCreated = Callable[[CreateReply | None, PlatformError | None], None]
 OnPinned = Callable[[list[memoryview | Pinned]], None]
@@ -69,7 +69,7 @@ class StoreClient:
 
     def abort(self, object_id: bytes, attempt: int) -> None:
         """It will not be written, or was written in vain."""
-        self._raylet.send(AbortObject(object_id, attempt), _ignore)
+        self._raylet.send(AbortObject(object_id, attempt), ignore)
 
     def view(self, offset: int, size: int) -> memoryview:
         """Memory that this process was given to write in; any thread. Raises MemoryFailed."""
@@ -99,21 +99,13 @@ class StoreClient:
 
     def _lasting_view(self, pin: bytes, pinned: Pinned) -> memoryview | Pinned:
         """Read-only; the object stays where it is as long as this view lives, or one made of it."""
-        import numpy as np  # here, since a driver that has no large values should not wait for it
-
         try:
             arena = self._platform.memory.attach(self._endpoint)
         except MemoryFailed as error:
             self._release(pin)
             return Pinned(LOST, reason=str(error))
-        array = np.frombuffer(arena, np.uint8, pinned.size, pinned.offset)
-        array.flags.writeable = False
-        weakref.finalize(array, self._platform.user_code.post_later, self._release, pin).atexit = False
-        return array.data
+        post = self._platform.user_code.post_later
+        return lasting_view(arena.toreadonly(), pinned.offset, pinned.size, post, self._release, pin)
 
     def _release(self, pin: bytes) -> None:
         self._released.add([pin])
-
-
-def _ignore(_reply: Done | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
-    """A store that is gone has forgotten everything."""

@@ -12,9 +12,12 @@ as it is.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from minray.object_store.allocator import ALIGNMENT
+from minray.platform.base import Buffer
 
 _COUNT = struct.Struct("<I")
 
@@ -47,6 +50,18 @@ def read(source: memoryview) -> list[memoryview]:
     if end > len(source):
         raise ValueError(f"an object in the store is damaged: {len(source)} bytes, of which its head promises {end}")
     return [source[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+def lasting_view(data: Buffer, start: int, size: int, on_gone: Callable[..., None], *args: Any) -> memoryview:
+    """A part of ``data``; ``on_gone(*args)`` is called when this view, and every view made of it, has gone (G61).
+
+    In whatever thread that may be, so ``on_gone`` should only post.
+    """
+    import numpy as np
+
+    array = np.frombuffer(data, np.uint8, size, start)
+    weakref.finalize(array, on_gone, *args).atexit = False
+    return array.data
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:

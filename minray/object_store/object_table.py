@@ -31,6 +31,7 @@ import msgspec
 
 from minray.common.ids import short
 from minray.common.state_table import NEW, StateMachine
+from minray.common.tombstones import remember
 from minray.object_store.allocator import Allocator
 from minray.protocol.base import Address
 
@@ -45,7 +46,6 @@ COPY_STATES = {
 }
 NOWHERE = -1
 """The offset of a copy without memory."""
-MAX_TOMBSTONES = 100_000
 
 
 class Unwanted(Exception):
@@ -129,9 +129,9 @@ class ObjectTable:
         """For each copy that was forgotten, its file."""
         self._freed: OrderedDict[bytes, int] = OrderedDict()
         """Objects that their owners have freed: up to which attempt."""
-        self._spent: OrderedDict[bytes, int] = OrderedDict()
+        self._spent: OrderedDict[bytes, None] = OrderedDict()
         """Pins that were given back."""
-        self._dead: OrderedDict[bytes, int] = OrderedDict()
+        self._dead: OrderedDict[bytes, None] = OrderedDict()
         """Processes and nodes that are dead."""
 
     def __len__(self) -> int:
@@ -208,10 +208,7 @@ class ObjectTable:
     def seal(self, entry: Entry) -> bool:
         """It is written; True if anybody may read it."""
         entry.is_written = True
-        if self.states.get(entry.key) == CREATED:
-            self.states.set(entry.key, SEALED)
-        self._maybe_forget(entry)
-        return self.is_sealed(entry)
+        return self._complete(entry, CREATED)
 
     def abort(self, entry: Entry) -> None:
         """It is not wanted, written or not."""
@@ -245,7 +242,7 @@ class ObjectTable:
 
     def unpin(self, pins: Iterable[bytes]) -> None:
         for pin in pins:
-            _remember(self._spent, pin, 0)
+            remember(self._spent, pin, None)
             entry = self._by_pin.pop(pin, None)
             if entry is not None:
                 del entry.pins[pin]
@@ -300,7 +297,11 @@ class ObjectTable:
     def end_restore(self, entry: Entry) -> bool:
         """It has been read, or that has failed, and it was aborted; True if anybody may read it."""
         entry.is_moving = False
-        if self.states.get(entry.key) == RESTORING:
+        return self._complete(entry, RESTORING)
+
+    def _complete(self, entry: Entry, before: str) -> bool:
+        """It is whole, unless it was doomed meanwhile; True if anybody may read it."""
+        if self.states.get(entry.key) == before:
             self.states.set(entry.key, SEALED)
         self._maybe_forget(entry)
         return self.is_sealed(entry)
@@ -314,7 +315,7 @@ class ObjectTable:
 
     def free(self, object_id: bytes, attempt: int) -> None:
         """Its owner does not need it any more, in this attempt or an earlier one."""
-        _remember(self._freed, object_id, max(attempt, self._freed.pop(object_id, -1)))
+        remember(self._freed, object_id, max(attempt, self._freed.pop(object_id, -1)))
         entry = self._entries.get(object_id)
         if entry is not None and entry.attempt <= attempt:
             self._doom(entry)
@@ -328,7 +329,7 @@ class ObjectTable:
 
     def on_death(self, worker_or_node_id: bytes) -> None:
         """A process or a node is gone: what it owned is not needed, what it wrote or read is not in use any more."""
-        _remember(self._dead, worker_or_node_id, 0)
+        remember(self._dead, worker_or_node_id, None)
         for entry in self.copies():
             over = [pin for pin, client in entry.pins.items() if client == worker_or_node_id]
             for pin in over:
@@ -382,12 +383,6 @@ class ObjectTable:
         if entry.object_id in self._spillable:
             del self._spillable[entry.object_id]
             self.spillable_bytes -= entry.size
-
-
-def _remember(tombstones: OrderedDict[bytes, int], key: bytes, value: int) -> None:
-    tombstones[key] = value
-    if len(tombstones) > MAX_TOMBSTONES:
-        tombstones.popitem(last=False)
 
 
 def _name(key: bytes) -> str:

@@ -63,6 +63,13 @@ class RecordTooLarge(PlatformError):
     """The caller tried to send more than ``MAX_RECORD_BYTES`` in one record; nothing was sent, the channel goes on."""
 
 
+def check_size(word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+    """What every transport refuses to send; ``word`` names the record in the error. Raises RecordTooLarge."""
+    size = len(payload) + 9 * len(buffers)
+    if size > MAX_RECORD_BYTES:
+        raise RecordTooLarge(f"{word} of {size} bytes is larger than {MAX_RECORD_BYTES}; send buffers beside it")
+
+
 class RemoteFailure(PlatformError):
     """The peer received the request and refused it: unknown method, malformed record, or an exception in its handler.
 

@@ -27,7 +27,7 @@ import grpc.aio
 import msgspec
 
 from minray.platform import endpoints
-from minray.platform.base import Buffer, Counters, OnIncoming, PlatformError, RemoteFailure
+from minray.platform.base import Buffer, Counters, OnIncoming, PlatformError, RemoteFailure, check_size
 from minray.platform.grpc_wire import (
     CLOSE,
     DOWNLOAD,
@@ -42,7 +42,6 @@ from minray.platform.grpc_wire import (
     Context,
     InOrder,
     Violation,
-    check_size,
     count_frame,
     decode_number,
     decode_request,

@@ -44,6 +44,7 @@ from minray.platform.base import (
     OnReply,
     PlatformError,
     RemoteFailure,
+    check_size,
 )
 from minray.platform.destinations import write
 from minray.platform.grpc_server import GrpcListener
@@ -62,7 +63,6 @@ from minray.platform.grpc_wire import (
     Assembly,
     InOrder,
     Stream,
-    check_size,
     count_frame,
     decode_answer,
     encode,

@@ -20,7 +20,7 @@ from typing import Annotated
 import grpc.aio
 import msgspec
 
-from minray.platform.base import CHUNK_BYTES, MAX_RECORD_BYTES, Buffer, Counters, RecordTooLarge
+from minray.platform.base import CHUNK_BYTES, MAX_RECORD_BYTES, Buffer, Counters
 from minray.platform.destinations import DoesNotFit
 
 MAX_CALLS_IN_FLIGHT = 2000
@@ -144,9 +144,3 @@ def pieces(buffers: Sequence[Buffer], counters: Counters) -> Iterator[bytes]:
 def count_frame(counters: Counters, message: bytes) -> None:
     counters.frames += 1
     counters.bytes += len(message)
-
-
-def check_size(word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
-    size = len(payload) + 9 * len(buffers)
-    if size > MAX_RECORD_BYTES:
-        raise RecordTooLarge(f"{word} of {size} bytes is larger than {MAX_RECORD_BYTES}; send buffers beside it")

@@ -20,7 +20,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from minray.platform.base import (
-    MAX_RECORD_BYTES,
     Buffer,
     Channel,
     Incoming,
@@ -28,8 +27,8 @@ from minray.platform.base import (
     Network,
     OnIncoming,
     OnReply,
-    RecordTooLarge,
     RemoteFailure,
+    check_size,
 )
 from minray.platform.user_code import IoThread
 
@@ -96,12 +95,12 @@ class LaneChannel:
         on_reply: OnReply,
         into: Sequence[memoryview] = (),
     ) -> None:
-        _check_size(payload, buffers)
+        check_size(method, payload, buffers)
         on_end = _on_loop(self._loop, on_reply)
         self._lane.call_soon_threadsafe(self._channel.call, method, payload, buffers, on_end, into)
 
     def notify(self, method: str, payload: bytes) -> None:
-        _check_size(payload, ())
+        check_size(method, payload, ())
         self._lane.call_soon_threadsafe(self._channel.notify, method, payload)
 
     def close(self) -> None:
@@ -155,7 +154,7 @@ class LaneIncoming:
         self._lane = lane
 
     def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
-        _check_size(payload, buffers)
+        check_size("a reply", payload, buffers)
         self._lane.call_soon_threadsafe(self._incoming.reply, payload, buffers)
 
     def fail(self, failure: RemoteFailure) -> None:
@@ -170,9 +169,3 @@ def _on_loop(loop: Loop, callback: Callable[..., None]) -> Callable[..., None]:
             loop.call_soon_threadsafe(callback, *args)
 
     return call
-
-
-def _check_size(payload: bytes, buffers: Sequence[Buffer]) -> None:
-    size = len(payload) + 9 * len(buffers)
-    if size > MAX_RECORD_BYTES:
-        raise RecordTooLarge(f"a record of {size} bytes is larger than {MAX_RECORD_BYTES}; send buffers beside it")

@@ -30,8 +30,12 @@ def make_platform(
     token: bytes,
     processes: Processes,
     user_code: DriverUserCode | MainThreadUserCode,
+    lanes: int = 0,
 ) -> Platform:
-    """gRPC is imported only where it is used: it does not survive a fork."""
+    """``lanes``: how many networks for bulk there are; only raylets need any, and gRPC has none.
+
+    gRPC is imported only where it is used: it does not survive a fork.
+    """
     host = RealHost()
     network: Network
     if system_config.transport == "grpc":
@@ -41,8 +45,7 @@ def make_platform(
     else:
         network = StreamNetwork(token, host)
         user_code.outbox = network.outbox
-        lanes = range(system_config.object_manager_lanes)
-        bulk = [Lane(StreamNetwork(token, host), f"minray-lane-{number}") for number in lanes]
+        bulk = [Lane(StreamNetwork(token, host), f"minray-lane-{number}") for number in range(lanes)]
 
     def open_disk(path: str) -> RealDisk:
         return RealDisk(path, system_config.local_fs_capacity_threshold)

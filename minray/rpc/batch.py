@@ -9,7 +9,7 @@ a receiver that is dead are forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from minray.platform.base import PlatformError
@@ -20,6 +20,21 @@ MOST_ITEMS = 10_000
 """So many at most travel in one message: about a megabyte of tickets."""
 
 T = TypeVar("T")
+
+
+def by_receiver(items: Iterable[tuple[T, Address]]) -> list[tuple[Address, list[T]]]:
+    """What each process is to be told, in the order of the items."""
+    groups: dict[bytes, tuple[Address, list[T]]] = {}
+    for item, to in items:
+        groups.setdefault(to.worker_id, (to, []))[1].append(item)
+    return list(groups.values())
+
+
+def portions(items: Sequence[T], most: int = MOST_ITEMS) -> Iterator[Sequence[T]]:
+    """The items in lists that one message can carry."""
+    return (items[start : start + most] for start in range(0, len(items), most))
+
+
 Send = Callable[[Request[Done], OnAnswer[Done]], None]
 """Sends one request; does not give up while the receiver may live."""
 

@@ -88,6 +88,10 @@ class _Call(msgspec.Struct, eq=False, gc=False):
             self.on_answer(None, error, ())
 
 
+def ignore(_reply: Any, _error: PlatformError | None, _buffers: Sequence[Buffer]) -> None:
+    """For messages whose effect is all that matters; a peer that is dead needs them no more."""
+
+
 _number_of = operator.attrgetter("number")
 
 
@@ -171,11 +175,8 @@ class Peer:
         reply, _ = await self.call_with_buffers(request)
         return reply
 
-    async def call_with_buffers(
-        self, request: Request[R], into: Sequence[memoryview] = ()
-    ) -> tuple[R, Sequence[Buffer]]:
-        """Like ``call``. Who is cancelled here has not got ``into`` back: the reply may still come; ``send`` tells when."""
-        return await answer_of(lambda on_answer: self.send(request, on_answer, into=into))
+    async def call_with_buffers(self, request: Request[R]) -> tuple[R, Sequence[Buffer]]:
+        return await answer_of(lambda on_answer: self.send(request, on_answer))
 
     def _send_on(self, channel: Channel, call: _Call) -> None:
         try:

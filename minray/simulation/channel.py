@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minray.platform.base import (
-    MAX_RECORD_BYTES,
     Buffer,
     ChannelBroken,
     OnIncoming,
     OnReply,
-    RecordTooLarge,
     RemoteFailure,
+    check_size,
 )
 from minray.platform.destinations import DoesNotFit, write
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess, to_ticks
@@ -185,7 +184,7 @@ class SimIncoming:
 
     def _answer(self, kind: str, payload: bytes, buffers: Sequence[Buffer], failure: RemoteFailure | None) -> None:
         if self._number is not None and not self._end.closed:
-            check_size(payload, buffers)
+            _check("a reply", payload, buffers)
             number, self._number = self._number, None
             self._end.network.counters.replies += 1
             self._end.send(Message(kind, number, self.method, payload, copies(buffers), failure))
@@ -219,7 +218,7 @@ class ChannelEnd:
         if self.closed:
             self.network.process.call_soon(on_reply, ChannelBroken("the channel is closed"), b"", ())
             return
-        check_size(payload, buffers)
+        _check(method, payload, buffers)
         self._last_number += 1
         self._calls[self._last_number] = on_reply
         if into:
@@ -229,7 +228,7 @@ class ChannelEnd:
 
     def notify(self, method: str, payload: bytes) -> None:
         if not self.closed:
-            check_size(payload, ())
+            _check(method, payload, ())
             self.network.counters.requests += 1
             self.send(Message(NOTIFY, 0, method, payload))
 
@@ -296,14 +295,12 @@ class ChannelEnd:
             self.network.process.call_soon(on_reply, error, b"", ())
 
 
-def check_size(payload: bytes, buffers: Sequence[Buffer]) -> None:
-    """Raises ``RecordTooLarge``, like the real transports."""
-    assert type(payload) is bytes, "only bytes travel"
-    size = len(payload) + 9 * len(buffers)
-    if size > MAX_RECORD_BYTES:
-        raise RecordTooLarge(f"a record of {size} bytes is larger than {MAX_RECORD_BYTES}; send buffers beside it")
-
-
 def copies(buffers: Sequence[Buffer]) -> tuple[memoryview, ...]:
     """What the receiver gets: read-only, and its own."""
     return tuple(memoryview(bytes(buffer)) for buffer in buffers) if buffers else ()
+
+
+def _check(word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+    """Raises ``RecordTooLarge``, like the real transports."""
+    assert type(payload) is bytes, "only bytes travel"
+    check_size(word, payload, buffers)

@@ -41,7 +41,9 @@ def make() -> list[Any]:
     return [minray.put("made")]
 
 
-def watched(body: Callable[[], Any], strike: Callable[[SimCluster], None] | None = None, nodes: int = 2) -> list[Watch]:
+def watched(
+    body: Callable[[], Any], strike: Callable[[SimCluster], None] | None = None, nodes: Any = 2, **options: Any
+) -> list[Watch]:
     """Run a body; the watch that saw it."""
     watches: list[Watch] = []
 
@@ -49,7 +51,7 @@ def watched(body: Callable[[], Any], strike: Callable[[SimCluster], None] | None
         watches.append(Watch(cluster))
         return watches[0]
 
-    judged(body, strike, nodes=nodes, watch=watch)
+    judged(body, strike, nodes=nodes, watch=watch, **options)
     return watches
 
 
@@ -207,15 +209,8 @@ def fill_where_one_reads() -> None:
 
 
 def object_watch(body: Callable[[], None], store_bytes: int) -> Watch:
-    watches: list[Watch] = []
-
-    def watch(cluster: SimCluster) -> Watch:
-        watches.append(Watch(cluster))
-        return watches[0]
-
     nodes = [{"num_cpus": 2}, {"num_cpus": 2, "object_store_memory": store_bytes}]
-    judged(body, nodes=nodes, watch=watch, system_config=LARGE)
-    return watches[0]
+    return watched(body, nodes=nodes, system_config=LARGE)[0]
 
 
 def test_s5_copies_are_equal_and_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
