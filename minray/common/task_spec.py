@@ -61,3 +61,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     retry_exception_types: bytes
     """Pickled tuple of classes; empty: all exceptions."""
     max_calls: int
+
+    def is_reconstructable(self) -> bool:
+        """Whether a lost result may be made again by running the task again (G67, G70)."""
+        return self.max_retries != 0

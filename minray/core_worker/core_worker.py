@@ -30,6 +30,7 @@ from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.object_deletion import ObjectDeletion
 from minray.core_worker.object_directory import ObjectDirectory
 from minray.core_worker.object_locator import ObjectLocator
+from minray.core_worker.object_recovery_manager import ObjectRecoveryManager
 from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.service import CoreWorkerService
@@ -39,7 +40,8 @@ from minray.core_worker.store_provider import LargeObject, StoreProvider
 from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
 from minray.core_worker.task_receiver import TaskReceiver
-from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
+from minray.core_worker.value_fetcher import ValueFetcher
+from minray.exceptions import OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
@@ -59,7 +61,7 @@ from minray.protocol.gcs import (
     NodeInfo,
     RegisterJob,
 )
-from minray.protocol.object_store import TASK_ARGUMENTS, WAIT, Place
+from minray.protocol.object_store import Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
 from minray.rpc.connection import Peers, ignore
 from minray.rpc.patient_caller import PatientCaller
@@ -102,14 +104,14 @@ class CoreWorker:
         self.functions = FunctionManager(self.gcs)
         self.call_sites = CallSites() if system.record_ref_creation_sites else None
         self.deletion = ObjectDeletion(self)
+        self.recovery = ObjectRecoveryManager(self)
+        self.fetcher = ValueFetcher(self)
         self.locator = ObjectLocator(self)
         self.statistician = Statistician(self)
         self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician.stats)
         self.is_exiting = False
         self._no_effects = Effects()
         """An empty one for the next dropped reference, which mostly has none."""
-        self._fetching: dict[bytes, list[Waiter]] = {}
-        """Large objects that are brought to this node, because somebody waits for that."""
         self._blocked_count = 0
         self._blocked_sequence = 0
         self._subscriptions: list[Subscription] = []
@@ -166,7 +168,7 @@ class CoreWorker:
             self._on_lost_object,
             self.borrowing.apply,
         )
-        self.directory = ObjectDirectory(self.patient, self._on_lost_copies)
+        self.directory = ObjectDirectory(self.patient, self.recovery.on_lost)
         client = StoreClient(
             platform,
             self.raylet,
@@ -204,6 +206,7 @@ class CoreWorker:
             self.store,
             self.borrowing,
             self,
+            self.fetcher,
             self.config.node_ip,
         )
 
@@ -310,15 +313,16 @@ class CoreWorker:
             stored.nested = [RefInfo(info.object_id, info.owner, b"") for info in stored.nested]
             self.borrowing.apply(effects)
         else:
-            wanted = self.references.get(object_id) is not None
+            wanted = self.references.is_in_scope(object_id)
         if wanted:
             self.store.put(object_id, stored)
 
     def put_error(self, object_id: bytes, error: RayError, name: str = "") -> None:
         """This object will never be anything but an error."""
-        self.on_object(object_id, self._error_object(error, name))
+        self.on_object(object_id, self.error_object(error, name))
 
-    def _error_object(self, error: RayError, name: str = "") -> StoredObject:
+    def error_object(self, error: RayError, name: str = "") -> StoredObject:
+        """An error in the place of a value; safe in any thread."""
         pid, node_id = self.platform.processes.pid, self.config.node_id.hex()
         packed = pack_exception(error, task_name=name, pid=pid, node_id=node_id, ip=self.config.node_ip)
         return StoredObject(packed, (), True, ())
@@ -326,27 +330,17 @@ class CoreWorker:
     def _on_lost_object(self, object_id: bytes, owner: Address, reason: str) -> None:
         self.put_error(object_id, OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
 
-    def _on_lost_copies(self, object_id: bytes) -> None:
-        """An object of ours was in the object store, and all nodes that had it are dead."""
-        reason = "all nodes that had a copy are dead"
-        error = ObjectLostError(object_id_hex=object_id.hex(), owner=self.address.endpoint, reason=reason)
-        self.store.replace(object_id, self._error_object(error))
-
-    def as_stored(self, value: StoredObject | RayError | None) -> StoredObject:
-        """What was fetched without a time-out, or could not be; safe in any thread."""
-        assert value is not None
-        return self._error_object(value) if isinstance(value, RayError) else value
-
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
         """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
         reason = "this process has left the cluster that it belongs to"
         error = OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason)
-        self.store.put(object_id, self._error_object(error))
+        self.store.put(object_id, self.error_object(error))
 
-    def _on_freed(self, object_id: bytes) -> None:
+    def _on_freed(self, object_id: bytes, effects: Effects) -> None:
         self.store.delete(object_id)
         self.directory.free(object_id)
         self.resolver.forget(object_id)
+        self.recovery.on_freed(object_id, effects)
         if self.call_sites is not None:
             self.call_sites.forget(object_id)
 
@@ -397,7 +391,7 @@ class CoreWorker:
         Or for those ``to_fetch`` to be on this node, which are known already.
         """
         for large in to_fetch:
-            self._fetch_for(waiter, large)
+            self.fetcher.fetch_for(waiter, large)
         missing = set(self.store.wait([object_id for object_id, _ in wanted], waiter))
         for object_id, owner in wanted:
             if object_id in missing and owner.worker_id != self.config.worker_id:
@@ -410,23 +404,6 @@ class CoreWorker:
             self._blocked_count += 1
             if self._blocked_count == 1:
                 self._notify_blocked(True)
-
-    def _fetch_for(self, waiter: Waiter, large: LargeObject) -> None:
-        """One question for each object, however often somebody waits for it, and polls."""
-        waiters = self._fetching.get(large.object_id)
-        if waiters is not None:
-            waiters[:] = [*(other for other in waiters if not other.released), waiter]
-            return
-        self._fetching[large.object_id] = [waiter]
-
-        def on_fetched(_values: list[StoredObject | RayError | None]) -> None:
-            stored = self.store.objects.get(large.object_id)
-            for waiting in self._fetching.pop(large.object_id):
-                if stored is not None:
-                    stored.is_fetched = True
-                    waiting.on_object(stored)
-
-        self.provider.fetch([large], on_fetched, purpose=WAIT)
 
     def must_fetch(self, stored: StoredObject) -> bool:
         """Whether this value is on another node, as far as this process knows; safe in any thread."""
@@ -485,23 +462,6 @@ class CoreWorker:
             paths.insert(0, environment.working_dir)
         working_dir = environment.working_dir or job.working_dir or None
         self.platform.user_code.enter_environment(paths, working_dir, dict(environment.env_vars))
-
-    def fetch_argument(self, object_id: bytes, owner: Address, on_here: Callable[[], None]) -> None:
-        self.store.wait([object_id], Waiter(1, False, on_here))
-        if owner.worker_id != self.config.worker_id:
-            self.futures.fetch(object_id, owner)
-
-    def fetch_large(
-        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject]], None]
-    ) -> None:
-        wanted = [
-            LargeObject(object_id, owner, self.store.objects[object_id].nested) for object_id, owner in objects
-        ]
-
-        def on_here(values: list[StoredObject | RayError | None]) -> None:
-            on_fetched([self.as_stored(value) for value in values])
-
-        self.provider.fetch(wanted, on_here, purpose=TASK_ARGUMENTS)
 
     def on_exiting(self) -> None:
         """``max_calls`` is reached: end as soon as nobody depends on this process."""

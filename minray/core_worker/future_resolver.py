@@ -32,6 +32,7 @@ class _Question(NamedTuple):
     object_id: bytes
     owner: Address
     inline_limit: int
+    timeout_s: float
     name: bytes
 
 
@@ -62,6 +63,8 @@ class FutureResolver:
         """Objects asked for in any size; who wants to hear of it is in the memory store."""
         self._probing: dict[bytes, list[Callable[[], None]]] = {}
         """Objects asked for if small, with those who asked; they hear whether it exists but is large."""
+        self._looking: dict[bytes, list[Callable[[], None]]] = {}
+        """Objects asked for if they exist now, with those who asked; they hear if it does not."""
         self._question_count = 0
 
     def fetch(self, object_id: bytes, owner: Address) -> None:
@@ -69,6 +72,15 @@ class FutureResolver:
         if object_id not in self._asking:
             self._asking.add(object_id)
             self._ask(self._new_question(object_id, owner, ANY_SIZE))
+
+    def look(self, object_id: bytes, owner: Address, on_pending: Callable[[], None]) -> None:
+        """Bring the value here if it exists; ``on_pending()`` says that it does not exist at present."""
+        waiting = self._looking.get(object_id)
+        if waiting is not None:
+            waiting.append(on_pending)
+            return
+        self._looking[object_id] = [on_pending]
+        self._ask(self._new_question(object_id, owner, ANY_SIZE, 0.0))
 
     def probe(self, object_id: bytes, owner: Address, inline_limit: int, on_large: Callable[[], None]) -> None:
         """Bring the value here if it is small; ``on_large()`` says that it exists and is not."""
@@ -80,16 +92,18 @@ class FutureResolver:
         self._ask(self._new_question(object_id, owner, inline_limit))
 
     def open_requests(self) -> int:
-        return len(self._asking) + len(self._probing)
+        return len(self._asking) + len(self._probing) + len(self._looking)
 
-    def _new_question(self, object_id: bytes, owner: Address, inline_limit: int) -> _Question:
+    def _new_question(
+        self, object_id: bytes, owner: Address, inline_limit: int, timeout_s: float = POLL_TIMEOUT_S
+    ) -> _Question:
         self._references.add_question(object_id)
         self._question_count += 1
         name = b"?" + self._own.worker_id[:12] + self._question_count.to_bytes(8, "big")
-        return _Question(object_id, owner, inline_limit, name)
+        return _Question(object_id, owner, inline_limit, timeout_s, name)
 
     def _ask(self, question: _Question) -> None:
-        request = GetObject(question.object_id, self._own, question.inline_limit, POLL_TIMEOUT_S, question.name)
+        request = GetObject(question.object_id, self._own, question.inline_limit, question.timeout_s, question.name)
         self._patient.send(question.owner, request, partial(self._on_answer, question))
 
     def _on_answer(
@@ -99,10 +113,11 @@ class FutureResolver:
         if reply is None:
             self._finish(question)
             self._on_lost(object_id, question.owner, str(error))
-        elif reply.status == PENDING and self._references.is_wanted(object_id):
+        elif reply.status == PENDING and question.timeout_s and self._references.is_wanted(object_id):
             asyncio.get_running_loop().call_soon(self._ask, question)
         elif reply.status == PENDING:
-            self._finish(question)
+            for on_pending in self._finish(question):
+                on_pending()
         elif reply.status == LARGE:
             self._finish(question, is_large=True)
         elif reply.status == FREED or reply.value is None:
@@ -112,13 +127,17 @@ class FutureResolver:
             self._finish(question)
             self._on_object(object_id, from_value(reply.value, buffers))
 
-    def _finish(self, question: _Question, is_large: bool = False) -> None:
+    def _finish(self, question: _Question, is_large: bool = False) -> list[Callable[[], None]]:
+        """Returns those who look for an object that exists."""
         effects = Effects()
         self._references.remove_question(question.object_id, effects)
         self._apply(effects)
+        if not question.timeout_s:
+            return self._looking.pop(question.object_id)
         if question.inline_limit == ANY_SIZE:
             self._asking.discard(question.object_id)
         else:
             for on_large in self._probing.pop(question.object_id, ()):
                 if is_large:
                     on_large()
+        return []

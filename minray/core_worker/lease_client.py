@@ -41,6 +41,7 @@ from minray.rpc.patient_caller import PatientCaller
 logger = logging.getLogger(__name__)
 
 NO_REFS: list[RefInfo] = []
+NO_INDICES: list[int] = []
 FAILURE_TIMEOUT_S = 5.0
 """How long a raylet may take to see that a worker is dead."""
 REJECTED_DELAY_S = 0.05
@@ -57,6 +58,12 @@ class Outcomes(Protocol):
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         """These were pushed but never began."""
+
+    def on_missing(self, object_ids: Sequence[bytes]) -> None:
+        """These arguments are being made again."""
+
+    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
+        """Results that are not to be made, by their numbers."""
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         """No worker will ever be granted for this shape."""
@@ -81,6 +88,7 @@ class LeaseClient:
     # --- Actions
 
     def push(self, worker: LeasedWorker, task: PendingTask) -> None:
+        task.unwanted = self._outcomes.unwanted(task)
         message = PushTask(
             task.task_id,
             task.attempt,
@@ -94,6 +102,7 @@ class LeaseClient:
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
             worker.gpu_ids,
+            list(task.unwanted) if task.unwanted else NO_INDICES,
         )
         self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
 
@@ -180,6 +189,7 @@ class LeaseClient:
         if reply.worker_exiting:
             submitter.on_worker_exiting(worker)
         if reply.status == NOT_STARTED:
+            self._outcomes.on_missing(reply.missing)
             submitter.on_task_given_back(worker, task, now)
             if not self._unstarted:
                 asyncio.get_running_loop().call_soon(self._give_unstarted)

@@ -63,10 +63,10 @@ class TaskOutcomes:
         if reply.status in (OK, FAILED):
             task.prepared.on_duration(reply.duration_us)
         if reply.status == OK:
-            values = []
+            values: list[StoredObject | None] = []
             start = 0
-            for value in reply.values:
-                values.append(from_value(value, buffers, start))
+            for index, value in enumerate(reply.values, 1):
+                values.append(from_value(value, buffers, start) if index not in task.unwanted else None)
                 start += value.buffer_count
             self._finish(task, FINISHED, values)
         elif reply.status == FAILED and reply.retryable and self._core.tasks.may_retry(task):
@@ -79,10 +79,30 @@ class TaskOutcomes:
         for task in tasks:
             if task.cancelled:
                 self._finish_cancelled(task)
-            elif task.state is PUSHED:
+            elif task.state is PUSHED and self._core.resolver.is_resolved(task):
                 again.append(task)
+            elif task.state is PUSHED:
+                self._wait_again(task)
         if again:
             self._core.submitter.on_tasks_unstarted(again, self._core.now())
+
+    def on_missing(self, object_ids: Sequence[bytes]) -> None:
+        """A worker says that these arguments are being made again: what is known of those of others is not so any more."""
+        core = self._core
+        for object_id in object_ids:
+            reference = core.references.get(object_id)
+            if reference is not None and reference.owner is not None:
+                core.resolver.forget(object_id)
+                core.fetcher.forget_place(object_id)
+
+    def _wait_again(self, task: PendingTask) -> None:
+        """Its arguments are lost, and may come again."""
+        self._core.tasks.move(task, WAITING)
+        self._core.resolver.resolve(task)
+
+    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
+        """Which results of a task are not to be made."""
+        return self._core.recovery.unwanted(task) if task.needs is not None else ()
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
         """Its worker died (G16, G17); ``failure`` is None when the whole node did."""
@@ -99,9 +119,8 @@ class TaskOutcomes:
 
     def _discard_attempt(self, task: PendingTask, worker: LeasedWorker) -> None:
         """It may have put large results into its node's store before it died."""
-        task_id, count = task.task_id, task.prepared.template.num_returns
-        raylet = worker.raylet or self._core.raylet_address
-        self._core.directory.discard([return_id(task_id, index) for index in range(1, count + 1)], task.attempt, raylet)
+        made = [object_id for index, object_id in enumerate(task.result_ids(), 1) if index not in task.unwanted]
+        self._core.directory.discard(made, task.attempt, worker.raylet or self._core.raylet_address)
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         for task in self._core.submitter.take_queue(request.shape):
@@ -120,27 +139,33 @@ class TaskOutcomes:
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
             loop.call_later(delay_s, lambda: self.on_unstarted([task]))
-        else:
+        elif self._core.resolver.is_resolved(task):
             self._core.submitter.on_task_ready(task, loop.time())
+        else:
+            self._wait_again(task)
 
-    def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject]) -> None:
+    def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject | None]) -> None:
+        """None: a result that was not wanted."""
         core = self._core
         core.tasks.move(task, state)
-        for index, stored in enumerate(values, 1):
-            core.on_result(return_id(task.task_id, index), stored)
         held = task.held_ids()
+        effects = Effects()
+        core.recovery.remember(task, values, effects)
+        for index, stored in enumerate(values, 1):
+            if stored is not None:
+                core.on_result(return_id(task.task_id, index), stored)
         if held:
-            effects = Effects()
             core.references.remove_submitted(held, effects)
+        if effects.freed or effects.give_back:
             core.borrowing.apply(effects)
+        if task.unwanted:
+            core.recovery.look_after(task)
 
     def _finish_with_error(self, task: PendingTask, stored: StoredObject) -> None:
         self._finish(task, TASK_FAILED, [stored] * task.prepared.template.num_returns)
 
     def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
-        self._finish(task, TASK_FAILED, ())
-        for index in range(1, task.prepared.template.num_returns + 1):
-            self._core.put_error(return_id(task.task_id, index), error, task.prepared.template.name)
+        self._finish_with_error(task, self._core.error_object(error, task.prepared.template.name))
 
     def _finish_cancelled(self, task: PendingTask) -> None:
         name = task.prepared.template.name

@@ -45,6 +45,10 @@ class Result(NamedTuple):
     """References inside, alive until the owner has taken note of them."""
 
 
+UNWANTED = Result(StoredObject(b"", (), False, ()), [])
+"""In the place of a value that the owner has already, or does not need."""
+
+
 class Execution:
     """How a task ended, on its way to the loop."""
 
@@ -131,7 +135,9 @@ class TaskExecutor:
         put: list[bytes] = []
         try:
             for index, value in enumerate(values, 1):
-                if value.size() > self._inline_limit:
+                if index in task.unwanted:
+                    results.append(UNWANTED)
+                elif value.size() > self._inline_limit:
                     object_id = return_id(task.task_id, index)
                     put.append(object_id)
                     place = self._provider.put(object_id, task.attempt, value, task.header.owner)

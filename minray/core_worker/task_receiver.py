@@ -67,6 +67,8 @@ class ReceivedTask:
         "takes_arguments",
         "held",
         "fetching",
+        "missing",
+        "unwanted",
         "cancelled",
         "execution",
         "reply",
@@ -92,6 +94,9 @@ class ReceivedTask:
         """Objects that this task keeps in the reference counter while it is here."""
         self.fetching: list[tuple[bytes, Address]] | None = None
         """Large arguments to be fetched; None: nothing is missing."""
+        self.missing: list[bytes] = []
+        """Arguments that are being made again, why the task is given back."""
+        self.unwanted = request.unwanted
         self.cancelled = False
         self.execution: Execution | None = None
         """How it ended; set by the user thread."""
@@ -117,15 +122,24 @@ class Surroundings(Protocol):
     def prepare_environment(self, template: TaskTemplate) -> Any:
         """Awaitable; raises RuntimeEnvSetupError."""
 
-    def fetch_argument(self, object_id: bytes, owner: Address, on_here: Callable[[], None]) -> None: ...
-
-    def fetch_large(self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject]], None]) -> None:
-        """Bring values from the object store into reach; errors come as error values."""
-
     def cancel_children(self, task_id: bytes, force: bool) -> None: ...
 
     def on_exiting(self) -> None:
         """This worker takes no more tasks; it ends when nobody depends on it."""
+
+
+class Fetcher(Protocol):
+    """What brings the values of arguments here."""
+
+    def fetch_argument(
+        self, object_id: bytes, owner: Address, on_here: Callable[[], None], on_missing: Callable[[], None]
+    ) -> None:
+        """From its owner; ``on_missing``: it is being made again."""
+
+    def fetch_arguments(
+        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject | None]], None]
+    ) -> None:
+        """From the object store into reach; errors come as error values, None is for what is being made again."""
 
 
 class TaskReceiver:
@@ -141,6 +155,7 @@ class TaskReceiver:
         store: MemoryStore,
         borrowing: Borrowing,
         surroundings: Surroundings,
+        fetcher: Fetcher,
         node_ip: str,
     ) -> None:
         self._platform = platform
@@ -151,6 +166,7 @@ class TaskReceiver:
         self._store = store
         self._borrowing = borrowing
         self._surroundings = surroundings
+        self._fetcher = fetcher
         self._node_ip = node_ip
         self._lease_id = b""
         self._tasks: dict[int, ReceivedTask] = {}
@@ -259,7 +275,7 @@ class TaskReceiver:
                 self._pump()
 
         for object_id, owner in missing:
-            self._surroundings.fetch_argument(object_id, owner, on_here)
+            self._fetcher.fetch_argument(object_id, owner, on_here, partial(self._on_missing, task, [object_id]))
 
     def _reach_slots(self, task: ReceivedTask, request: PushTask, slots: list[StoredObject]) -> None:
         """All values are known; those in the object store must be brought to this node, and pinned there."""
@@ -270,15 +286,28 @@ class TaskReceiver:
             return
         task.fetching = [(request.arguments[index].object_id, request.arguments[index].owner) for index in large]
 
-        def on_fetched(values: list[StoredObject]) -> None:
+        def on_fetched(values: list[StoredObject | None]) -> None:
             if not task.is_claimed():
+                missing = []
                 for index, value in zip(large, values, strict=True):
-                    slots[index] = value
+                    if value is None:
+                        missing.append(request.arguments[index].object_id)
+                    else:
+                        slots[index] = value
+                if missing:
+                    self._on_missing(task, missing)
+                    return
                 task.slots = slots
                 task.fetching = None
                 self._pump()
 
-        self._surroundings.fetch_large(task.fetching, on_fetched)
+        self._fetcher.fetch_arguments(task.fetching, on_fetched)
+
+    def _on_missing(self, task: ReceivedTask, object_ids: list[bytes]) -> None:
+        """These are being made again, for which others may need this worker: the task does not wait for them here."""
+        task.missing = object_ids
+        self._give_back(task)
+        self._pump()
 
     # --- preparation
 
@@ -430,7 +459,8 @@ class TaskReceiver:
 
     def _answer_unstarted(self, task: ReceivedTask) -> None:
         self._release(task)
-        self._answer(task, PushTaskReply(NOT_STARTED, [], 0, worker_exiting=self._exiting), ())
+        reply = PushTaskReply(NOT_STARTED, [], 0, worker_exiting=self._exiting, missing=task.missing)
+        self._answer(task, reply, ())
 
     def on_blocked(self, blocked: bool) -> None:
         """The running task begins to wait for objects, or goes on."""

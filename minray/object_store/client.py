@@ -78,13 +78,17 @@ class StoreClient:
     # --- reading
 
     def pin(
-        self, objects: Sequence[tuple[bytes, Address]], purpose: int, timeout_s: float | None, on_pinned: OnPinned
+        self, objects: Sequence[tuple[bytes, Address, int]], purpose: int, timeout_s: float | None, on_pinned: OnPinned
     ) -> None:
-        """Bring these objects (each with its owner) to this node and pin them; those that come in time, if there is one."""
+        """Bring these objects to this node and pin them; those that come in time, if there is one.
+
+        Each comes with its owner and the attempt that is known.
+        """
         wanted: list[Wanted] = []
-        for object_id, owner in objects:
+        for object_id, owner, attempt in objects:
             self._pin_count += 1
-            wanted.append(Wanted(object_id, owner, self._worker_id[:12] + self._pin_count.to_bytes(8, "big")))
+            pin = self._worker_id[:12] + self._pin_count.to_bytes(8, "big")
+            wanted.append(Wanted(object_id, owner, pin, attempt))
 
         def on_answer(reply: PinReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             if reply is None:

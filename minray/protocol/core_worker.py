@@ -60,6 +60,8 @@ class PushTaskReply(Record, frozen=True):
     """FAILED with an exception that ``retry_exceptions`` covers."""
     worker_exiting: bool = False
     """This was its last task (``max_calls``)."""
+    missing: list[bytes] = []
+    """NOT_STARTED because of these arguments, which are lost and being made again."""
 
 
 class TaskHeader(Record, frozen=True):
@@ -90,6 +92,8 @@ class PushTask(Request[PushTaskReply], frozen=True):
     nested: list[RefInfo] = []
     inline_buffers: list[bytes] = []
     gpu_ids: list[int] = []
+    unwanted: list[int] = []
+    """Results (from 1) that are not to be made: they exist already, or nobody needs them."""
 
 
 class CancelTaskReply(Record, frozen=True):
@@ -182,8 +186,8 @@ KNOWN, UNKNOWN, LOST, NOT_MADE, INLINED = range(5)
 
 class ObjectLocations(Record, frozen=True):
     status: int
-    """UNKNOWN: the owner has freed it. LOST: there is no copy any more. NOT_MADE: its task has not ended. INLINED: it is
-    small, and with its owner."""
+    """UNKNOWN: the owner has freed it. LOST: there is no copy any more, but an error. NOT_MADE: its task has not ended,
+    perhaps not for the first time. INLINED: it is small, and with its owner."""
     attempt: int = 0
     size: int = 0
     """KNOWN, INLINED: of the value, in bytes."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.object_directory import ALL_ATTEMPTS, ObjectDirectory
+from minray.core_worker.object_directory import ObjectDirectory
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import KNOWN, LOST, LocationChange
 from minray.protocol.object_store import Copy, FreeObjects, Place, PromoteObjects
@@ -33,7 +33,7 @@ class Scene:
         self.peers = RecordingPeers()
         peers: Any = self.peers
         self.lost: list[bytes] = []
-        self.directory = ObjectDirectory(PatientCaller(peers, peers.local), self.lost.append)
+        self.directory = ObjectDirectory(PatientCaller(peers, peers.local), self.lost.extend)
         for name in names:
             self.directory.add(name, Place(1, 1000, ONE))
 
@@ -70,7 +70,7 @@ def test_g59_all_nodes_that_have_a_copy_hear_that_it_is_freed() -> None:
     scene = Scene(A, B)
     scene.hears(TWO)
     scene.directory.free(A)
-    assert scene.told() == [("free", ONE, [Copy(A, ALL_ATTEMPTS)]), ("free", TWO, [Copy(A, ALL_ATTEMPTS)])]
+    assert scene.told() == [("free", ONE, [Copy(A, 1)]), ("free", TWO, [Copy(A, 1)])]
     assert scene.places() == [] and scene.places(B) == [ONE] and len(scene.directory) == 1
     scene.directory.free(A)
     assert scene.told() == []

@@ -123,6 +123,8 @@ class Worker:
         self.log: list[Any] = []
         """What user code did."""
         self.fetches: list[tuple[bytes, Callable[[], None]]] = []
+        self.misses: list[Callable[[], None]] = []
+        """Of the same fetches: what says that an argument is being made again."""
         self.function_fetches: list[Callable[[], None]] = []
         self.functions: dict[bytes, Callable[..., Any]] = {}
         self.environment: Any = self.loop.create_future()
@@ -141,7 +143,7 @@ class Worker:
         limit = MAX_DIRECT_CALL_OBJECT_SIZE
         self.executor = TaskExecutor(platform, myself, self.make_refs, myself, limit, "00", "127.0.0.1")
         self.receiver = TaskReceiver(
-            platform, WORKER, self.executor, myself, self.references, self.store, lending, myself, "127.0.0.1"
+            platform, WORKER, self.executor, myself, self.references, self.store, lending, myself, myself, "127.0.0.1"
         )
 
     # --- what the test does
@@ -254,8 +256,11 @@ class Worker:
         self.prepared.append(made)
         await self.environment
 
-    def fetch_argument(self, key: bytes, owner: Address, on_here: Callable[[], None]) -> None:
+    def fetch_argument(
+        self, key: bytes, owner: Address, on_here: Callable[[], None], on_missing: Callable[[], None]
+    ) -> None:
         self.fetches.append((key, on_here))
+        self.misses.append(on_missing)
 
     def argument_comes(self, value: StoredObject) -> None:
         key, on_here = self.fetches.pop(0)
