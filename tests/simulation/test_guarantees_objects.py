@@ -234,7 +234,8 @@ def test_g66_nodes_die_at_every_message_of_a_transfer(word: str, number: int) ->
 
     nodes: list[dict[str, Any]] = [{"num_cpus": 2}, MAKER, READER]
     result = large(body, lambda cluster: kill_sender(cluster, word, number, role="raylet/"), nodes=nodes, settle_s=300)
-    lost = {"ObjectReconstructionFailedError", "NodeDiedError", "TaskUnschedulableError", "LocalRayletDiedError"}
+    lost = {"ObjectReconstructionFailedError", "ObjectLostError", "NodeDiedError", "TaskUnschedulableError"}
+    lost |= {"LocalRayletDiedError"}
     for outcomes in result:
         assert all(outcome in (number, *lost) for number, outcome in enumerate(outcomes))
 
