@@ -174,6 +174,7 @@ class CoreWorker:
             self.raylet,
             self.config.worker_id,
             store_endpoint(self.config.socket_dir, self.config.node_id),
+            self._on_unreachable_store,
         )
         self.provider = StoreProvider(platform, client)
         self.outcomes = TaskOutcomes(self)
@@ -249,6 +250,11 @@ class CoreWorker:
         self.outcomes.fail_all(reason)
         if self.on_end is not None:
             self.on_end(reason)
+
+    def _on_unreachable_store(self, reason: str) -> None:
+        """Mostly because the raylet has just died. No task shall fail for that which may run elsewhere."""
+        if not self.config.is_driver:
+            self._lose_cluster(reason)
 
     # --- submitting
 

@@ -63,7 +63,7 @@ class Outcomes(Protocol):
         """These arguments are being made again."""
 
     def unwanted(self, task: PendingTask) -> tuple[int, ...]:
-        """Results that are not to be made, by their numbers."""
+        """Results of a task that runs again, and that are not to be made; by their numbers."""
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         """No worker will ever be granted for this shape."""
@@ -88,7 +88,8 @@ class LeaseClient:
     # --- Actions
 
     def push(self, worker: LeasedWorker, task: PendingTask) -> None:
-        task.unwanted = self._outcomes.unwanted(task)
+        if task.needs is not None:
+            task.unwanted = self._outcomes.unwanted(task)
         message = PushTask(
             task.task_id,
             task.attempt,

@@ -44,10 +44,14 @@ class ObjectRecoveryManager:
 
     # --- a task ends
 
-    def remember(self, task: PendingTask, values: Sequence[StoredObject | None], effects: Effects) -> None:
+    def remember(self, task: PendingTask, values: Sequence[StoredObject | None]) -> None:
         """These are what it has made (None: unwanted); called before they are stored, for they may be lost already."""
-        if task.needs is None and all(value is None or value.place is None for value in values):
-            return
+        if task.needs is None:
+            for value in values:
+                if value is not None and value.place is not None:
+                    break
+            else:
+                return
         obstacle = self._obstacle_of(task)
         results = []
         for object_id, value in zip(task.result_ids(), values, strict=True):
@@ -61,7 +65,9 @@ class ObjectRecoveryManager:
                 reference.obstacle = obstacle
             if reference.obstacle is None:
                 results.append(object_id)
+        effects = Effects()
         self.lineage.keep(task, results, effects)
+        self._core.borrowing.apply(effects)
 
     def _obstacle_of(self, task: PendingTask) -> ReconstructionFailure | None:
         """Why this task could not run again."""

@@ -101,8 +101,8 @@ class TaskOutcomes:
         self._core.resolver.resolve(task)
 
     def unwanted(self, task: PendingTask) -> tuple[int, ...]:
-        """Which results of a task are not to be made."""
-        return self._core.recovery.unwanted(task) if task.needs is not None else ()
+        """Which results of a task that runs again are not to be made."""
+        return self._core.recovery.unwanted(task)
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
         """Its worker died (G16, G17); ``failure`` is None when the whole node did."""
@@ -149,14 +149,13 @@ class TaskOutcomes:
         core = self._core
         core.tasks.move(task, state)
         held = task.held_ids()
-        effects = Effects()
-        core.recovery.remember(task, values, effects)
+        core.recovery.remember(task, values)
         for index, stored in enumerate(values, 1):
             if stored is not None:
                 core.on_result(return_id(task.task_id, index), stored)
         if held:
+            effects = Effects()
             core.references.remove_submitted(held, effects)
-        if effects.freed or effects.give_back:
             core.borrowing.apply(effects)
         if task.unwanted:
             core.recovery.look_after(task)

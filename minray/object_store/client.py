@@ -41,11 +41,15 @@ OnPinned = Callable[[list[memoryview | Pinned]], None]
 class StoreClient:
     """The client of one process."""
 
-    def __init__(self, platform: Platform, raylet: Peer, worker_id: bytes, endpoint: str) -> None:
+    def __init__(
+        self, platform: Platform, raylet: Peer, worker_id: bytes, endpoint: str, on_unreachable: Callable[[str], None]
+    ) -> None:
         self._platform = platform
         self._raylet = raylet
         self._worker_id = worker_id
         self._endpoint = endpoint
+        self._on_unreachable = on_unreachable
+        """Told on the loop that the arena cannot be mapped, before anybody else hears of that."""
         self._pin_count = 0
         self._released: Batch[bytes] = Batch(raylet.send, ReleasePins)
 
@@ -73,7 +77,11 @@ class StoreClient:
 
     def view(self, offset: int, size: int) -> memoryview:
         """Memory that this process was given to write in; any thread. Raises MemoryFailed."""
-        return self._platform.memory.attach(self._endpoint)[offset : offset + size]
+        try:
+            return self._platform.memory.attach(self._endpoint)[offset : offset + size]
+        except MemoryFailed as error:
+            self._platform.user_code.post(self._on_unreachable, str(error))
+            raise
 
     # --- reading
 
@@ -106,6 +114,7 @@ class StoreClient:
         try:
             arena = self._platform.memory.attach(self._endpoint)
         except MemoryFailed as error:
+            self._on_unreachable(str(error))
             self._release(pin)
             return Pinned(LOST, reason=str(error))
         post = self._platform.user_code.post_later

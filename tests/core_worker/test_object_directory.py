@@ -172,3 +172,21 @@ def test_what_an_attempt_has_made_is_taken_back_where_it_ran() -> None:
     scene.directory.on_node_death(TWO.node_id)
     scene.directory.discard([A], 0, TWO)
     assert scene.told() == []
+
+
+def test_g67_what_is_lost_together_is_told_together_after_all_of_it_is_forgotten() -> None:
+    """Who is told looks at other objects, too: none of them may seem to be on the dead node."""
+    scene = Scene(A, B)
+    seen: list[tuple[list[bytes], int]] = []
+    scene.directory._on_lost = lambda lost: seen.append((lost, len(scene.directory)))
+    scene.directory.on_node_death(ONE.node_id)
+    assert seen == [([A, B], 0)]
+
+
+def test_g59_a_free_does_not_hurt_what_a_later_attempt_will_make_there() -> None:
+    scene = Scene(A)
+    scene.directory.free(A)
+    assert scene.told() == [("free", ONE, [Copy(A, 1)])]
+    scene.directory.add(A, Place(2, 1000, ONE))
+    scene.hears(TWO, attempt=1)
+    assert scene.places() == [ONE] and scene.told() == [("free", TWO, [Copy(A, 1)])]

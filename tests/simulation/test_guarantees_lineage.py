@@ -553,7 +553,9 @@ def test_what_is_freed_by_hand_is_not_made_again() -> None:
 
 # --- under attack
 
-WORDS = ("GetObjectLocations", "UpdateObjectLocations", "PinObjects", "FreeObjects", "CreateObject", "SealObject", "GetObject")
+WORDS = (
+    "GetObjectLocations", "UpdateObjectLocations", "PinObjects", "FreeObjects", "CreateObject", "SealObject", "GetObject",
+)  # fmt: skip
 
 
 def repeating(cluster: SimCluster) -> None:

@@ -110,7 +110,7 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     may_lose_nodes = bool(raylets or nodes)
     may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
-    return Losses(len(raylets) + len(workers) + len(nodes), may_lose_nodes, may_lose_objects)
+    return Losses(len(raylets) + len(workers) + len(nodes), may_lose_nodes, may_lose_objects, may_lose_files)
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
