@@ -122,7 +122,7 @@ class ObjectRecoveryManager:
         """Returns what it takes."""
         core = self._core
         needs = self.lineage.needs_of(task.task_id)
-        logger.info("task %s runs again (attempt %d): its results are lost", short(task.task_id), task.attempt)
+        logger.debug("task %s runs again (attempt %d): its results are lost", short(task.task_id), task.attempt)
         core.references.add_submitted(needs, [None] * len(needs))
         core.tasks.begin_again(task, needs)
         core.resolver.resolve(task)

@@ -46,7 +46,7 @@ class Losses:
     objects: bool = False
     """Whether values are in the object stores of such nodes."""
     files: bool = False
-    """Whether values can be lost on disk, however often."""
+    """Whether values can be lost on disk, however often; or are not made again."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
