@@ -16,8 +16,11 @@ from functools import partial
 from typing import Any
 
 from minray.common.config import WorkerConfig, store_endpoint, worker_endpoint
-from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
+from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, short_actor, task_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.core_worker.actor_manager import ActorManager
+from minray.core_worker.actor_process import ActorProcess
+from minray.core_worker.actor_task_receiver import ActorTaskReceiver
 from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.call_sites import CallSites
 from minray.core_worker.dependency_resolver import DependencyResolver
@@ -37,12 +40,14 @@ from minray.core_worker.state_reader import StateReader
 from minray.core_worker.stats import Statistician
 from minray.core_worker.store_provider import LargeObject, StoreProvider
 from minray.core_worker.task_executor import TaskExecutor
+from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
 from minray.core_worker.task_receiver import TaskReceiver
 from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
+from minray.protocol.actor import ReportActorExit
 from minray.protocol.base import Address, decode
 from minray.protocol.core_worker import (
     CancelObject,
@@ -101,6 +106,7 @@ class CoreWorker:
         self.tasks = TaskManager(platform.record)
         self.functions = FunctionManager(self.gcs)
         self.call_sites = CallSites() if system.record_ref_creation_sites else None
+        self.actors = ActorManager(self)
         self.deletion = ObjectDeletion(self)
         self.locator = ObjectLocator(self)
         self.statistician = Statistician(self)
@@ -195,17 +201,13 @@ class CoreWorker:
             node_id_hex,
             node_ip,
         )
-        self.receiver = TaskReceiver(
-            platform,
-            self.address,
-            self.executor,
-            self.functions,
-            self.references,
-            self.store,
-            self.borrowing,
-            self,
-            self.config.node_ip,
+        intake = TaskIntake(
+            platform, self.address, self.references, self.store, self.borrowing, self, self.config.node_ip
         )
+        self.intake = intake
+        self.receiver = TaskReceiver(platform, self.executor, self.functions, intake, self)
+        max_wait_s = system.actor_scheduling_queue_max_reorder_wait_seconds
+        self.actor_receiver = ActorTaskReceiver(platform, self.executor, intake, self, max_wait_s)
 
     async def close(self) -> None:
         """Leave the cluster: a driver ends its job. Errors of a cluster that is gone do not matter any more.
@@ -225,8 +227,11 @@ class CoreWorker:
             subscription.close()
         for task in list(self.background):
             task.cancel()
+        self.actors.close()
         if hasattr(self, "receiver"):
             self.receiver.close()
+            self.actor_receiver.close()
+            self.intake.close()
             self.borrowing.close()
             self.lease_client.close()
             self.patient.close()
@@ -257,15 +262,27 @@ class CoreWorker:
         template = task.prepared.template
         for index in range(1, template.num_returns + 1):
             self.references.add_owned(return_id(task.task_id, index))
+        self.hold_arguments(task)
+        client = task.prepared.client
+        if client is not None:
+            self.actors.submitter.on_submitted(client, task)
+        if task.slots or not task.prepared.export.done:
+            self.wait_for_arguments(task)
+        elif client is not None:
+            self.actors.submitter.on_task_ready(client, task)
+        else:
+            self.submitter.on_task_ready(task, self.now())
+
+    def hold_arguments(self, task: PendingTask) -> None:
+        """A new task keeps what it refers to."""
         held = task.held_ids()
         if held:
             self.references.add_submitted(held, [None] * len(held))
         self.tasks.add(task)
-        if task.slots or not task.prepared.export.done:
-            self.tasks.move(task, WAITING)
-            self.resolver.resolve(task)
-        else:
-            self.submitter.on_task_ready(task, self.now())
+
+    def wait_for_arguments(self, task: PendingTask) -> None:
+        self.tasks.move(task, WAITING)
+        self.resolver.resolve(task)
 
     def export(self, export: FunctionExport, pickled: bytes) -> None:
         """Before the first task of a definition: make it known (references in its closure have pinned themselves)."""
@@ -347,6 +364,7 @@ class CoreWorker:
         self.store.delete(object_id)
         self.directory.free(object_id)
         self.resolver.forget(object_id)
+        self.actors.on_freed(object_id)
         if self.call_sites is not None:
             self.call_sites.forget(object_id)
 
@@ -503,6 +521,32 @@ class CoreWorker:
 
         self.provider.fetch(wanted, on_here, purpose=TASK_ARGUMENTS)
 
+    def run_constructor(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+        actor = self.actor_receiver.actor = ActorProcess(self.platform, self.executor, task)
+        actor.construct(then)
+
+    def end_actor(self, reason: str) -> None:
+        """The actor that lives here ends, in an orderly way and for good."""
+        actor = self.actor_receiver.actor
+        if actor is None or actor.is_ending:
+            return
+        actor.is_ending = True
+        self.actor_receiver.stop_beginning()
+        name = f"end_actor({short_actor(actor.actor_id)})"
+        self.background.add(asyncio.get_running_loop().create_task(self._end_actor(actor, reason), name=name))
+
+    async def _end_actor(self, actor: ActorProcess, reason: str) -> None:
+        while not self.is_free():
+            await asyncio.sleep(0.01)
+        shut_down = asyncio.Event()
+        actor.shut_down(shut_down.set)
+        await shut_down.wait()
+        try:
+            await self.gcs.call(ReportActorExit(actor.actor_id, self.config.worker_id, reason))
+        except PlatformError as error:
+            logger.warning("the gcs could not be told that an actor ends: %s", error)
+        self.platform.processes.exit(0)
+
     def on_exiting(self) -> None:
         """``max_calls`` is reached: end as soon as nobody depends on this process."""
         waiting = asyncio.get_running_loop().create_task(self._exit_when_free(), name="exit_when_free")
@@ -515,7 +559,9 @@ class CoreWorker:
         self.platform.processes.exit(0)
 
     def is_free(self) -> bool:
-        return not self.tasks.tasks and not self.references.owns_borrowed() and self.receiver.is_idle()
+        if self.tasks.tasks or self.references.owns_borrowed() or self.actors.owns_living():
+            return False
+        return self.receiver.is_idle() and self.actor_receiver.is_idle() and self.intake.is_idle()
 
     # --- watching others
 
