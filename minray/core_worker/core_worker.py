@@ -278,6 +278,8 @@ class CoreWorker:
         held = task.held_ids()
         if held:
             self.references.add_submitted(held, [None] * len(held))
+        if task.handle_id:
+            self.references.hold(task.handle_id)
         self.tasks.add(task)
 
     def wait_for_arguments(self, task: PendingTask) -> None:
@@ -385,8 +387,16 @@ class CoreWorker:
         return None if owner.worker_id == self.config.worker_id else owner
 
     def on_ref_dropped(self, object_id: bytes) -> None:
+        self._apply_rarely(self.references.remove_local, object_id)
+
+    def on_call_ended(self, handle_id: bytes) -> None:
+        """One call less needs its actor."""
+        self._apply_rarely(self.references.let_go, handle_id)
+
+    def _apply_rarely(self, event: Callable[[bytes, Effects], None], object_id: bytes) -> None:
+        """For an event that mostly has no effects."""
         effects = self._no_effects
-        self.references.remove_local(object_id, effects)
+        event(object_id, effects)
         if effects.freed:
             self._no_effects = Effects()
             self.borrowing.apply(effects)

@@ -157,8 +157,6 @@ class TaskOutcomes:
     def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject]) -> None:
         core = self._core
         core.tasks.move(task, state)
-        if task.prepared.client is not None:
-            task.prepared.client.ended += 1
         for index, stored in enumerate(values, 1):
             core.on_result(return_id(task.task_id, index), stored)
         held = task.held_ids()
@@ -166,6 +164,10 @@ class TaskOutcomes:
             effects = Effects()
             core.references.remove_submitted(held, effects)
             core.borrowing.apply(effects)
+        if task.prepared.client is not None:
+            task.prepared.client.ended += 1
+            if task.handle_id:
+                core.on_call_ended(task.handle_id)
 
     def _finish_with_error(self, task: PendingTask, stored: StoredObject) -> None:
         self._finish(task, TASK_FAILED, [stored] * task.prepared.template.num_returns)

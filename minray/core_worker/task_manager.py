@@ -112,11 +112,10 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
 
     def held_ids(self) -> list[bytes]:
-        """The objects that this task keeps alive."""
+        """The objects that this task keeps alive as arguments."""
         if not self.slots and not self.nested:
-            return [self.handle_id] if self.handle_id else NOTHING
-        held = [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]
-        return [*held, self.handle_id] if self.handle_id else held
+            return NOTHING
+        return [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]
 
 
 class TaskManager:
