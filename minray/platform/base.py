@@ -289,6 +289,9 @@ class UserCode(Protocol):
     def interrupt(self, applies: Callable[[], bool]) -> None:
         """Raise KeyboardInterrupt in the main user thread if ``applies()``, asked in that thread, says so there."""
 
+    def run_exit_handlers(self) -> None:
+        """From a user thread: what user code has registered with ``atexit``, when its process ends in an orderly way."""
+
     def time(self) -> float:
         """The loop's clock, readable from user threads."""
 
