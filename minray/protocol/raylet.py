@@ -178,12 +178,6 @@ class FlushLogs(Request[Done], frozen=True):
     job_id: bytes
 
 
-class ReapJob(Request[Done], frozen=True):
-    """The job has finished: end its workers now. Sent by its driver; the channel JOBS says the same to all nodes."""
-
-    job_id: bytes
-
-
 class Shutdown(Request[Done], frozen=True):
     """End this node in an orderly way (``minray stop``, ``Cluster.remove_node``)."""
 
