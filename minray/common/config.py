@@ -42,6 +42,10 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Beyond one worker per CPU and class, granting slows down: doubling from the first to the second of these."""
     scheduler_spread_threshold: float = 0.5
     scheduler_top_k_fraction: float = 0.2
+    locality_aware_leasing_enabled: bool = True
+    """Whether an owner asks for a worker where most bytes of the task's large arguments are (G103)."""
+    max_task_args_memory_fraction: float = 0.7
+    """The large arguments of running tasks take at most this part of a store (G86)."""
     num_prestart_workers: int = -1
     """-1: one per CPU, at most 8."""
     worker_register_timeout_seconds: float = 60.0

@@ -20,7 +20,11 @@ from minray.core_worker.values import from_value
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import FREED, LARGE, PENDING, GetObject, ObjectReply
+from minray.protocol.object_store import Place
 from minray.rpc.patient_caller import PatientCaller
+
+OnLarge = Callable[[Place | None], None]
+"""Told where the first copy is, if that is in the object store."""
 
 POLL_TIMEOUT_S = 60.0
 ANY_SIZE = -1
@@ -60,7 +64,7 @@ class FutureResolver:
         """Do what follows when a question has let go of its object."""
         self._asking: set[bytes] = set()
         """Objects asked for in any size; who wants to hear of it is in the memory store."""
-        self._probing: dict[bytes, list[Callable[[], None]]] = {}
+        self._probing: dict[bytes, list[OnLarge]] = {}
         """Objects asked for if small, with those who asked; they hear whether it exists but is large."""
         self._question_count = 0
 
@@ -70,8 +74,8 @@ class FutureResolver:
             self._asking.add(object_id)
             self._ask(self._new_question(object_id, owner, ANY_SIZE))
 
-    def probe(self, object_id: bytes, owner: Address, inline_limit: int, on_large: Callable[[], None]) -> None:
-        """Bring the value here if it is small; ``on_large()`` says that it exists and is not."""
+    def probe(self, object_id: bytes, owner: Address, inline_limit: int, on_large: OnLarge) -> None:
+        """Bring the value here if it is small; ``on_large`` says that it exists and is not."""
         waiting = self._probing.get(object_id)
         if waiting is not None:
             waiting.append(on_large)
@@ -104,7 +108,8 @@ class FutureResolver:
         elif reply.status == PENDING:
             self._finish(question)
         elif reply.status == LARGE:
-            self._finish(question, is_large=True)
+            for on_large in self._finish(question):
+                on_large(reply.place)
         elif reply.status == FREED or reply.value is None:
             self._finish(question)
             self._on_lost(object_id, question.owner, f"its owner does not know object {short(object_id)} any more")
@@ -112,13 +117,12 @@ class FutureResolver:
             self._finish(question)
             self._on_object(object_id, from_value(reply.value, buffers))
 
-    def _finish(self, question: _Question, is_large: bool = False) -> None:
+    def _finish(self, question: _Question) -> list[OnLarge]:
+        """Returns who asked for it if it was small."""
         effects = Effects()
         self._references.remove_question(question.object_id, effects)
         self._apply(effects)
         if question.inline_limit == ANY_SIZE:
             self._asking.discard(question.object_id)
-        else:
-            for on_large in self._probing.pop(question.object_id, ()):
-                if is_large:
-                    on_large()
+            return []
+        return self._probing.pop(question.object_id, [])

@@ -83,7 +83,7 @@ class CoreWorkerService:
             if stored is None:
                 return ObjectReply(FREED)
         if request.inline_limit >= 0 and (stored.place is not None or stored.size() > request.inline_limit):
-            return ObjectReply(LARGE)
+            return ObjectReply(LARGE, place=stored.place)
         nested: list[RefInfo] = []
         if stored.nested:
             refs = [(info.object_id, info.owner) for info in stored.nested]

@@ -129,6 +129,8 @@ class ObjectReply(Record, frozen=True):
     status: int
     value: Value | None = None
     """READY: the value. LARGE: it exists, but is larger than ``inline_limit``."""
+    place: Place | None = None
+    """LARGE: where its first copy is, if that is in the object store."""
 
 
 class GetObject(Request[ObjectReply], frozen=True):

@@ -12,6 +12,7 @@ from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import Address
 from minray.protocol.core_worker import FREED, LARGE, PENDING, READY, GetObject, ObjectReply, Value
+from minray.protocol.object_store import Place
 from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, address, object_id
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
@@ -48,7 +49,7 @@ class Scene:
         assert (key, owner) == (A, OWNER)
         self.lost.append(reason)
 
-    def on_large(self) -> None:
+    def on_large(self, place: Place | None) -> None:
         self.large += 1
 
     def ask(self, limit: int = ANY_SIZE) -> Asked:
