@@ -25,6 +25,7 @@ from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resou
 from minray.discovery import NODE_FILE, SOCKETS, NodeFile, make_session, make_token
 from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.endpoints import free_port
+from minray.platform.external_storage import split_places
 from minray.platform.host import RealHost
 from minray.platform.processes import OwnedZygote, start_zygote
 from minray.platform.session import LOGS, make_spill_directories, remove_session
@@ -57,6 +58,8 @@ class NodeOptions:
     storage: str = ""
     """Where the gcs keeps its tables; empty: in memory."""
     detached: bool = False
+    object_spilling_directory: str = ""
+    """Of this node; empty: as the cluster's configuration says."""
     system_config: SystemConfig = field(default_factory=SystemConfig)
 
 
@@ -162,7 +165,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         options.labels,
         options.head,
         options.system_config,
-        _spill_directories(session, options.system_config.object_spilling_directory),
+        _spill_directories(session, options.object_spilling_directory or options.system_config.object_spilling_directory),
     )
     _start_process(zygote, "raylet", msgspec.msgpack.encode(config), control=True, essential=not options.head)
     file = NodeFile(
@@ -190,7 +193,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
 def _spill_directories(session: Path, places: str) -> list[str]:
     """Made for this session. RuntimeError if one cannot be."""
     try:
-        return make_spill_directories(str(session), [place for place in places.split(os.pathsep) if place])
+        return make_spill_directories(str(session), split_places(places))
     except OSError as error:
         raise RuntimeError(f"cannot spill objects to {error.filename}: {error.strerror}") from None
 

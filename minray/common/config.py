@@ -77,7 +77,10 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     automatic_object_spilling_enabled: bool = True
     """Whether objects go to disk when memory runs short; otherwise a full store is an error after a while."""
     object_spilling_directory: str = ""
-    """Where objects go for which there is no memory: directories, joined by ``os.pathsep``; empty: in the session's own."""
+    """Where objects go for which there is no memory: directories, and URLs for which fsspec has a file system, joined by
+    ``os.pathsep``; empty: in the session's own."""
+    object_spilling_compression: str = ""
+    """How what is written there is made smaller: ``zlib``, or not at all."""
     object_spilling_threshold: float = 0.8
     """Spilling begins when objects that are nowhere else take this part of a store (G85)."""
     min_spilling_size: int = 100 * 1024 * 1024
@@ -102,6 +105,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             config = msgspec.convert(overrides or {}, cls)
         except msgspec.ValidationError as error:
             raise TypeError(f"_system_config: {error}") from None
+        if config.object_spilling_compression not in ("", "zlib"):
+            name = config.object_spilling_compression
+            raise ValueError(f"_system_config: object_spilling_compression must be '' or 'zlib', not {name!r}")
         if config.transport not in ("stream", "grpc"):
             raise ValueError(f"_system_config: transport must be 'stream' or 'grpc', not {config.transport!r}")
         return config
@@ -147,7 +153,7 @@ class RayletConfig(msgspec.Struct, frozen=True):
     is_head: bool
     system_config: SystemConfig
     spill_directories: list[str]
-    """Where objects go for which there is no memory; they are this node's alone, and end with its session."""
+    """Where objects go for which there is no memory: directories and URLs; they are this node's alone, and end with it."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
