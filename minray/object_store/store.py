@@ -166,7 +166,7 @@ class ObjectStore:
             call.reply(CreateReply(UNWANTED, self._address()))
         else:
             status = OUT_OF_DISK if isinstance(self._spilling().trouble, DiskFull) else FULL
-            call.reply(CreateReply(status, self._address(), reason=self._why_full(creation.size)))
+            call.reply(CreateReply(status, self._address(), reason=self.why_full(creation.size)))
 
     def create(self, creation: Creation, on_created: OnCreated) -> None:
         """Room for a copy, now or later."""
@@ -280,7 +280,7 @@ class ObjectStore:
         if made is not None:
             self._spilling().restore(entry)
         elif not is_unwanted:
-            self.fail(entry.object_id, Pinned(NO_ROOM, size=entry.size, reason=self._why_full(entry.size)))
+            self.fail(entry.object_id, Pinned(NO_ROOM, size=entry.size, reason=self.why_full(entry.size)))
 
     def on_restored(self, entry: Entry) -> None:
         """It has been read from disk, or could not be and was lost."""
@@ -344,10 +344,11 @@ class ObjectStore:
                 self._timer = loop.call_at(again_at, self._advance)
         spilling.maybe_spill(self._queue.waiting_bytes)
 
-    def _why_full(self, size: int) -> str:
+    def why_full(self, size: int) -> str:
+        """For people who cannot have so many bytes: who has them."""
         allocator, entries = self.table.allocator, self.table.entries()
         largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:TOP_HOLDERS]
-        held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes)" for entry in largest)
+        held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes, {_use_of(entry)})" for entry in largest)
         in_use = sum(entry.in_use() for entry in entries)
         trouble = self._spilling().trouble
         advice = "make room there, or choose another object_spilling_directory"
@@ -357,3 +358,11 @@ class ObjectStore:
             f" which {in_use} are being read or written; the largest hole has {allocator.largest_hole()}."
             f"{failing} The largest objects: {held or 'none'}"
         )
+
+
+def _use_of(entry: Entry) -> str:
+    """Why this copy takes memory, for people."""
+    if not entry.is_written:
+        return "being written"
+    readers = dict.fromkeys(client.hex()[:8] or "its node" for client in entry.pins.values())
+    return f"read by {', '.join(readers)}" if readers else f"owned by {entry.owner.worker_id.hex()[:8]}"

@@ -250,6 +250,8 @@ FULL = {"num_cpus": 2, "object_store_memory": 10_000}
 def test_g79_a_full_store_is_an_error_after_a_while_and_says_who_fills_it() -> None:
     def body() -> list[Any]:
         refs = [minray.put(np.full(4000, i, np.uint8)) for i in range(2)]
+        reading = minray.get(refs[0])
+        me = minray.get_runtime_context().get_worker_id()[:8]
         started = time.monotonic()
         try:
             minray.put(np.zeros(4000, np.uint8))
@@ -260,7 +262,8 @@ def test_g79_a_full_store_is_an_error_after_a_while_and_says_who_fills_it() -> N
             minray.put(np.zeros(20_000, np.uint8))
         except minray.exceptions.ObjectStoreFullError:
             at_once = time.monotonic() - started - waited
-        held = all(ref.hex() in message for ref in refs)
+        held = all(ref.hex() in message for ref in refs) and all(f"{use} by {me}" in message for use in ("read", "owned"))
+        del reading
         values = [int(array[0]) for array in minray.get(refs)]
         del refs
         time.sleep(1)
