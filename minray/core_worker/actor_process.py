@@ -1,4 +1,4 @@
-"""The actor that lives in this process: how its calls run, and how it ends.
+"""The actor that lives in this process: how its calls run.
 
 Ray: src/ray/core_worker/task_execution/concurrency_group_manager.h, fiber.h; the actor half of python/ray/_raylet.pyx
 
@@ -10,9 +10,6 @@ An actor is of one of three kinds, which its class and options decide:
     group has; plain methods run on that loop too, and block it, as anywhere in asyncio.
 
 A call begins when its group has room, in the order in which calls were given to it; until then it can be cancelled.
-
-An actor that ends by its own will, or because nobody can call it any more, lets its running calls finish (C2), starts no
-others, waits for those who depend on what it owns, runs ``__ray_shutdown__`` (G27), tells the gcs, and goes.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any
 
 from minray.common.config import WorkerConfig, store_endpoint, worker_endpoint
-from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, short_actor, task_of
+from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.core_worker.actor_host import ActorHost
 from minray.core_worker.actor_manager import ActorManager
-from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.actor_task_receiver import ActorTaskReceiver
 from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.call_sites import CallSites
@@ -47,7 +47,6 @@ from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, Runtime
 from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
-from minray.protocol.actor import ReportActorExit
 from minray.protocol.base import Address, decode
 from minray.protocol.core_worker import (
     CancelObject,
@@ -206,8 +205,9 @@ class CoreWorker:
         )
         self.intake = intake
         self.receiver = TaskReceiver(platform, self.executor, self.functions, intake, self)
+        self.host = ActorHost(self)
         max_wait_s = system.actor_scheduling_queue_max_reorder_wait_seconds
-        self.actor_receiver = ActorTaskReceiver(platform, self.executor, intake, self, max_wait_s)
+        self.actor_receiver = ActorTaskReceiver(platform, self.executor, intake, self.host, max_wait_s)
 
     async def close(self) -> None:
         """Leave the cluster: a driver ends its job. Errors of a cluster that is gone do not matter any more.
@@ -278,6 +278,8 @@ class CoreWorker:
         held = task.held_ids()
         if held:
             self.references.add_submitted(held, [None] * len(held))
+        if task.handle_id:
+            self.references.hold(task.handle_id)
         self.tasks.add(task)
 
     def wait_for_arguments(self, task: PendingTask) -> None:
@@ -385,8 +387,16 @@ class CoreWorker:
         return None if owner.worker_id == self.config.worker_id else owner
 
     def on_ref_dropped(self, object_id: bytes) -> None:
+        self._apply_rarely(self.references.remove_local, object_id)
+
+    def on_call_ended(self, handle_id: bytes) -> None:
+        """One call less needs its actor."""
+        self._apply_rarely(self.references.let_go, handle_id)
+
+    def _apply_rarely(self, event: Callable[[bytes, Effects], None], object_id: bytes) -> None:
+        """For an event that mostly has no effects."""
         effects = self._no_effects
-        self.references.remove_local(object_id, effects)
+        event(object_id, effects)
         if effects.freed:
             self._no_effects = Effects()
             self.borrowing.apply(effects)
@@ -522,30 +532,7 @@ class CoreWorker:
         self.provider.fetch(wanted, on_here, purpose=TASK_ARGUMENTS)
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[], None]) -> None:
-        actor = self.actor_receiver.actor = ActorProcess(self.platform, self.executor, task)
-        actor.construct(then)
-
-    def end_actor(self, reason: str) -> None:
-        """The actor that lives here ends, in an orderly way and for good."""
-        actor = self.actor_receiver.actor
-        if actor is None or actor.is_ending:
-            return
-        actor.is_ending = True
-        self.actor_receiver.stop_beginning()
-        name = f"end_actor({short_actor(actor.actor_id)})"
-        self.background.add(asyncio.get_running_loop().create_task(self._end_actor(actor, reason), name=name))
-
-    async def _end_actor(self, actor: ActorProcess, reason: str) -> None:
-        while not self.is_free():
-            await asyncio.sleep(0.01)
-        shut_down = asyncio.Event()
-        actor.shut_down(shut_down.set)
-        await shut_down.wait()
-        try:
-            await self.gcs.call(ReportActorExit(actor.actor_id, self.config.worker_id, reason))
-        except PlatformError as error:
-            logger.warning("the gcs could not be told that an actor ends: %s", error)
-        self.platform.processes.exit(0)
+        self.host.run_constructor(task, then)
 
     def on_exiting(self) -> None:
         """``max_calls`` is reached: end as soon as nobody depends on this process."""

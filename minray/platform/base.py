@@ -381,6 +381,12 @@ class Host(Protocol):
     cpu_count: int
     memory_bytes: int
 
+    def memory_usage(self) -> tuple[int, int]:
+        """Bytes in use and bytes there are, where that is tightest: on the machine, or within a limit on this process."""
+
+    def process_memory(self, pid: int) -> int:
+        """Bytes that would be free without this process; 0 if there is none."""
+
     def random_bytes(self, count: int) -> bytes: ...
 
     def random(self) -> float:
