@@ -70,11 +70,9 @@ class _Search:
             return False
         self._seen[id(obj)] = obj
         self.say(f"{INDENT * level}{name!r} ({type(obj).__name__}) cannot be serialized: {error}")
-        found_before = len(self.found)
-        if depth > 0:
-            for inner_name, inner in _inside(obj):
-                self.look_at(inner, inner_name, obj, depth - 1, level + 1)
-        if len(self.found) == found_before:
+        inside = _inside(obj) if depth > 0 else ()
+        answers = [self.look_at(inner, inner_name, obj, depth - 1, level + 1) for inner_name, inner in inside]
+        if all(answers):
             self.found.append(FailureTuple(obj, name, parent))
         return False
 

@@ -108,17 +108,19 @@ class Queue:
         return items
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
-        """End the queue, with what is in it. Calls that wait there get an error after ``grace_period_s``, with ``force``
-        at once."""
+        """End the queue, with what is in it. Who waits there has ``grace_period_s`` to be served (with ``force``: no time),
+        and gets a RayActorError otherwise."""
         if self.actor is None:
             return
-        if not force:
-            terminated = self.actor.__ray_terminate__.remote()
-            ended, _ = ray.wait([terminated], num_returns=1, timeout=grace_period_s)
-            force = not ended
-        if force:
+        if force or not self._ends_within(grace_period_s):
             ray.kill(self.actor, no_restart=True)
         self.actor = None
+
+    def _ends_within(self, grace_period_s: float) -> bool:
+        """Ask the actor to end. It lets its calls finish, and after that a later one fails."""
+        ray.wait([self.actor.__ray_terminate__.remote()], timeout=grace_period_s)
+        ended, _ = ray.wait([self.actor.qsize.remote()], timeout=grace_period_s)
+        return bool(ended)
 
 
 def _check(timeout: float | None, block: bool) -> None:

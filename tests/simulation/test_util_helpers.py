@@ -92,7 +92,8 @@ def test_arguments_that_make_no_sense(use: Any, complaint: str) -> None:
 
 def test_living_actors_are_listed_by_their_names() -> None:
     def body() -> Any:
-        actors = [Named.options(name=name, namespace=space).remote() for name, space in [("b", None), ("a", None), ("c", "x")]]
+        named = {"b": None, "a": None, "c": "x"}
+        actors = [Named.options(name=name, namespace=space).remote() for name, space in named.items()]
         listed = list_named_actors(), list_named_actors(all_namespaces=True)
         minray.kill(actors[0])
         return *listed, list_named_actors()
