@@ -235,7 +235,11 @@ class ActorTaskReceiver:
 
     def is_idle(self) -> bool:
         """No call is here that has not been answered."""
-        return all(task.reply is not None for stream in self._streams.values() for task in stream.tasks.values())
+        return not self.unanswered()
+
+    def unanswered(self) -> list[ReceivedTask]:
+        """Calls that wait or run, those of a caller in their order."""
+        return [task for stream in self._streams.values() for task in stream.tasks.values() if task.reply is None]
 
     # --- cancelling, ending
 

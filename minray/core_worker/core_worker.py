@@ -187,9 +187,7 @@ class CoreWorker:
         lease_ids = LeaseIdFactory(self.config.worker_id)
         self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client)
         self.lease_client.submitter = self.submitter
-        self.explainer = Explainer(
-            peers, self.raylet, self.address, self.tasks, self.store, self.references, self.resolver, self.submitter
-        )
+        self.explainer = Explainer(self)
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
         self.executor = TaskExecutor(
             platform,
