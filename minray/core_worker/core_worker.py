@@ -189,9 +189,7 @@ class CoreWorker:
         policy = LocalityAwareLeasePolicy(self.config.node_id, self._copies_of, system.locality_aware_leasing_enabled)
         self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client, policy.best_raylet)
         self.lease_client.submitter = self.submitter
-        self.explainer = Explainer(
-            peers, self.raylet, self.address, self.tasks, self.store, self.references, self.resolver, self.submitter
-        )
+        self.explainer = Explainer(self)
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
         self.executor = TaskExecutor(
             platform,

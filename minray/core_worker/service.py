@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.values import to_value, to_values
-from minray.protocol.actor import ExitActor, PushActorTask
+from minray.protocol.actor import CallExplanation, ExitActor, ExplainCall, PushActorTask
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.core_worker import (
     FREED,
@@ -176,6 +176,9 @@ class CoreWorkerService:
 
     async def handle_Explain(self, request: Explain, call: Call) -> Explanation:
         return Explanation(await self._core.explainer.explain(request.object_id, self._core.address, request.depth))
+
+    def handle_ExplainCall(self, request: ExplainCall, call: Call) -> CallExplanation:
+        return CallExplanation(self._core.explainer.actors.explain_here(request))
 
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
         self._core.submitter.on_revoke(self._core.now())

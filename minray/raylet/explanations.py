@@ -77,7 +77,8 @@ class Explanations:
         worker = self._broker.entries[lease.request.lease_id].worker
         if worker is None:
             return "a lease whose worker is starting"
-        return f"{self._log_monitor.task_name(worker.worker_id) or 'a task'} (pid {worker.pid})"
+        kind = "an actor" if lease.request.for_actor else "a task"
+        return f"{self._log_monitor.task_name(worker.worker_id) or kind} (pid {worker.pid})"
 
     def pending(self, now: float) -> list[str]:
         """A line for each waiting request."""

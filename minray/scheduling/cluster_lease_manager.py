@@ -14,7 +14,7 @@ granted, if need be after waiting here, or rejected because somebody else has ro
 
 from __future__ import annotations
 
-from minray.common.resources import ResourceSet, describe, fits
+from minray.common.resources import ResourceSet, describe, fits, lack_of
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
@@ -177,18 +177,7 @@ class ClusterLeaseManager:
 
     def why_infeasible(self, demand: ResourceSet) -> str:
         """A sentence for people: which need no node can meet (G100)."""
-        needs = f"needs {describe(demand)}; "
-        most: dict[str, int] = {}
-        for view in self._nodes.alive():
-            for name, amount in view.total.items():
-                most[name] = max(most.get(name, 0), amount)
-        nowhere = [name for name in demand if not most.get(name)]
-        if nowhere:
-            return f"{needs}no node has {' or '.join(nowhere)}"
-        short = {name: most[name] for name, amount in demand.items() if most[name] < amount}
-        if short:
-            return f"{needs}the most that a node has is {describe(short)}"
-        return f"{needs}no single node has all of it"
+        return lack_of(demand, [view.total for view in self._nodes.alive()])
 
 
 def _why_not(node_id: bytes, view: NodeView | None, demand: ResourceSet) -> str:
