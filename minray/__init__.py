@@ -9,7 +9,7 @@ What a user types is gathered here from the front porch: ``driver`` (init, shutd
 
 from minray import cluster_utils, exceptions, experimental, internal, util
 from minray._version import __version__
-from minray.common.ids import FunctionID, JobID, NodeID, TaskID, UniqueID, WorkerID
+from minray.common.ids import FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
 from minray.driver import RayContext, init, is_initialized, shutdown
 from minray.object_ref import ObjectID, ObjectRef
 from minray.remote_function import RemoteFunction, remote
@@ -22,6 +22,7 @@ __all__ = [
     "NodeID",
     "ObjectID",
     "ObjectRef",
+    "PlacementGroupID",
     "RayContext",
     "RemoteFunction",
     "RuntimeContext",

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from minray import worker
+from minray.common.bundles import plain
 from minray.common.resources import to_floats
 
 
@@ -40,7 +41,18 @@ class RuntimeContext:
     def get_assigned_resources(self) -> dict[str, float]:
         """The resources that the running task was given; empty in a driver."""
         running = worker.current_api().core.executor.current
-        return to_floats(dict(running.header.template.shape.resources)) if running is not None else {}
+        return to_floats(plain(dict(running.header.template.shape.resources))) if running is not None else {}
+
+    def get_placement_group_id(self) -> str | None:
+        """The placement group that the running task is in."""
+        running = worker.current_api().core.executor.current
+        group_id = running.header.template.shape.strategy.group_id if running is not None else b""
+        return group_id.hex() or None
+
+    @property
+    def should_capture_child_tasks_in_placement_group(self) -> bool:
+        """Whether tasks that this one submits run in its placement group, unless they say otherwise."""
+        return worker.current_api().captured() is not None
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         """The logical GPUs that belong to the running task."""

@@ -31,6 +31,7 @@ from minray.core_worker.object_deletion import ObjectDeletion
 from minray.core_worker.object_directory import ObjectDirectory
 from minray.core_worker.object_locator import ObjectLocator
 from minray.core_worker.outcomes import TaskOutcomes
+from minray.core_worker.placement_groups import PlacementGroups
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.state_reader import StateReader
@@ -103,6 +104,7 @@ class CoreWorker:
         self.call_sites = CallSites() if system.record_ref_creation_sites else None
         self.deletion = ObjectDeletion(self)
         self.locator = ObjectLocator(self)
+        self.placement_groups = PlacementGroups(self)
         self.statistician = Statistician(self)
         self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician.stats)
         self.is_exiting = False
@@ -183,7 +185,15 @@ class CoreWorker:
         self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client)
         self.lease_client.submitter = self.submitter
         self.explainer = Explainer(
-            peers, self.raylet, self.address, self.tasks, self.store, self.references, self.resolver, self.submitter
+            peers,
+            self.raylet,
+            self.address,
+            self.tasks,
+            self.store,
+            self.references,
+            self.resolver,
+            self.submitter,
+            self.placement_groups,
         )
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
         self.executor = TaskExecutor(
@@ -223,6 +233,7 @@ class CoreWorker:
                 logger.debug("could not finish the job: %s", error)
         for subscription in self._subscriptions:
             subscription.close()
+        self.placement_groups.close()
         for task in list(self.background):
             task.cancel()
         if hasattr(self, "receiver"):
@@ -347,6 +358,7 @@ class CoreWorker:
         self.store.delete(object_id)
         self.directory.free(object_id)
         self.resolver.forget(object_id)
+        self.placement_groups.forget(object_id)
         if self.call_sites is not None:
             self.call_sites.forget(object_id)
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 
+from minray.common.bundles import ANY_BUNDLE, plain
 from minray.common.ids import short, task_of
 from minray.common.resources import describe
 from minray.core_worker.dependency_resolver import DependencyResolver
 from minray.core_worker.memory_store import MemoryStore
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
+from minray.core_worker.placement_groups import PlacementGroups
 from minray.core_worker.reference_counter import ReferenceCounter
 from minray.core_worker.task_manager import PUSHED, QUEUED, PendingTask, TaskManager
 from minray.platform.base import PlatformError
@@ -41,6 +43,7 @@ class Explainer:
         references: ReferenceCounter,
         resolver: DependencyResolver,
         submitter: NormalTaskSubmitter,
+        groups: PlacementGroups,
     ) -> None:
         self._peers = peers
         self._local_raylet = local_raylet
@@ -50,6 +53,7 @@ class Explainer:
         self._references = references
         self._resolver = resolver
         self._submitter = submitter
+        self._groups = groups
 
     async def explain_in_time(self, object_id: bytes, owner: Address) -> list[str]:
         """The same for people, who do not wait for a process that does not answer."""
@@ -68,6 +72,9 @@ class Explainer:
             return ["..."]
         if owner is not None and owner.worker_id != self._own.worker_id:
             return await self._ask_owner(object_id, owner, hops)
+        group_id = self._groups.group_awaited_by(object_id)
+        if group_id is not None:
+            return [f"{short(object_id)} is ready when its placement group is", (await self._groups.explain(group_id))[0]]
         task = self._tasks.tasks.get(task_of(object_id))
         if task is None:
             return [f"{short(object_id)}: no task makes it any more (it was freed, or never existed)"]
@@ -106,9 +113,21 @@ class Explainer:
         return f"is queued behind {ahead} other task{'s' if ahead != 1 else ''} {place}"
 
     def _needs(self, task: PendingTask) -> str:
-        return describe(dict(task.prepared.template.shape.resources)) or "nothing"
+        shape = task.prepared.template.shape
+        needs = describe(plain(dict(shape.resources)))
+        if not shape.strategy.group_id:
+            return needs
+        index = shape.strategy.bundle_index
+        return f"{needs} in {'any bundle' if index == ANY_BUNDLE else f'bundle {index}'} of its placement group"
 
     async def _explain_lease(self, task: PendingTask) -> list[str]:
+        group_id = task.prepared.template.shape.strategy.group_id
+        if not group_id:
+            return await self._explain_request(task)
+        text, is_there = await self._groups.explain(group_id)
+        return [text, *await self._explain_request(task)] if is_there else [text]
+
+    async def _explain_request(self, task: PendingTask) -> list[str]:
         request = self._submitter.request_of(task.prepared.template.shape)
         if request is None:
             workers = [worker for worker in self._submitter.leased_workers() if worker.in_flight]

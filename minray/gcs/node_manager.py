@@ -97,5 +97,12 @@ class NodeManager:
         """Why a node died; None if it lives or is unknown."""
         return self._nodes[node_id].death_cause if self._states.get(node_id) == DEAD else None
 
+    def get(self, node_id: bytes) -> NodeInfo | None:
+        return self._nodes.get(node_id)
+
+    def report_of(self, node_id: bytes) -> NodeResources | None:
+        """What a living node said last; None if it has not said anything yet."""
+        return self._resources.get(node_id)
+
     def living(self) -> list[NodeInfo]:
         return [node for node in self._nodes.values() if node.alive]

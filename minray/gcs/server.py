@@ -35,17 +35,20 @@ from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import JobManager
 from minray.gcs.kv_manager import KvManager
 from minray.gcs.node_manager import NodeManager
+from minray.gcs.placement_group_manager import PlacementGroupManager
+from minray.gcs.placement_group_scheduler import PlacementGroupScheduler
 from minray.gcs.storage import GcsStorage
 from minray.gcs.worker_manager import WorkerManager
 from minray.platform.base import Listener, Platform, StorageFailed
 from minray.protocol import gcs as protocol
 from minray.protocol.base import DONE, Done, Record, encode
+from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.rpc.pubsub import Publisher
 from minray.rpc.service import Call, Dispatcher
 
 logger = logging.getLogger(__name__)
 
-CHANNELS = (protocol.NODES, protocol.RESOURCES, protocol.WORKER_DEATHS, protocol.JOBS)
+CHANNELS = (protocol.NODES, protocol.RESOURCES, protocol.WORKER_DEATHS, protocol.JOBS, PLACEMENT_GROUPS)
 STORAGE_RETRY_S = 1.0
 """How long a death waits before its write is tried again."""
 
@@ -88,8 +91,18 @@ class GcsServer:
         self._listeners: list[Listener] = []
         self._locks: weakref.WeakValueDictionary[bytes, asyncio.Lock] = weakref.WeakValueDictionary()
         """See ``_changing``; a lock is gone when nobody holds or awaits it."""
+        self._groups = PlacementGroupManager(platform.record)
+        self._group_scheduler = PlacementGroupScheduler(
+            platform,
+            config.system_config,
+            self._groups,
+            lambda: self._nodes,
+            self._changing,
+            self._store_group,
+            self._jobs.is_over,
+        )
         self._closed = asyncio.Event()
-        self._dispatcher = Dispatcher(self)
+        self._dispatcher = Dispatcher(self, self._group_scheduler)
 
     @property
     def endpoints(self) -> list[str]:
@@ -111,12 +124,21 @@ class GcsServer:
             self._watch_node(node)
         for job in self._jobs.running():
             self._watch_driver(job)
+        starts = self._storage.start_count() + 1
+        self._storage.put_start_count(starts)
+        self._group_scheduler.start(starts, self._storage.commit)
+
+    async def _store_group(self, group: PlacementGroupInfo) -> None:
+        self._storage.put_placement_group(group)
+        await self._storage.commit()
+        self._publish(self._groups.on_committed(group))
 
     async def _load(self) -> None:
         self._nodes = NodeManager(self._storage.cluster_id, self._platform.record)
         self._publish(self._nodes.load(self._storage.nodes()))
         self._publish(self._jobs.load(self._storage.jobs(), self._storage.job_count()))
         self._values.load(self._storage.values())
+        self._publish(self._groups.load(self._storage.placement_groups()))
         for job in self._jobs.finished():
             self._drop_values_of(job.job_id)
         for job in self._jobs.running():
@@ -127,6 +149,7 @@ class GcsServer:
         if self._closed.is_set():
             return
         self._health.close()
+        self._group_scheduler.close()
         self._dispatcher.close()
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
@@ -143,6 +166,8 @@ class GcsServer:
             self._publisher.publish(channel, key, None if record is None else encode(record))
             if channel == protocol.JOBS and record is None:
                 self._storage.delete_job(key)
+            if channel == PLACEMENT_GROUPS and record is None:
+                self._storage.delete_placement_group(key)
 
     def _changing(self, key: bytes) -> asyncio.Lock:
         """Hold this from deciding about a thing until the decision is committed and true."""
@@ -164,6 +189,7 @@ class GcsServer:
                 await self._storage.commit()
                 self._publish(self._nodes.on_committed(node))
                 self._watch_node(node)
+                self._group_scheduler.on_node_joined()
         return protocol.RegisterNodeReply(cluster_id, may_restart=self._storage.durable)
 
     @_durable
@@ -178,7 +204,10 @@ class GcsServer:
             logger.error("refused a report of resources: %s", refused)
         else:
             self._health.on_heard(node_id)
-            self._publish(self._nodes.on_report(request.resources))
+            publications = self._nodes.on_report(request.resources)
+            self._publish(publications)
+            if publications:
+                self._group_scheduler.on_report(node_id)
         return protocol.RegisterNodeReply(self._storage.cluster_id, refused)
 
     def _watch_node(self, node: protocol.NodeInfo) -> None:
@@ -197,6 +226,7 @@ class GcsServer:
                 await self._storage.commit()
                 self._publish(self._nodes.on_committed(node))
                 self._health.unwatch(node.address.worker_id)
+                self._group_scheduler.on_node_dead(node_id)
         for job in self._jobs.running():
             if job.driver.node_id == node_id:
                 await self._maybe_finish_with_node(job)
@@ -255,6 +285,7 @@ class GcsServer:
                 await self._storage.commit()
                 self._publish(self._jobs.on_committed(job))
                 self._drop_values_of(job_id)
+                self._group_scheduler.on_job_finished(job_id)
 
     async def _maybe_finish_with_node(self, job: protocol.JobInfo) -> None:
         """A driver ends with its node, wherever the news of both meet."""

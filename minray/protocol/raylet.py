@@ -12,7 +12,7 @@ from __future__ import annotations
 from minray.common.task_spec import LeaseShape
 from minray.protocol.base import Address, Done, Record, Request
 
-GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED = range(6)
+GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED = range(7)
 """Kinds of lease replies."""
 
 
@@ -115,6 +115,8 @@ class LeaseFailure(Record, frozen=True):
     signal: int | None = None
     stderr_tail: list[str] = []
     cause: str = ""
+    group_removed: bool = False
+    """It was in a placement group that has been removed."""
 
 
 class GetLeaseFailure(Request[LeaseFailure], frozen=True):

@@ -68,7 +68,7 @@ class ClusterResourceScheduler:
         self.improved: dict[bytes, None] = {}
         """Other nodes that may have more room than when the queued requests were last offered to them."""
         self.joined = False
-        """Whether a node has come or gone since the requests without a node were last looked at."""
+        """Whether a node has come or gone, or has more than before, since the requests without one were last looked at."""
 
     # --- News ----------------------------------------------------------------------------------------------------------
 
@@ -78,19 +78,24 @@ class ClusterResourceScheduler:
             return
         self.joined = True
         view.known, view.alive, view.death_cause = True, alive, death_cause
-        view.name, view.total = name, dict(total)
+        view.name = name
         if view.reported is None:
-            view.available = dict(total)
+            view.total, view.available = dict(total), dict(total)
         self.improved[node_id] = None
 
     def on_node_forgotten(self, node_id: bytes) -> None:
         if node_id != self.local.node_id and self._views.pop(node_id, None) is not None:
             self.joined = True
 
-    def on_resources(self, node_id: bytes, version: int, available: Mapping[str, int]) -> None:
+    def on_resources(
+        self, node_id: bytes, version: int, total: Mapping[str, int], available: Mapping[str, int]
+    ) -> None:
         view = self._views.setdefault(node_id, NodeView(node_id))
         if view is self.local or version <= view.version:
             return
+        if total != view.total:  # It has more or fewer bundles of placement groups.
+            view.total = dict(total)
+            self.joined = True
         view.version, view.reported, view.available = version, dict(available), dict(available)
         view.promised_until = None
         self.improved[node_id] = None

@@ -2,9 +2,24 @@
 
 Ray: python/ray/util/
 
-So far: the scheduling strategies. Pools, queues and executors come with actors.
+So far: the scheduling strategies, and placement groups. Pools, queues and executors come with actors.
 """
 
-from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from minray.util.placement_group import (
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-__all__ = ["NodeAffinitySchedulingStrategy"]
+__all__ = [
+    "NodeAffinitySchedulingStrategy",
+    "PlacementGroupSchedulingStrategy",
+    "get_current_placement_group",
+    "get_placement_group",
+    "placement_group",
+    "placement_group_table",
+    "remove_placement_group",
+]

@@ -2,10 +2,16 @@
 
 Ray: python/ray/util/scheduling_strategies.py, docs "Scheduling"
 
-Beside the strings "DEFAULT" and "SPREAD" there is node affinity. Strategies for placement groups and labels come with them.
+Beside the strings "DEFAULT" and "SPREAD" there are node affinity, and placement groups.
+What is wrong with a strategy is said when it is made; whether it fits a task, when the task is submitted.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minray.util.placement_group import PlacementGroup
 
 
 class NodeAffinitySchedulingStrategy:
@@ -31,3 +37,32 @@ class NodeAffinitySchedulingStrategy:
 
     def __repr__(self) -> str:
         return f"NodeAffinitySchedulingStrategy(node_id={self.node_id!r}, soft={self.soft})"
+
+
+class PlacementGroupSchedulingStrategy:
+    """Run in a placement group: in one of its bundles, or with index -1 in whichever has room.
+
+    With ``placement_group_capture_child_tasks=True`` the tasks that a task submits run in the group too, unless they have a
+    strategy of their own; None: as it is where the task is submitted. With ``placement_group=None`` a task runs outside of
+    any group, also if its parent's would capture it.
+    """
+
+    def __init__(
+        self,
+        placement_group: PlacementGroup | None,
+        placement_group_bundle_index: int = -1,
+        placement_group_capture_child_tasks: bool | None = None,
+    ) -> None:
+        if placement_group is not None and not hasattr(placement_group, "bundle_specs"):
+            raise TypeError(f"placement_group must be a PlacementGroup or None, not {type(placement_group).__name__}")
+        if not isinstance(placement_group_bundle_index, int) or isinstance(placement_group_bundle_index, bool):
+            index = type(placement_group_bundle_index).__name__
+            raise TypeError(f"placement_group_bundle_index must be an int, not {index}")
+        if placement_group_capture_child_tasks not in (None, True, False):
+            raise TypeError("placement_group_capture_child_tasks must be True, False or None")
+        self.placement_group = placement_group
+        self.placement_group_bundle_index = placement_group_bundle_index
+        self.placement_group_capture_child_tasks = placement_group_capture_child_tasks
+
+    def __repr__(self) -> str:
+        return f"PlacementGroupSchedulingStrategy({self.placement_group!r}, {self.placement_group_bundle_index})"

@@ -111,7 +111,8 @@ class Cluster:
 
     def report(self, node_id: bytes, **available: float) -> None:
         self.version += 1
-        self.nodes.on_resources(node_id, self.version, resource_set(available))
+        view, free = self.nodes.get(node_id), resource_set(available)
+        self.nodes.on_resources(node_id, self.version, view.total if view is not None else free, free)
 
     def submit(self, *requests: LeaseRequest, now: float = 0.0) -> list[str]:
         """Submit one after the other, and say in short what became of each at once."""

@@ -80,8 +80,8 @@ def test_a_request_that_waits_here_goes_where_room_is_reported() -> None:
 def test_an_old_report_changes_nothing() -> None:
     cluster = Cluster(CPU=1)
     cluster.join(b"other", CPU=1)
-    cluster.nodes.on_resources(b"other", 5, {})
-    cluster.nodes.on_resources(b"other", 4, {"CPU": 10_000})
+    cluster.nodes.on_resources(b"other", 5, {"CPU": 10_000}, {})
+    cluster.nodes.on_resources(b"other", 4, {"CPU": 10_000}, {"CPU": 10_000})
     cluster.submit(request(1))
     assert cluster.submit(request(1)) == ["queued"]
 
@@ -283,7 +283,8 @@ def test_every_request_ends_once_or_is_still_somewhere(events: list[tuple[str, i
         elif event == "join":
             cluster.join(node_id, CPU=1 + number % 3)
         elif event == "report" and (node := cluster.nodes.get(node_id)) is not None:
-            cluster.nodes.on_resources(node_id, next(numbers), {"CPU": min(amount * 10_000, node.total.get("CPU", 0))})
+            free = {"CPU": min(amount * 10_000, node.total.get("CPU", 0))}
+            cluster.nodes.on_resources(node_id, next(numbers), node.total, free)
         elif event == "die" and cluster.nodes.get(node_id):
             cluster.die(node_id)
         elif event == "tick":
