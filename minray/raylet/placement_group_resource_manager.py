@@ -84,9 +84,9 @@ class PlacementGroupResourceManager:
         for index, resources in bundles.items():
             gpus = self._resources.reserve(resources)
             if gpus is None:
+                free = {name: self._resources.available.get(name, 0) for name in resources}
                 for bundle in done:
                     self._release(bundle)
-                free = {name: self._resources.available.get(name, 0) for name in resources}
                 return f"bundle {index} needs {describe(resources)}, and {describe(free)} is free"
             done.append(Reservation(group_id, index, attempt, resources, gpus))
             self.states.set(_key(group_id, index), PREPARED)
