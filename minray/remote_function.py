@@ -135,7 +135,7 @@ def remote(*args: Any, **options: Any) -> Any:
     Options and their defaults: ``num_cpus`` 1, ``num_gpus`` 0 (logical), ``memory`` (bytes), ``resources`` {},
     ``num_returns`` 1, ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0 (without limit; 1 with GPUs), ``name``,
     ``scheduling_strategy`` "DEFAULT" (or the placement group that captures the child tasks of the running one),
-    ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
+    ``label_selector`` {}, ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
     """
     if args:
         if len(args) != 1 or options or not callable(args[0]):

@@ -12,6 +12,7 @@ from typing import Any
 
 from minray import worker
 from minray.common.bundles import plain
+from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 
 
@@ -42,6 +43,12 @@ class RuntimeContext:
         """The resources that the running task was given; empty in a driver."""
         running = worker.current_api().core.executor.current
         return to_floats(plain(dict(running.header.template.shape.resources))) if running is not None else {}
+
+    def get_node_labels(self) -> dict[str, str]:
+        """The labels of the node where this runs."""
+        api = worker.current_api()
+        here = api.core.config.node_id
+        return labels_of(here, next(node.labels for node in api.known_nodes() if node.node_id == here))
 
     def get_placement_group_id(self) -> str | None:
         """The placement group that the running task is in."""

@@ -3,7 +3,7 @@
 Ray: python/ray/_common/ray_option_utils.py, docs "ray.remote"
 
 Errors are Ray's: an unknown name or a value out of range is a ValueError, a wrong type a TypeError. Options that belong to
-what minray does not have yet (generators, labels) are unknown names like any other.
+what minray does not have yet (generators) are unknown names like any other.
 
 A task in a placement group asks for the group's resources instead of a node's: ``make_shape`` gives them their names.
 """
@@ -19,6 +19,7 @@ import cloudpickle
 
 from minray.common.bundles import ANY_BUNDLE, within
 from minray.common.ids import PlacementGroupID
+from minray.common.labels import parse_selector
 from minray.common.resources import CPU, GPU, MEMORY, ResourceSet, resource_set, to_floats
 from minray.common.task_spec import (
     DEFAULT_MAX_RETRIES,
@@ -26,15 +27,20 @@ from minray.common.task_spec import (
     STRATEGY_DEFAULT,
     STRATEGY_PLACEMENT_GROUP,
     STRATEGY_SPREAD,
+    LabelSelector,
     LeaseShape,
     RuntimeEnv,
     SchedulingStrategy,
     TaskTemplate,
 )
 from minray.util.placement_group import PlacementGroup, check_fits, check_placement_group_index
-from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from minray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
-STRATEGIES = "'DEFAULT', 'SPREAD', a NodeAffinitySchedulingStrategy or a PlacementGroupSchedulingStrategy"
+STRATEGIES = "'DEFAULT', 'SPREAD', or a NodeAffinity-, NodeLabel- or PlacementGroupSchedulingStrategy"
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 
 
@@ -86,13 +92,21 @@ def _check_strategy(name: str, value: Any) -> None:
     if isinstance(value, str):
         if value not in ("DEFAULT", "SPREAD"):
             raise ValueError(f"{name} must be {STRATEGIES}, not {value!r}")
-    elif not isinstance(value, NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy):
+    elif not isinstance(
+        value, NodeAffinitySchedulingStrategy | NodeLabelSchedulingStrategy | PlacementGroupSchedulingStrategy
+    ):
         raise TypeError(f"{name} must be {STRATEGIES}, not {type(value).__name__}")
 
 
 def _check_group(name: str, value: Any) -> None:
     if not isinstance(value, PlacementGroup) and value != "default":
         raise TypeError(f"{name} must be a PlacementGroup, not {type(value).__name__}")
+
+
+def _check_selector(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
+        raise TypeError(f"{name} must be a dict from label to value, 'in(...)' or their opposites with '!', not {value!r}")
+    parse_selector(value)
 
 
 def _check_bool(name: str, value: Any) -> None:
@@ -149,6 +163,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "max_calls": _check_integer(0),
     "name": _check_name,
     "scheduling_strategy": _check_strategy,
+    "label_selector": _check_selector,
     "placement_group": _check_group,
     "placement_group_bundle_index": _check_integer(ANY_BUNDLE),
     "placement_group_capture_child_tasks": _check_bool,
@@ -226,7 +241,14 @@ def make_shape(
     if strategy.group_id:
         needs = within(strategy.group_id, strategy.bundle_index, needs)
     env = merge_runtime_env(base_env, given.get("runtime_env"))
-    return LeaseShape(tuple(sorted(needs.items())), strategy, env, job_id)
+    return LeaseShape(tuple(sorted(needs.items())), strategy, env, job_id, _labels(given))
+
+
+def _labels(given: Mapping[str, Any]) -> LabelSelector:
+    hard, value = parse_selector(given.get("label_selector", {})), given.get("scheduling_strategy")
+    if isinstance(value, NodeLabelSchedulingStrategy):
+        return LabelSelector((*hard, *value.hard), value.soft)
+    return LabelSelector(hard)
 
 
 def _default_max_retries() -> int:
@@ -240,7 +262,7 @@ def _strategy(
     value = given.get("scheduling_strategy")
     if isinstance(value, NodeAffinitySchedulingStrategy):
         return SchedulingStrategy(STRATEGY_AFFINITY, bytes.fromhex(value.node_id), value.soft)
-    if isinstance(value, str):
+    if isinstance(value, str | NodeLabelSchedulingStrategy):
         return SchedulingStrategy(STRATEGY_SPREAD if value == "SPREAD" else STRATEGY_DEFAULT)
     if isinstance(value, PlacementGroupSchedulingStrategy):
         group = value.placement_group or PlacementGroup.empty()

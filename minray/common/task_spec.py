@@ -35,6 +35,15 @@ class SchedulingStrategy(msgspec.Struct, frozen=True, array_like=True):
     """Whether tasks that a task submits run in the same group, unless they say otherwise."""
 
 
+class LabelSelector(msgspec.Struct, frozen=True, array_like=True):
+    """Which nodes will do, by their labels: terms of ``common.labels``."""
+
+    hard: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """All must hold."""
+    soft: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """Nodes for which these hold are better."""
+
+
 class RuntimeEnv(msgspec.Struct, frozen=True, array_like=True):
     """What a worker's process must look like. Paths are local and absolute; equal records share workers."""
 
@@ -51,6 +60,7 @@ class LeaseShape(msgspec.Struct, frozen=True, array_like=True):
     strategy: SchedulingStrategy
     runtime_env: RuntimeEnv
     job_id: bytes
+    labels: LabelSelector = LabelSelector()
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):

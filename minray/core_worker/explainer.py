@@ -13,6 +13,7 @@ import asyncio
 
 from minray.common.bundles import ANY_BUNDLE, plain
 from minray.common.ids import short, task_of
+from minray.common.labels import describe_terms
 from minray.common.resources import describe
 from minray.core_worker.dependency_resolver import DependencyResolver
 from minray.core_worker.memory_store import MemoryStore
@@ -115,6 +116,8 @@ class Explainer:
     def _needs(self, task: PendingTask) -> str:
         shape = task.prepared.template.shape
         needs = describe(plain(dict(shape.resources)))
+        if shape.labels.hard:
+            needs += f" on a node with labels {describe_terms(shape.labels.hard)}"
         if not shape.strategy.group_id:
             return needs
         index = shape.strategy.bundle_index

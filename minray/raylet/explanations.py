@@ -42,7 +42,7 @@ class Explanations:
             if request.shape.strategy.group_id:
                 return "no node is known to hold such a bundle (yet)"
             if request in self._broker.cluster.infeasible():
-                return self._broker.cluster.why_infeasible(request.resources)
+                return self._broker.cluster.why_infeasible(request)
             return f"asks whether node {request.shape.strategy.node_id.hex()} exists"
         return ""
 

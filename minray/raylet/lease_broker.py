@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
+from minray.common.labels import labels_of
 from minray.common.resources import CPU, UNIT, ResourceSet
 from minray.common.state_table import StateMachine
 from minray.common.tombstones import remember
@@ -112,7 +113,8 @@ class LeaseBroker:
             initial_backoff_s=system.worker_cap_initial_backoff_delay_ms / 1000,
             max_backoff_s=system.worker_cap_max_backoff_delay_ms / 1000,
         )
-        here = NodeView(config.node_id, config.node_name, known=True, alive=True)
+        labels = labels_of(config.node_id, config.labels)
+        here = NodeView(config.node_id, config.node_name, known=True, alive=True, labels=labels)
         here.total, here.available = self.local.total, self.local.available
         self.nodes = ClusterResourceScheduler(
             here,
@@ -349,7 +351,7 @@ class LeaseBroker:
             for placement in assignment.placed:
                 self._answer(placement)
             for request in [request for request in assignment.infeasible if not request.shape.strategy.group_id]:
-                why = self.cluster.why_infeasible(request.resources)
+                why = self.cluster.why_infeasible(request)
                 logger.warning("lease %s waits for a node to join: it %s", short(request.lease_id), why)
             for request in assignment.allocated:
                 binding = request.shape.job_id, request.shape.runtime_env

@@ -307,7 +307,7 @@ class Raylet:
                     self._end(f"refused by the gcs: {node.death_cause or 'it was declared dead'}")
                 return
             self._raylets[key] = node.address
-            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause)
+            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause, node.labels)
             if not node.alive:
                 self._peers.on_death_of(node.address.worker_id, node.death_cause)
                 self.objects.on_node_death(node.address.worker_id, node.death_cause)

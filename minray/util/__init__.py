@@ -12,10 +12,15 @@ from minray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
-from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from minray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 __all__ = [
     "NodeAffinitySchedulingStrategy",
+    "NodeLabelSchedulingStrategy",
     "PlacementGroupSchedulingStrategy",
     "get_current_placement_group",
     "get_placement_group",
