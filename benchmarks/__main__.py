@@ -31,6 +31,7 @@ TARGETS = {
     "single client tasks sync": 10,
     "single client tasks async": 25,
     "multi client tasks async": 20,
+    "placement group create/removal": 5,
 }
 """At least so many times as fast as Ray."""
 LIMITS = {

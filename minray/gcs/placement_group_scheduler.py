@@ -453,6 +453,8 @@ def _beside(group: PlacementGroupInfo) -> list[bytes]:
 
 async def _all(questions: Mapping[bytes, Coroutine[Any, Any, Any]]) -> dict[bytes, Any]:
     """Ask all nodes at once; the answers by node."""
+    if len(questions) == 1:
+        return {key: await question for key, question in questions.items()}
     loop = asyncio.get_running_loop()
     tasks = {key: loop.create_task(question, name=f"ask({short(key)})") for key, question in questions.items()}
     await asyncio.gather(*tasks.values())
