@@ -65,7 +65,7 @@ def _check_resources(name: str, value: Any) -> None:
     resource_set(value)
 
 
-def _check_integer(least: int) -> Callable[[str, Any], None]:
+def check_integer(least: int) -> Callable[[str, Any], None]:
     def check(name: str, value: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} must be an int, not {type(value).__name__}")
@@ -75,7 +75,7 @@ def _check_integer(least: int) -> Callable[[str, Any], None]:
     return check
 
 
-def _check_retry_exceptions(name: str, value: Any) -> None:
+def check_retry_exceptions(name: str, value: Any) -> None:
     if isinstance(value, bool):
         return
     classes = isinstance(value, list | tuple) and all(isinstance(entry, type) for entry in value)
@@ -83,7 +83,7 @@ def _check_retry_exceptions(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True, False, or a list of exception classes, not {value!r}")
 
 
-def _check_name(name: str, value: Any) -> None:
+def check_name(name: str, value: Any) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
 
@@ -157,15 +157,15 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "num_gpus": _check_amount,
     "memory": _check_amount,
     "resources": _check_resources,
-    "num_returns": _check_integer(0),
-    "max_retries": _check_integer(-1),
-    "retry_exceptions": _check_retry_exceptions,
-    "max_calls": _check_integer(0),
-    "name": _check_name,
+    "num_returns": check_integer(0),
+    "max_retries": check_integer(-1),
+    "retry_exceptions": check_retry_exceptions,
+    "max_calls": check_integer(0),
+    "name": check_name,
     "scheduling_strategy": _check_strategy,
     "label_selector": _check_selector,
     "placement_group": _check_group,
-    "placement_group_bundle_index": _check_integer(ANY_BUNDLE),
+    "placement_group_bundle_index": check_integer(ANY_BUNDLE),
     "placement_group_capture_child_tasks": _check_bool,
     "runtime_env": check_runtime_env,
 }
@@ -194,6 +194,39 @@ def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> Runt
     return RuntimeEnv(tuple(sorted(env_vars.items())), working_dir, modules or base.py_modules)
 
 
+def resource_amounts(given: Mapping[str, Any]) -> dict[str, float]:
+    """What is asked for, by resource; a CPU if nothing is said of CPUs."""
+    amounts: dict[str, float] = {CPU: given.get("num_cpus", 1), GPU: given.get("num_gpus", 0), **given.get("resources", {})}
+    if "memory" in given:
+        amounts[MEMORY] = given["memory"]
+    return amounts
+
+
+def make_shape(
+    amounts: Mapping[str, float],
+    given: Mapping[str, Any],
+    job_id: bytes,
+    base_env: RuntimeEnv,
+    captured: SchedulingStrategy | None = None,
+) -> LeaseShape:
+    """What a worker must have; for tasks and actors alike.
+
+    ``captured``: the placement group of the running task, if its child tasks run there too. Raises ValueError for a bundle
+    that does not exist, or cannot ever hold this.
+    """
+    needs = resource_set(amounts)
+    strategy = _strategy(given, needs, captured)
+    env = merge_runtime_env(base_env, given.get("runtime_env"))
+    return LeaseShape(located(needs, strategy), strategy, env, job_id, _labels(given))
+
+
+def located(needs: ResourceSet, strategy: SchedulingStrategy) -> tuple[tuple[str, int], ...]:
+    """The needs under the names that they have where they are to be met, sorted."""
+    if strategy.group_id:
+        needs = within(strategy.group_id, strategy.bundle_index, needs)
+    return tuple(sorted(needs.items()))
+
+
 def make_template(
     function_id: bytes,
     function_name: str,
@@ -209,39 +242,13 @@ def make_template(
     return TaskTemplate(
         function_id,
         given.get("name") or function_name,
-        make_shape(function_name, given, job_id, base_env, captured),
+        make_shape(resource_amounts(given), given, job_id, base_env, captured),
         given.get("num_returns", 1),
         given.get("max_retries", _default_max_retries()),
         bool(retry_exceptions),
         cloudpickle.dumps(types_of) if types_of else b"",
         given.get("max_calls", 1 if given.get("num_gpus") else 0),
     )
-
-
-def make_shape(
-    name: str,
-    given: Mapping[str, Any],
-    job_id: bytes,
-    base_env: RuntimeEnv,
-    captured: SchedulingStrategy | None,
-    default_cpus: float = 1,
-) -> LeaseShape:
-    """What a worker for these options must have; ``given`` has no None.
-
-    ``captured``: the placement group of the running task, if its child tasks run there too. Raises ValueError for a bundle
-    that does not exist, or cannot ever hold this.
-    """
-    amounts: dict[str, float] = {
-        CPU: given.get("num_cpus", default_cpus), GPU: given.get("num_gpus", 0), **given.get("resources", {})
-    }  # fmt: skip
-    if "memory" in given:
-        amounts[MEMORY] = given["memory"]
-    needs = resource_set(amounts)
-    strategy = _strategy(name, given, needs, captured)
-    if strategy.group_id:
-        needs = within(strategy.group_id, strategy.bundle_index, needs)
-    env = merge_runtime_env(base_env, given.get("runtime_env"))
-    return LeaseShape(tuple(sorted(needs.items())), strategy, env, job_id, _labels(given))
 
 
 def _labels(given: Mapping[str, Any]) -> LabelSelector:
@@ -257,7 +264,7 @@ def _default_max_retries() -> int:
 
 
 def _strategy(
-    name: str, given: Mapping[str, Any], needs: ResourceSet, captured: SchedulingStrategy | None
+    given: Mapping[str, Any], needs: ResourceSet, captured: SchedulingStrategy | None
 ) -> SchedulingStrategy:
     value = given.get("scheduling_strategy")
     if isinstance(value, NodeAffinitySchedulingStrategy):
@@ -277,7 +284,7 @@ def _strategy(
     check_placement_group_index(group, index)
     if group.is_empty:
         return SchedulingStrategy()
-    check_fits(group, index, to_floats(needs), name)
+    check_fits(group, index, to_floats(needs))
     return SchedulingStrategy(
         STRATEGY_PLACEMENT_GROUP,
         group_id=group.id.binary(),

@@ -20,12 +20,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from minray.common.config import SystemConfig
 from minray.common.ids import short
 from minray.common.resources import ResourceSet, add, subtract
+from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.node_manager import NodeManager
 from minray.gcs.placement_group_manager import CREATED, REMOVED, PlacementGroupManager
 from minray.platform.base import Platform, PlatformError, StorageFailed
@@ -52,7 +52,7 @@ from minray.scheduling.bundle_scheduling_policy import Places, explain, place
 logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
-"""The pause before a raylet, or the disk, is tried again."""
+"""The pause before a raylet is asked again."""
 RETRY_FACTOR = 1.5
 
 
@@ -84,14 +84,14 @@ class PlacementGroupScheduler:
         config: SystemConfig,
         manager: PlacementGroupManager,
         nodes: Callable[[], NodeManager],
-        changing: Callable[[bytes], asyncio.Lock],
+        changes: Changes,
         store: Callable[[PlacementGroupInfo], Awaitable[None]],
         is_job_over: Callable[[bytes], bool],
     ) -> None:
         self._manager = manager
         self._nodes = nodes
         self._is_job_over = is_job_over
-        self._changing = changing
+        self._changes = changes
         self._store = store
         """Makes a record durable, then true; raises StorageFailed, and then it is neither."""
         self._first_delay_s = config.gcs_create_placement_group_retry_min_interval_ms / 1000
@@ -118,7 +118,7 @@ class PlacementGroupScheduler:
         self._spawn(self._start(generation, commit), "start_placement_groups")
 
     async def _start(self, generation: int, commit: Callable[[], Awaitable[None]]) -> None:
-        await self._until_stored(commit)
+        await until_stored(commit)
         self._generation = generation
         for node in self._nodes().living():
             in_use = [
@@ -150,31 +150,23 @@ class PlacementGroupScheduler:
 
     # --- What users ask ------------------------------------------------------------------------------------------------
 
-    async def handle_CreatePlacementGroup(
-        self, request: CreatePlacementGroup, call: Call
-    ) -> CreatePlacementGroupReply | None:
+    @durable
+    async def handle_CreatePlacementGroup(self, request: CreatePlacementGroup, call: Call) -> CreatePlacementGroupReply:
         group = request.group
-        try:
-            async with self._changing(f"{group.namespace}/{group.name}".encode() if group.name else group.group_id):
-                over = "its job has finished" if self._is_job_over(group.job_id) else ""
-                if refused := over or self._manager.refusal(group):
-                    return CreatePlacementGroupReply(refused)
-                if (created := self._manager.create(group)) is not None:
-                    await self._store(created)
-                    self._assign_soon()
-            if self._is_job_over(group.job_id):  # It has finished meanwhile.
-                self.on_job_finished(group.job_id)
-        except StorageFailed as error:
-            self._refuse(call, error)
-            return None
+        async with self._changes.of(f"{group.namespace}/{group.name}".encode() if group.name else group.group_id):
+            over = "its job has finished" if self._is_job_over(group.job_id) else ""
+            if refused := over or self._manager.refusal(group):
+                return CreatePlacementGroupReply(refused)
+            if (created := self._manager.create(group)) is not None:
+                await self._store(created)
+                self._assign_soon()
+        if self._is_job_over(group.job_id):  # It has finished meanwhile.
+            self.on_job_finished(group.job_id)
         return CreatePlacementGroupReply()
 
-    async def handle_RemovePlacementGroup(self, request: RemovePlacementGroup, call: Call) -> Done | None:
-        try:
-            await self._remove(request.group_id)
-        except StorageFailed as error:
-            self._refuse(call, error)
-            return None
+    @durable
+    async def handle_RemovePlacementGroup(self, request: RemovePlacementGroup, call: Call) -> Done:
+        await self._remove(request.group_id)
         return DONE
 
     def handle_GetPlacementGroup(self, request: GetPlacementGroup, call: Call) -> PlacementGroupReply:
@@ -198,10 +190,6 @@ class PlacementGroupScheduler:
     def _reply(self, group: PlacementGroupInfo | None) -> PlacementGroupReply:
         return PlacementGroupReply(group, self._explain(group) if group is not None else "")
 
-    def _refuse(self, call: Call, error: StorageFailed) -> None:
-        logger.error("a placement group cannot be stored: %s", error)
-        call.fail("storage-failed", str(error))
-
     # --- What happens to nodes and jobs ----------------------------------------------------------------------------------
 
     def on_node_joined(self) -> None:
@@ -221,21 +209,21 @@ class PlacementGroupScheduler:
 
     def on_job_finished(self, job_id: bytes) -> None:
         for group_id in self._manager.of_job(job_id):
-            self._spawn(self._until_stored(partial(self._remove, group_id)), f"remove_group({short(group_id)})")
+            self._spawn(until_stored(self._remove, group_id), f"remove_group({short(group_id)})")
 
     async def _lose_node(self, group_id: bytes, node_id: bytes) -> None:
         async def lose() -> None:
-            async with self._changing(group_id):
+            async with self._changes.of(group_id):
                 group = self._manager.lose_node(group_id, node_id)
                 if group is not None:
                     logger.warning("placement group %s has lost bundles with node %s", short(group_id), short(node_id))
                     await self._store(group)
 
-        await self._until_stored(lose)
+        await until_stored(lose)
         self._assign_soon()
 
     async def _remove(self, group_id: bytes) -> None:
-        async with self._changing(group_id):
+        async with self._changes.of(group_id):
             group = self._manager.remove(group_id)
             if group is None:
                 return
@@ -287,8 +275,7 @@ class PlacementGroupScheduler:
         """What the living nodes have free, as far as is known."""
         free: dict[bytes, ResourceSet] = {}
         for node in self._nodes().living():
-            report = self._nodes().report_of(node.node_id)
-            free[node.node_id] = dict(node.resources_total if report is None else report.available)
+            free[node.node_id] = dict(self._nodes().available(node.node_id))
             for promised in self._promised.get(node.node_id, {}).values():
                 subtract(free[node.node_id], promised)
         return free
@@ -332,7 +319,7 @@ class PlacementGroupScheduler:
 
     async def _note_prepared(self, group_id: bytes, places: Places, number: int) -> str:
         """Store that everything is put aside; returns why it is not to be."""
-        async with self._changing(group_id):
+        async with self._changes.of(group_id):
             group = self._manager.prepare(group_id, places, number)
             if group is None:
                 return "it was removed"
@@ -366,12 +353,12 @@ class PlacementGroupScheduler:
         lost = [bundle for missing in answers.values() for bundle in missing]
 
         async def note() -> None:
-            async with self._changing(group_id):
+            async with self._changes.of(group_id):
                 group = self._manager.commit(group_id, lost)
                 if group is not None:
                     await self._store(group)
 
-        await self._until_stored(note)
+        await until_stored(note)
         self._attempts.pop(group_id, None)
         if self._state_of(group_id) == CREATED:
             self._wake(group_id)
@@ -413,15 +400,6 @@ class PlacementGroupScheduler:
     def _state_of(self, group_id: bytes) -> str:
         group = self._manager.get(group_id)
         return REMOVED if group is None else group.state
-
-    async def _until_stored(self, change: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await change()
-                return
-            except StorageFailed as error:
-                logger.error("a placement group cannot be stored; trying again in %g s: %s", ASK_AGAIN_S, error)
-                await asyncio.sleep(ASK_AGAIN_S)
 
     def _spawn(self, story: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(story, name=name)

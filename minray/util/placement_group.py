@@ -142,10 +142,9 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """The group that the running task is in; None outside of any, and in a driver."""
-    running = worker.current_api().core.executor.current
-    group_id = running.header.template.shape.strategy.group_id if running is not None else b""
-    return PlacementGroup(PlacementGroupID(group_id)) if group_id else None
+    """The group that the running task, or this actor, is in; None outside of any, and in a driver."""
+    strategy = worker.current_api().placed()
+    return PlacementGroup(PlacementGroupID(strategy.group_id)) if strategy is not None and strategy.group_id else None
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
@@ -184,7 +183,7 @@ def check_placement_group_index(placement_group: PlacementGroup, bundle_index: i
         )
 
 
-def check_fits(placement_group: PlacementGroup, bundle_index: int, needs: dict[str, float], who: str) -> None:
+def check_fits(placement_group: PlacementGroup, bundle_index: int, needs: dict[str, float]) -> None:
     """Raises ValueError for needs that no bundle, or not this one, can ever meet."""
     bundles: Sequence[dict[str, float]] = placement_group.bundle_specs
     if bundle_index >= 0:
@@ -192,6 +191,6 @@ def check_fits(placement_group: PlacementGroup, bundle_index: int, needs: dict[s
     if bundles and not any(all(bundle.get(name, 0) >= amount for name, amount in needs.items()) for bundle in bundles):
         which = "any bundle" if bundle_index < 0 else f"bundle {bundle_index}"
         raise ValueError(
-            f"Cannot schedule {who} with the placement group because the resource request {needs} cannot fit into "
+            f"Cannot schedule this in the placement group, because the resource request {needs} cannot fit into "
             f"{which} of the placement group, {list(bundles)}."
         )

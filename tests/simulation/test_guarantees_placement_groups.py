@@ -356,3 +356,56 @@ def test_children_of_a_task_in_a_group_run_there_if_it_captures_them(
         return [result[0], result[1] == (group if expected else None)]
 
     assert judged(body)[0] == [captures, True]
+
+
+# --- Actors
+
+
+@minray.remote(num_cpus=1)
+class Resident:
+    """An actor that lives in a group."""
+
+    def where(self) -> list[Any]:
+        return [get_current_placement_group(), minray.get_runtime_context().get_node_id()]
+
+    def child(self) -> PlacementGroup | None:
+        group: PlacementGroup | None = minray.get(current.remote())
+        return group
+
+
+def test_actors_live_in_bundles_and_their_tasks_with_them_if_captured() -> None:
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD")
+        actors = [
+            Resident.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, index, bool(index))).remote()
+            for index in range(2)
+        ]
+        places = minray.get([actor.where.remote() for actor in actors])
+        children = minray.get([actor.child.remote() for actor in actors])
+        homes = [place[1] for place in places] == nodes_of(group)
+        for actor in actors:
+            minray.kill(actor)
+        remove_placement_group(group)
+        return [homes, [place[0] == group for place in places], [child == group for child in children]]
+
+    assert judged(body)[0] == [True, [True, True], [False, True]]
+
+
+@pytest.mark.parametrize("restarts", [0, -1])
+def test_g106_removing_a_group_kills_its_actors_also_those_that_may_restart(restarts: int) -> None:
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 1}])
+        strategy = inside(group)
+        lives, waits = (Resident.options(scheduling_strategy=strategy, max_restarts=restarts).remote() for _ in range(2))
+        minray.get(lives.where.remote())
+        waiting = waits.where.remote()
+        time.sleep(1)
+        remove_placement_group(group)
+        outcomes = [outcome_of(waiting)]
+        for actor in (lives, waits, Resident.options(scheduling_strategy=strategy).remote()):
+            until(lambda actor=actor: outcome_of(actor.where.remote()) not in ("ActorUnavailableError", None))
+            outcomes.append(outcome_of(actor.where.remote()))
+        return outcomes
+
+    gone = "ActorPlacementGroupRemoved"
+    assert judged(body)[0] == [gone, gone if restarts else "ActorDiedError", gone, gone]
