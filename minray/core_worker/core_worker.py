@@ -49,21 +49,8 @@ from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.base import Address, decode
-from minray.protocol.core_worker import (
-    CancelObject,
-    PrintLines,
-    RefInfo,
-)
-from minray.protocol.gcs import (
-    NODES,
-    WORKER_DEATHS,
-    FinishJob,
-    GetJob,
-    JobConfig,
-    JobInfo,
-    NodeInfo,
-    RegisterJob,
-)
+from minray.protocol.core_worker import CancelObject, PrintLines, RefInfo
+from minray.protocol.gcs import NODES, WORKER_DEATHS, FinishJob, GetJob, JobConfig, JobInfo, NodeInfo, RegisterJob
 from minray.protocol.object_store import TASK_ARGUMENTS, WAIT, Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
 from minray.rpc.connection import Peers, ignore
@@ -189,16 +176,9 @@ class CoreWorker:
         lease_ids = LeaseIdFactory(self.config.worker_id)
         self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client)
         self.lease_client.submitter = self.submitter
+        groups = self.placement_groups
         self.explainer = Explainer(
-            peers,
-            self.raylet,
-            self.address,
-            self.tasks,
-            self.store,
-            self.references,
-            self.resolver,
-            self.submitter,
-            self.placement_groups,
+            peers, self.raylet, self.address, self.tasks, self.store, self.references, self.resolver, self.submitter, groups
         )
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
         self.executor = TaskExecutor(
