@@ -11,7 +11,7 @@ What a user types is gathered here from the front porch: ``driver`` (init, shutd
 from minray import actor, cluster_utils, exceptions, experimental, internal, util
 from minray._version import __version__
 from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
-from minray.common.ids import ActorID, FunctionID, JobID, NodeID, TaskID, UniqueID, WorkerID
+from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
 from minray.driver import RayContext, init, is_initialized, shutdown
 from minray.explanation import why
 from minray.object_ref import ObjectID, ObjectRef
@@ -28,6 +28,7 @@ __all__ = [
     "NodeID",
     "ObjectID",
     "ObjectRef",
+    "PlacementGroupID",
     "RayContext",
     "RemoteFunction",
     "RuntimeContext",

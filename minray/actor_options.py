@@ -15,10 +15,10 @@ from typing import Any
 import cloudpickle
 
 from minray.common.resources import CPU, GPU, resource_set
-from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, TaskTemplate
+from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
 from minray.protocol.actor import HandleSpec, MethodSpec
 from minray.task_options import CHECKS as TASK_CHECKS
-from minray.task_options import check_integer, check_name, check_retry_exceptions, make_shape, resource_amounts
+from minray.task_options import check_integer, check_name, check_retry_exceptions, located, make_shape, resource_amounts
 
 MAX_ASYNC_CONCURRENCY = 1000
 METHOD_OPTIONS = "__ray_method_options__"
@@ -59,7 +59,18 @@ def _check_pending(name: str, value: Any) -> None:
 ACTOR_CHECKS: dict[str, Callable[[str, Any], None]] = {
     **{
         name: TASK_CHECKS[name]
-        for name in ("num_cpus", "num_gpus", "memory", "resources", "scheduling_strategy", "runtime_env")
+        for name in (
+            "num_cpus",
+            "num_gpus",
+            "memory",
+            "resources",
+            "scheduling_strategy",
+            "label_selector",
+            "placement_group",
+            "placement_group_bundle_index",
+            "placement_group_capture_child_tasks",
+            "runtime_env",
+        )
     },
     "name": _check_actor_name,
     "namespace": _check_actor_name,
@@ -176,14 +187,19 @@ def make_process_options(actor_class: type, given: Mapping[str, Any]) -> ActorOp
 
 
 def make_constructor_template(
-    class_id: bytes, actor_class: type, options: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
+    class_id: bytes,
+    actor_class: type,
+    options: Mapping[str, Any],
+    job_id: bytes,
+    base_env: RuntimeEnv,
+    captured: SchedulingStrategy | None = None,
 ) -> tuple[TaskTemplate, list[tuple[str, int]]]:
     """The constructor's template, with what is held for life; and what must be free to place the actor."""
     given = {name: value for name, value in options.items() if value is not None}
     is_simple = not any(name in given for name in ("num_cpus", "num_gpus", "resources", "memory"))
     amounts = resource_amounts(given)
-    placement = sorted(resource_set(amounts).items())
-    shape = make_shape({CPU: 0, GPU: 0} if is_simple else amounts, given, job_id, base_env)
+    shape = make_shape({CPU: 0, GPU: 0} if is_simple else amounts, given, job_id, base_env, captured)
+    placement = list(located(resource_set(amounts), shape.strategy))
     process = make_process_options(actor_class, given)
     name = f"{actor_class.__name__}.__init__"
     return TaskTemplate(class_id, name, shape, 1, 0, False, b"", 0, actor=process), placement

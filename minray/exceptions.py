@@ -12,7 +12,7 @@ Ray: python/ray/exceptions.py (and the `RayException` message of src/ray/protobu
 * A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. One that a task's body let through
   has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError.
 
-Left out: the errors of actors, placement groups and generators. What we do not like: an exception that is linked to one
+Left out: the errors of actors and generators. What we do not like: an exception that is linked to one
 that cannot be unpickled (its cause, or a member of its group) is lost together with it.
 """
 
@@ -300,6 +300,20 @@ class TaskUnschedulableError(_SystemError):
     """No node may ever run the task."""
 
     task_name: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TaskPlacementGroupRemoved(_SystemError):
+    """The placement group of the task was removed before the task was done."""
+
+    task_name: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ActorPlacementGroupRemoved(_SystemError):
+    """The placement group of the actor was removed."""
+
+    actor_id: str = ""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from minray import worker
 from minray.actor import ActorClass, make_actor_class
 from minray.actor_options import ACTOR_CHECKS
+from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
 from minray.definition import Definition
@@ -34,6 +35,8 @@ class RemoteFunction(Generic[P, R]):
         self._options = options
         self._prepared: PreparedTemplate | None = None
         self._prepared_by: UserApi | None = None
+        self._captured: SchedulingStrategy | None = None
+        """The placement group that the task was in for which this was prepared, if child tasks run there too."""
         functools.update_wrapper(self, definition.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -45,7 +48,7 @@ class RemoteFunction(Generic[P, R]):
         """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``."""
         api = worker.current_api()
         prepared = self._prepared
-        if prepared is None or self._prepared_by is not api:
+        if prepared is None or self._prepared_by is not api or self._captured != api.captured():
             prepared = self._prepare(api)
         reference: ObjectRef[R] = api.submit(prepared, args, kwargs)
         return reference
@@ -62,8 +65,11 @@ class RemoteFunction(Generic[P, R]):
 
     def _prepare(self, api: UserApi) -> PreparedTemplate:
         export = self._definition.export_through(api)
-        template = make_template(export.function_id, self._name(), self._options, api.core.job_id, api.base_environment())
-        self._prepared, self._prepared_by = api.prepare(template, export), api
+        captured = api.captured()
+        template = make_template(
+            export.function_id, self._name(), self._options, api.core.job_id, api.base_environment(), captured
+        )
+        self._prepared, self._prepared_by, self._captured = api.prepare(template, export), api, captured
         return self._prepared
 
     def _name(self) -> str:
@@ -74,7 +80,7 @@ class RemoteFunction(Generic[P, R]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._definition, self._options = state["definition"], state["options"]
-        self._prepared = self._prepared_by = None
+        self._prepared = self._prepared_by = self._captured = None
 
     def __repr__(self) -> str:
         return f"<remote function {self._name()}>"
@@ -100,12 +106,13 @@ def remote(*args: Any, **options: Any) -> Any:
 
     Options of functions and their defaults: ``num_cpus`` 1, ``num_gpus`` 0 (logical), ``memory`` (bytes), ``resources`` {},
     ``num_returns`` 1, ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0 (without limit; 1 with GPUs), ``name``,
-    ``scheduling_strategy`` "DEFAULT", ``runtime_env``.
+    ``scheduling_strategy`` "DEFAULT" (or the placement group that captures the child tasks of the running one),
+    ``label_selector`` {}, ``runtime_env``.
 
     Of classes: ``num_cpus`` (1 to be placed, 0 to live) and the other resources, ``max_restarts`` 0, ``max_task_retries``
     0, ``max_concurrency`` 1 (1000 with coroutine methods), ``concurrency_groups``, ``max_pending_calls`` -1,
     ``allow_out_of_order_execution``, ``name``, ``namespace``, ``lifetime``, ``get_if_exists``, ``scheduling_strategy``,
-    ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
+    ``label_selector``, ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
     """
     if args:
         if len(args) != 1 or options or not callable(args[0]):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar, overload
 
+from minray.common.bundles import without_bundles
 from minray.common.resources import to_floats
 from minray.core_worker.actor_api import ActorApi
 from minray.core_worker.user_api import UserApi
@@ -170,7 +171,7 @@ def cluster_resources() -> dict[str, float]:
 
 
 def available_resources() -> dict[str, float]:
-    """What of it is free now; as recent as the nodes' reports (a tenth of a second)."""
+    """What is free of it, not reserved by placement groups; as recent as the nodes' reports (a tenth of a second)."""
     api = current_api()
     alive = {info.node_id for info in api.known_nodes() if info.alive}
     return _sum_up([report.available for report in api.resource_reports() if report.node_id in alive])
@@ -181,4 +182,4 @@ def _sum_up(sets: list[dict[str, int]]) -> dict[str, float]:
     for amounts in sets:
         for name, amount in amounts.items():
             total[name] = total.get(name, 0) + amount
-    return {name: amount for name, amount in to_floats(total).items() if amount > 0}
+    return {name: amount for name, amount in to_floats(without_bundles(total)).items() if amount > 0}

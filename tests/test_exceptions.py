@@ -932,6 +932,7 @@ NAMES_AND_BASES = """
     ObjectFreedError:ObjectLostError OwnerDiedError:ObjectLostError GetTimeoutError:RayError GetTimeoutError:TimeoutError
     ObjectStoreFullError:RayError OutOfDiskError:RayError OutOfMemoryError:RayError RuntimeEnvSetupError:RayError
     TaskUnschedulableError:RayError RaySystemError:RayError UnserializableException:RayError
+    TaskPlacementGroupRemoved:RayError ActorPlacementGroupRemoved:RayError
 """.split()
 
 

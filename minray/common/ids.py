@@ -12,6 +12,7 @@ Layout (sizes as in Ray)
   * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values
   * actor id   16 bytes: parts of the id of the task that creates it, its job id last
   * lease id   20 bytes: 8 counter of the asking process, 12 of its worker id
+  * placement group id   18 bytes: 14 random, 4 job id
 
 An object id is its task's id plus an index, so that a retry re-creates the same ids (G94); the job is read off any of
 them. Ids are never derived from pickled bytes, which differ between runs.
@@ -27,6 +28,7 @@ UNIQUE_ID_BYTES = 16
 TASK_ID_BYTES = 24
 OBJECT_ID_BYTES = 28
 LEASE_ID_BYTES = 20
+PLACEMENT_GROUP_ID_BYTES = 18
 PUT_INDEX = b"\0\0\0\0"
 
 
@@ -187,3 +189,8 @@ class TaskID(BaseID):
 
     def job_id(self) -> JobID:
         return JobID(job_of(self._binary))
+
+
+class PlacementGroupID(BaseID):
+    __slots__ = ()
+    SIZE = PLACEMENT_GROUP_ID_BYTES

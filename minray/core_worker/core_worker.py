@@ -35,6 +35,7 @@ from minray.core_worker.object_deletion import ObjectDeletion
 from minray.core_worker.object_directory import ObjectDirectory
 from minray.core_worker.object_locator import ObjectLocator
 from minray.core_worker.outcomes import TaskOutcomes
+from minray.core_worker.placement_groups import PlacementGroups
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.state_reader import StateReader
@@ -49,21 +50,8 @@ from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.base import Address, decode
-from minray.protocol.core_worker import (
-    CancelObject,
-    PrintLines,
-    RefInfo,
-)
-from minray.protocol.gcs import (
-    NODES,
-    WORKER_DEATHS,
-    FinishJob,
-    GetJob,
-    JobConfig,
-    JobInfo,
-    NodeInfo,
-    RegisterJob,
-)
+from minray.protocol.core_worker import CancelObject, PrintLines, RefInfo
+from minray.protocol.gcs import NODES, WORKER_DEATHS, FinishJob, GetJob, JobConfig, JobInfo, NodeInfo, RegisterJob
 from minray.protocol.object_store import TASK_ARGUMENTS, WAIT, Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
 from minray.rpc.connection import Peers, ignore
@@ -109,6 +97,7 @@ class CoreWorker:
         self.actors = ActorManager(self)
         self.deletion = ObjectDeletion(self)
         self.locator = ObjectLocator(self)
+        self.placement_groups = PlacementGroups(self)
         self.statistician = Statistician(self)
         self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician.stats)
         self.is_exiting = False
@@ -225,6 +214,7 @@ class CoreWorker:
                 logger.debug("could not finish the job: %s", error)
         for subscription in self._subscriptions:
             subscription.close()
+        self.placement_groups.close()
         for task in list(self.background):
             task.cancel()
         self.actors.close()
@@ -373,6 +363,7 @@ class CoreWorker:
         self.directory.free(object_id)
         self.resolver.forget(object_id)
         self.actors.on_freed(object_id)
+        self.placement_groups.forget(object_id)
         if self.call_sites is not None:
             self.call_sites.forget(object_id)
 

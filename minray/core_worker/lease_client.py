@@ -25,6 +25,7 @@ from minray.protocol.raylet import (
     CANCELLED,
     ENVIRONMENT_FAILED,
     GRANTED,
+    GROUP_REMOVED,
     REJECTED,
     SPILLBACK,
     UNSCHEDULABLE,
@@ -151,7 +152,7 @@ class LeaseClient:
             self.submitter.on_lease_redirected(request, reply.raylet, True, now)
         elif reply.kind == REJECTED:
             loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
-        elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED):
+        elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED):
             self._outcomes.on_unschedulable(request, reply)
             self.submitter.on_lease_ended(request, now)
         else:

@@ -29,13 +29,14 @@ from minray.exceptions import (
     RayError,
     RuntimeEnvSetupError,
     TaskCancelledError,
+    TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
     wrap_packed_dependency,
 )
 from minray.platform.base import PlatformError
 from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply
-from minray.protocol.raylet import ENVIRONMENT_FAILED, KillWorker, LeaseFailure, LeaseReply
+from minray.protocol.raylet import ENVIRONMENT_FAILED, GROUP_REMOVED, KillWorker, LeaseFailure, LeaseReply
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -115,6 +116,10 @@ class TaskOutcomes:
             self._discard_attempt(task, worker)
         if task.cancelled:
             self._finish_cancelled(task)
+        elif failure is not None and failure.group_removed:  # G106: there is nowhere to try again.
+            reason = "its placement group was removed while it ran"
+            error = TaskPlacementGroupRemoved(task_name=task.prepared.template.name, reason=reason)
+            self._finish_with_system_error(task, error)
         elif failure is not None and failure.memory_total:
             self._on_killed_for_memory(task, failure)
         elif self._core.tasks.may_retry(task):
@@ -149,6 +154,8 @@ class TaskOutcomes:
             name = task.prepared.template.name
             if reply.kind == ENVIRONMENT_FAILED:
                 error: RayError = RuntimeEnvSetupError(reason=reply.reason)
+            elif reply.kind == GROUP_REMOVED:
+                error = TaskPlacementGroupRemoved(task_name=name, reason=reply.reason)
             else:
                 error = TaskUnschedulableError(task_name=name, reason=reply.reason)
             self._finish_with_system_error(task, error)

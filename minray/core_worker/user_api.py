@@ -20,7 +20,7 @@ import cloudpickle
 from minray import serialization
 from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
-from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate
 from minray.core_worker.actor_task_submitter import ActorClient
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.memory_store import StoredObject, Waiter
@@ -34,6 +34,7 @@ from minray.platform.base import Parker
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
 from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources, Poll
+from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.serialization import Serialized
 
 EXPORTED = FunctionExport(b"", True)
@@ -81,6 +82,18 @@ class UserApi:
     def base_environment(self) -> RuntimeEnv:
         """The runtime environment that tasks submitted here inherit."""
         return self.core.environment
+
+    def captured(self) -> SchedulingStrategy | None:
+        """The placement group in which tasks submitted here run unless they say otherwise."""
+        strategy = self.placed()
+        return strategy if strategy is not None and strategy.captures_children else None
+
+    def placed(self) -> SchedulingStrategy | None:
+        """What has brought the running task, or the actor that this process is, to its place; None in a driver."""
+        core = self.core
+        actor = core.actor_receiver.actor
+        running = core.executor.current if actor is None else actor.constructor
+        return None if running is None else running.header.template.shape.strategy
 
     def new_function_id(self) -> bytes:
         self._function_count += 1
@@ -267,6 +280,14 @@ class UserApi:
         else:
             self.run_on_loop(lambda: self.core.deletion.delete([(ref._id, ref._owner) for ref in refs]))
 
+    def placement_group_ready(self, group_id: bytes, value: Any) -> ObjectRef[Any]:
+        """A reference whose object has this value as soon as the placement group is there."""
+        core = self.core
+        object_id = core.task_ids.next() + PUT_INDEX
+        own = serialization.serialize(value).copied()
+        self._post(core.placement_groups.begin_ready, object_id, group_id, StoredObject(own.data, own.buffers, False, ()))
+        return ObjectRef(object_id, self._own, core.drop_ref)
+
     # --- futures, explanations, calls to the loop
 
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
@@ -309,6 +330,10 @@ class UserApi:
     def resource_reports(self) -> list[NodeResources]:
         """The last report of each node."""
         return self._read_channel(RESOURCES, NodeResources)
+
+    def known_placement_groups(self) -> list[PlacementGroupInfo]:
+        """All that the gcs knows, those that were removed lately too."""
+        return self._read_channel(PLACEMENT_GROUPS, PlacementGroupInfo)
 
     def locations_of(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> dict[bytes, Location]:
         """Where they are, by object id; without those whose owner cannot say. Raises GetTimeoutError."""

@@ -24,8 +24,9 @@ DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING, DEAD = (
 """Ray's names of the states of an actor."""
 
 CREATION_TASK_FAILED, ACTOR_UNSCHEDULABLE, RUNTIME_ENV_FAILED, KILLED, OUT_OF_SCOPE = range(5)
-OWNER_DIED, JOB_FINISHED, WORKER_DIED, NODE_DIED, EXITED = range(5, 10)
-"""Why an actor died. EXITED: it wanted to (``exit_actor``, ``__ray_terminate__``, ``sys.exit()``)."""
+OWNER_DIED, JOB_FINISHED, WORKER_DIED, NODE_DIED, EXITED, GROUP_REMOVED = range(5, 11)
+"""Why an actor died. EXITED: it wanted to (``exit_actor``, ``__ray_terminate__``, ``sys.exit()``). GROUP_REMOVED: it cannot
+begin (again) without its placement group."""
 
 
 class DeathCause(Record, frozen=True):
