@@ -53,7 +53,7 @@ def _check_resources(name: str, value: Any) -> None:
     resource_set(value)
 
 
-def _check_integer(least: int) -> Callable[[str, Any], None]:
+def check_integer(least: int) -> Callable[[str, Any], None]:
     def check(name: str, value: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} must be an int, not {type(value).__name__}")
@@ -63,7 +63,7 @@ def _check_integer(least: int) -> Callable[[str, Any], None]:
     return check
 
 
-def _check_retry_exceptions(name: str, value: Any) -> None:
+def check_retry_exceptions(name: str, value: Any) -> None:
     if isinstance(value, bool):
         return
     classes = isinstance(value, list | tuple) and all(isinstance(entry, type) for entry in value)
@@ -71,7 +71,7 @@ def _check_retry_exceptions(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True, False, or a list of exception classes, not {value!r}")
 
 
-def _check_name(name: str, value: Any) -> None:
+def check_name(name: str, value: Any) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
 
@@ -127,11 +127,11 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "num_gpus": _check_amount,
     "memory": _check_amount,
     "resources": _check_resources,
-    "num_returns": _check_integer(0),
-    "max_retries": _check_integer(-1),
-    "retry_exceptions": _check_retry_exceptions,
-    "max_calls": _check_integer(0),
-    "name": _check_name,
+    "num_returns": check_integer(0),
+    "max_retries": check_integer(-1),
+    "retry_exceptions": check_retry_exceptions,
+    "max_calls": check_integer(0),
+    "name": check_name,
     "scheduling_strategy": _check_strategy,
     "runtime_env": check_runtime_env,
 }
@@ -160,22 +160,34 @@ def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> Runt
     return RuntimeEnv(tuple(sorted(env_vars.items())), working_dir, modules or base.py_modules)
 
 
-def make_template(
-    function_id: bytes, function_name: str, options: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
-) -> TaskTemplate:
-    """What the options become."""
-    given = {name: value for name, value in options.items() if value is not None}
+def resource_amounts(given: Mapping[str, Any]) -> dict[str, float]:
+    """What is asked for, by resource; a CPU if nothing is said of CPUs."""
     amounts: dict[str, float] = {CPU: given.get("num_cpus", 1), GPU: given.get("num_gpus", 0), **given.get("resources", {})}
     if "memory" in given:
         amounts[MEMORY] = given["memory"]
-    retry_exceptions = given.get("retry_exceptions", False)
-    types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
-    shape = LeaseShape(
+    return amounts
+
+
+def make_shape(
+    amounts: Mapping[str, float], given: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
+) -> LeaseShape:
+    """What a worker must have; for tasks and actors alike."""
+    return LeaseShape(
         tuple(sorted(resource_set(amounts).items())),
         _strategy(given.get("scheduling_strategy", "DEFAULT")),
         merge_runtime_env(base_env, given.get("runtime_env")),
         job_id,
     )
+
+
+def make_template(
+    function_id: bytes, function_name: str, options: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
+) -> TaskTemplate:
+    """What the options become."""
+    given = {name: value for name, value in options.items() if value is not None}
+    retry_exceptions = given.get("retry_exceptions", False)
+    types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
+    shape = make_shape(resource_amounts(given), given, job_id, base_env)
     return TaskTemplate(
         function_id,
         given.get("name") or function_name,

@@ -52,6 +52,12 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kill_idle_workers_interval_ms: int = 200
     idle_worker_killing_time_threshold_ms: int = 1000
     raylet_report_resources_period_milliseconds: int = 100
+    memory_usage_threshold: float = 0.95
+    """A node that uses more of its memory kills workers (G89)."""
+    memory_monitor_refresh_ms: int = 250
+    """How often that is looked at; 0: never."""
+    task_oom_retry_delay_base_ms: int = 1000
+    """A task that was killed for memory is made again after this time, then after twice as long, up to a minute (G20)."""
     health_check_period_ms: int = 3000
     health_check_timeout_ms: int = 10_000
     health_check_failure_threshold: int = 5
@@ -61,6 +67,12 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a peer that cannot be reached (but was not seen dead) is retried before its calls fail."""
     rpc_connect_timeout_s: float = 10.0
     cancellation_retry_ms: int = 2000
+    actor_graceful_shutdown_timeout_ms: int = 30_000
+    """An actor without handles that has not ended by itself after this time is killed (G28)."""
+    actor_scheduling_queue_max_reorder_wait_seconds: float = 30.0
+    """How long an actor waits for a call that its caller made before others that have come (G56)."""
+    timeout_ms_task_wait_for_death_info: int = 1000
+    """How long a caller whose actor cannot be reached waits for the reason."""
     record_ref_creation_sites: bool = False
     """Whether processes remember which line of the user's code has made each reference; costs microseconds for each."""
     get_warning_s: float = 10.0

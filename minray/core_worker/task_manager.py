@@ -7,13 +7,15 @@ it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` 
 names are those of Ray's state API.
 
 Retries: a death of the worker or its node uses one of ``max_retries``; a user's exception does only if
-``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free.
-A cancelled task is never retried (G19). Lineage (keeping finished tasks to run them again) comes with the object plane.
+``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free, and so,
+after a pause, is one whose worker was killed because its node had no memory (G20). A cancelled task is never retried (G19).
+Lineage (keeping finished tasks to run them again) comes with the object plane.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -56,13 +58,15 @@ class FunctionExport:
 class PreparedTemplate:
     """One function with one set of options, made ready to be called many times."""
 
-    __slots__ = ("template", "header", "export", "mean_us", "key")
+    __slots__ = ("template", "header", "export", "client", "mean_us", "key")
 
-    def __init__(self, template: TaskTemplate, header: bytes, export: FunctionExport) -> None:
+    def __init__(self, template: TaskTemplate, header: bytes, export: FunctionExport, client: Any = None) -> None:
         self.template = template
         self.header = header
         """The encoded TaskHeader, which every PushTask carries."""
         self.export = export
+        self.client = client
+        """Of an actor's method: the ActorClient through which it is called."""
         self.mean_us: float | None = None
         """How long a call takes on a worker, by recent calls; None before the first has ended."""
         self.key: object | None = None
@@ -108,9 +112,13 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While PUSHED: its position within the lease."""
     estimate_us: float = 0.0
     """While PUSHED: how much work it was taken for."""
+    memory_kills: int = 0
+    """How often its worker was killed because the node had no memory."""
+    handle_id: bytes = b""
+    """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
 
     def held_ids(self) -> list[bytes]:
-        """The objects that this task keeps alive."""
+        """The objects that this task keeps alive as arguments."""
         if not self.slots and not self.nested:
             return NOTHING
         return [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]
@@ -150,6 +158,14 @@ class TaskManager:
             task.retries_left -= 1
         task.attempt += 1
         return True
+
+    def retry_after_memory(self, task: PendingTask) -> float | None:
+        """It was killed for its node's memory (G20): how many base delays later the next attempt may begin; None: never."""
+        if task.cancelled or task.retries_left == 0:
+            return None
+        task.attempt += 1
+        task.memory_kills += 1
+        return float(2 ** (task.memory_kills - 1))
 
     def children_of(self, parent_id: bytes) -> list[PendingTask]:
         return [task for task in self.tasks.values() if task.parent_id == parent_id]

@@ -83,6 +83,10 @@ class RequestWorkerLease(Request[LeaseReply], frozen=True):
     backlog: int
     """How many more tasks of this key wait at the owner."""
     grant_or_reject: bool
+    actor_id: bytes = b""
+    """Of the actor that will live in the worker; the owner is the gcs then."""
+    retriable: bool = True
+    """What will run may be run again if its worker is killed."""
     dependencies: list[Dependency] = []
 
 
@@ -125,6 +129,9 @@ class LeaseFailure(Record, frozen=True):
     signal: int | None = None
     stderr_tail: list[str] = []
     cause: str = ""
+    memory_used: int = 0
+    memory_total: int = 0
+    """It was killed because the node had so many bytes in use of so many; else 0."""
 
 
 class GetLeaseFailure(Request[LeaseFailure], frozen=True):
@@ -177,12 +184,6 @@ class ExplainLease(Request[LeaseExplanation], frozen=True):
 
 class FlushLogs(Request[Done], frozen=True):
     """Answers when everything that the job's workers had written by now was passed on to its driver."""
-
-    job_id: bytes
-
-
-class ReapJob(Request[Done], frozen=True):
-    """The job has finished: end its workers now. Sent by its driver; the channel JOBS says the same to all nodes."""
 
     job_id: bytes
 

@@ -19,6 +19,7 @@ NOUNS = {"common", "protocol", "platform.base", "exceptions", "tracebacks", "obj
 BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
 FRONT_PORCH = {
     "__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util", "memory_summary",
+    "actor", "actor_options", "definition",
 }  # fmt: skip
 ROOTS = {
     "__init__", "__main__", "cli", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles",
@@ -31,8 +32,11 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     **dict.fromkeys(ROOTS, EVERYTHING),
     # level 4, what a user types
     **dict.fromkeys(
-        ("worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental"),
-        FRONT_PORCH | {"core_worker", "serialization", "exceptions", "object_ref", "common"},
+        (
+            "worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental",
+            "actor", "actor_options", "definition",
+        ),  # fmt: skip
+        FRONT_PORCH | {"core_worker", "serialization", "exceptions", "object_ref", "common", "protocol"},
     ),
     "worker_output": {"core_worker", "protocol"},
     "memory_summary": {"core_worker", "protocol", "text_table"},
