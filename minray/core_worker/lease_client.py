@@ -106,8 +106,8 @@ class LeaseClient:
             request.depth,
             request.backlog,
             request.grant_or_reject,
-            list(request.key.dependencies),
             retriable=request.retriable,
+            dependencies=list(request.key.dependencies),
         )
         self._raylet(request.raylet).send(message, partial(self._on_lease, request))
 

@@ -83,11 +83,11 @@ class RequestWorkerLease(Request[LeaseReply], frozen=True):
     backlog: int
     """How many more tasks of this key wait at the owner."""
     grant_or_reject: bool
-    dependencies: list[Dependency] = []
     actor_id: bytes = b""
     """Of the actor that will live in the worker; the owner is the gcs then."""
     retriable: bool = True
     """What will run may be run again if its worker is killed."""
+    dependencies: list[Dependency] = []
 
 
 MAX_CALLS = "max_calls"
