@@ -3,8 +3,8 @@
 Ray: python/ray/__init__.py
 
 What a user types is gathered here from the front porch: ``driver`` (init, shutdown), ``remote_function`` (remote),
-``worker`` (get, put, wait, cancel, why, nodes, resources), ``runtime_context``, ``object_ref``, ``exceptions``, ``util``,
-``internal`` and ``experimental``.
+``worker`` (get, put, wait, cancel, why, nodes, resources), ``runtime_context``, ``object_ref``, ``object_ref_generator``,
+``exceptions``, ``util``, ``internal`` and ``experimental``.
 """
 
 from minray import cluster_utils, exceptions, experimental, internal, util
@@ -12,6 +12,7 @@ from minray._version import __version__
 from minray.common.ids import FunctionID, JobID, NodeID, TaskID, UniqueID, WorkerID
 from minray.driver import RayContext, init, is_initialized, shutdown
 from minray.object_ref import ObjectID, ObjectRef
+from minray.object_ref_generator import ObjectRefGenerator
 from minray.remote_function import RemoteFunction, remote
 from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from minray.worker import available_resources, cancel, cluster_resources, get, nodes, put, wait, why
@@ -22,6 +23,7 @@ __all__ = [
     "NodeID",
     "ObjectID",
     "ObjectRef",
+    "ObjectRefGenerator",
     "RayContext",
     "RemoteFunction",
     "RuntimeContext",

@@ -12,7 +12,7 @@ Ray: python/ray/exceptions.py (and the `RayException` message of src/ray/protobu
 * A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. One that a task's body let through
   has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError.
 
-Left out: the errors of actors, placement groups and generators. What we do not like: an exception that is linked to one
+Left out: the errors of actors and placement groups. What we do not like: an exception that is linked to one
 that cannot be unpickled (its cause, or a member of its group) is lost together with it.
 """
 
@@ -304,6 +304,14 @@ class TaskUnschedulableError(_SystemError):
 
 class RaySystemError(_SystemError):
     """minray itself failed."""
+
+
+class StreamingGeneratorReplayInconsistentError(RaySystemError):
+    """The generator was run again and has not yielded as many items as before."""
+
+
+class ObjectRefStreamEndOfStreamError(_SystemError):
+    """The generator has no more items."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

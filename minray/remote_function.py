@@ -18,7 +18,7 @@ from minray import worker
 from minray.core_worker.task_manager import FunctionExport, PreparedTemplate
 from minray.core_worker.user_api import UserApi
 from minray.object_ref import ObjectRef
-from minray.task_options import check_options, make_template
+from minray.task_options import STREAMING, check_options, make_template
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,7 +81,10 @@ class RemoteFunction(Generic[P, R]):
         )
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R]:
-        """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``."""
+        """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
+
+        A generator function returns an ObjectRefGenerator, unless it has another ``num_returns`` than "streaming".
+        """
         api = worker.current_api()
         prepared = self._prepared
         if prepared is None or self._prepared_by is not api:
@@ -101,7 +104,10 @@ class RemoteFunction(Generic[P, R]):
 
     def _prepare(self, api: UserApi) -> PreparedTemplate:
         export = self._definition.export_through(api)
-        template = make_template(export.function_id, self._name(), self._options, api.core.job_id, api.base_environment())
+        options = self._options
+        if options.get("num_returns") is None and inspect.isgeneratorfunction(self._definition.function):
+            options = {**options, "num_returns": STREAMING}
+        template = make_template(export.function_id, self._name(), options, api.core.job_id, api.base_environment())
         self._prepared, self._prepared_by = api.prepare(template, export), api
         return self._prepared
 
@@ -127,8 +133,10 @@ def remote(*args: Any, **options: Any) -> Any:
     """Make a function remote: ``@remote``, ``@remote(num_cpus=2)``, or ``remote(f)``.
 
     Options and their defaults: ``num_cpus`` 1, ``num_gpus`` 0 (logical), ``memory`` (bytes), ``resources`` {},
-    ``num_returns`` 1, ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0 (without limit; 1 with GPUs), ``name``,
-    ``scheduling_strategy`` "DEFAULT", ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
+    ``num_returns`` 1 ("streaming" for a generator function), ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0
+    (without limit; 1 with GPUs), ``name``, ``scheduling_strategy`` "DEFAULT", ``runtime_env``,
+    ``_generator_backpressure_num_objects`` -1 (how many items of a generator may be unread; any number). Raises
+    ValueError for an unknown option, TypeError for a wrong type.
     """
     if args:
         if len(args) != 1 or options or not callable(args[0]):
@@ -149,6 +157,6 @@ def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, 
         raise TypeError(f"remote takes a function, not {type(function).__name__}")
     if inspect.iscoroutinefunction(function):
         raise ValueError(f"{function.__name__} is an async function; make it a plain one and use asyncio.run inside")
-    if inspect.isgeneratorfunction(function):
-        raise ValueError(f"{function.__name__} is a generator; return a list, or num_returns=n values, instead")
+    if inspect.isasyncgenfunction(function):
+        raise ValueError(f"{function.__name__} is an async generator; make it a plain one and use asyncio.run inside")
     return RemoteFunction(_Definition(function), options)

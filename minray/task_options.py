@@ -3,7 +3,7 @@
 Ray: python/ray/_common/ray_option_utils.py, docs "ray.remote"
 
 Errors are Ray's: an unknown name or a value out of range is a ValueError, a wrong type a TypeError. Options that belong to
-what minray does not have yet (generators, placement groups, labels) are unknown names like any other.
+what minray does not have yet (placement groups, labels) are unknown names like any other.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from minray.common.task_spec import (
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 STRATEGIES = "'DEFAULT', 'SPREAD' or a NodeAffinitySchedulingStrategy"
+STREAMING = "streaming"
+"""As ``num_returns``: a generator, whose items are objects of their own as soon as they are yielded."""
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 
 
@@ -61,6 +63,19 @@ def _check_integer(least: int) -> Callable[[str, Any], None]:
             raise ValueError(f"{name} must be at least {least}, but is {value}")
 
     return check
+
+
+def _check_num_returns(name: str, value: Any) -> None:
+    if value == "dynamic":
+        raise ValueError(f'{name}="dynamic" is not supported: use {name}="streaming", the default of generator functions')
+    if value != STREAMING:
+        _check_integer(0)(name, value)
+
+
+def _check_backpressure(name: str, value: Any) -> None:
+    _check_integer(-1)(name, value)
+    if value == 0:
+        raise ValueError(f"{name} must be at least 1, or -1 for none, but is 0")
 
 
 def _check_retry_exceptions(name: str, value: Any) -> None:
@@ -127,13 +142,14 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "num_gpus": _check_amount,
     "memory": _check_amount,
     "resources": _check_resources,
-    "num_returns": _check_integer(0),
+    "num_returns": _check_num_returns,
     "max_retries": _check_integer(-1),
     "retry_exceptions": _check_retry_exceptions,
     "max_calls": _check_integer(0),
     "name": _check_name,
     "scheduling_strategy": _check_strategy,
     "runtime_env": check_runtime_env,
+    "_generator_backpressure_num_objects": _check_backpressure,
 }
 """Every option; None means its default everywhere."""
 
@@ -176,15 +192,18 @@ def make_template(
         merge_runtime_env(base_env, given.get("runtime_env")),
         job_id,
     )
+    is_streaming = given.get("num_returns") == STREAMING
     return TaskTemplate(
         function_id,
         given.get("name") or function_name,
         shape,
-        given.get("num_returns", 1),
+        1 if is_streaming else given.get("num_returns", 1),
         given.get("max_retries", _default_max_retries()),
         bool(retry_exceptions),
         cloudpickle.dumps(types_of) if types_of else b"",
         given.get("max_calls", 1 if given.get("num_gpus") else 0),
+        is_streaming,
+        max(0, given.get("_generator_backpressure_num_objects", 0)),
     )
 
 

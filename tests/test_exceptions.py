@@ -932,6 +932,7 @@ NAMES_AND_BASES = """
     ObjectFreedError:ObjectLostError OwnerDiedError:ObjectLostError GetTimeoutError:RayError GetTimeoutError:TimeoutError
     ObjectStoreFullError:RayError OutOfDiskError:RayError OutOfMemoryError:RayError RuntimeEnvSetupError:RayError
     TaskUnschedulableError:RayError RaySystemError:RayError UnserializableException:RayError
+    StreamingGeneratorReplayInconsistentError:RaySystemError ObjectRefStreamEndOfStreamError:RayError
 """.split()
 
 

@@ -61,3 +61,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     retry_exception_types: bytes
     """Pickled tuple of classes; empty: all exceptions."""
     max_calls: int
+    is_streaming: bool = False
+    """A generator whose items are reported as they are yielded; its one return value says that it has ended."""
+    most_unread: int = 0
+    """Streaming: back-pressure, so many items at most may be unread; 0: any number."""

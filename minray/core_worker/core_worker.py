@@ -24,6 +24,8 @@ from minray.core_worker.dependency_resolver import DependencyResolver
 from minray.core_worker.explainer import Explainer
 from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.future_resolver import FutureResolver
+from minray.core_worker.generator_executor import GeneratorExecutor
+from minray.core_worker.generators import Generators
 from minray.core_worker.lease_client import LeaseClient
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
@@ -32,6 +34,7 @@ from minray.core_worker.object_directory import ObjectDirectory
 from minray.core_worker.object_locator import ObjectLocator
 from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.results import ResultKeeper
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.state_reader import StateReader
 from minray.core_worker.stats import Statistician
@@ -102,6 +105,7 @@ class CoreWorker:
         self.functions = FunctionManager(self.gcs)
         self.call_sites = CallSites() if system.record_ref_creation_sites else None
         self.deletion = ObjectDeletion(self)
+        self.generators = Generators(self)
         self.locator = ObjectLocator(self)
         self.statistician = Statistician(self)
         self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician.stats)
@@ -186,12 +190,14 @@ class CoreWorker:
             peers, self.raylet, self.address, self.tasks, self.store, self.references, self.resolver, self.submitter
         )
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
+        results = ResultKeeper(self.provider, system.max_direct_call_object_size)
+        self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results)
         self.executor = TaskExecutor(
             platform,
             self.functions,
             self.make_refs,
-            self.provider,
-            system.max_direct_call_object_size,
+            results,
+            self.generator_executor,
             node_id_hex,
             node_ip,
         )
@@ -227,6 +233,7 @@ class CoreWorker:
             task.cancel()
         if hasattr(self, "receiver"):
             self.receiver.close()
+            self.generator_executor.close()
             self.borrowing.close()
             self.lease_client.close()
             self.patient.close()
@@ -257,6 +264,8 @@ class CoreWorker:
         template = task.prepared.template
         for index in range(1, template.num_returns + 1):
             self.references.add_owned(return_id(task.task_id, index))
+        if template.is_streaming:
+            self.generators.begin(task)
         held = task.held_ids()
         if held:
             self.references.add_submitted(held, [None] * len(held))
@@ -316,9 +325,10 @@ class CoreWorker:
 
     def put_error(self, object_id: bytes, error: RayError, name: str = "") -> None:
         """This object will never be anything but an error."""
-        self.on_object(object_id, self._error_object(error, name))
+        self.on_object(object_id, self.error_object(error, name))
 
-    def _error_object(self, error: RayError, name: str = "") -> StoredObject:
+    def error_object(self, error: RayError, name: str = "") -> StoredObject:
+        """As a value; ``name`` is that of the task which has failed so."""
         pid, node_id = self.platform.processes.pid, self.config.node_id.hex()
         packed = pack_exception(error, task_name=name, pid=pid, node_id=node_id, ip=self.config.node_ip)
         return StoredObject(packed, (), True, ())
@@ -330,18 +340,18 @@ class CoreWorker:
         """An object of ours was in the object store, and all nodes that had it are dead."""
         reason = "all nodes that had a copy are dead"
         error = ObjectLostError(object_id_hex=object_id.hex(), owner=self.address.endpoint, reason=reason)
-        self.store.replace(object_id, self._error_object(error))
+        self.store.replace(object_id, self.error_object(error))
 
     def as_stored(self, value: StoredObject | RayError | None) -> StoredObject:
         """What was fetched without a time-out, or could not be; safe in any thread."""
         assert value is not None
-        return self._error_object(value) if isinstance(value, RayError) else value
+        return self.error_object(value) if isinstance(value, RayError) else value
 
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
         """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
         reason = "this process has left the cluster that it belongs to"
         error = OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason)
-        self.store.put(object_id, self._error_object(error))
+        self.store.put(object_id, self.error_object(error))
 
     def _on_freed(self, object_id: bytes) -> None:
         self.store.delete(object_id)

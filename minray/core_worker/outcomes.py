@@ -68,7 +68,11 @@ class TaskOutcomes:
             for value in reply.values:
                 values.append(from_value(value, buffers, start))
                 start += value.buffer_count
-            self._finish(task, FINISHED, values)
+            contradiction = None if task.stream is None else self._core.generators.contradiction(task)
+            if contradiction is None:
+                self._finish(task, FINISHED, values)
+            else:
+                self._finish_with_system_error(task, contradiction)
         elif reply.status == FAILED and reply.retryable and self._core.tasks.may_retry(task):
             self._retry(task)
         else:
@@ -101,7 +105,8 @@ class TaskOutcomes:
         """It may have put large results into its node's store before it died."""
         task_id, count = task.task_id, task.prepared.template.num_returns
         raylet = worker.raylet or self._core.raylet_address
-        self._core.directory.discard([return_id(task_id, index) for index in range(1, count + 1)], task.attempt, raylet)
+        made = [return_id(task_id, index) for index in range(1, count + 1)] + self._core.generators.unreported(task)
+        self._core.directory.discard(made, task.attempt, raylet)
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         for task in self._core.submitter.take_queue(request.shape):
@@ -128,6 +133,8 @@ class TaskOutcomes:
         core.tasks.move(task, state)
         for index, stored in enumerate(values, 1):
             core.on_result(return_id(task.task_id, index), stored)
+        if task.stream is not None:
+            core.generators.on_ended(task, values[0])
         held = task.held_ids()
         if held:
             effects = Effects()
@@ -138,9 +145,7 @@ class TaskOutcomes:
         self._finish(task, TASK_FAILED, [stored] * task.prepared.template.num_returns)
 
     def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
-        self._finish(task, TASK_FAILED, ())
-        for index in range(1, task.prepared.template.num_returns + 1):
-            self._core.put_error(return_id(task.task_id, index), error, task.prepared.template.name)
+        self._finish_with_error(task, self._core.error_object(error, task.prepared.template.name))
 
     def _finish_cancelled(self, task: PendingTask) -> None:
         name = task.prepared.template.name
@@ -148,11 +153,16 @@ class TaskOutcomes:
 
     def on_lost_cluster(self, task: PendingTask) -> None:
         """A task that was submitted after the cluster had gone."""
-        for index in range(1, task.prepared.template.num_returns + 1):
+        template = task.prepared.template
+        reason = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
+        error = self._core.error_object(reason, template.name)
+        for index in range(1, template.num_returns + 1):
             object_id = return_id(task.task_id, index)
             self._core.references.add_owned(object_id)
-            error = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
-            self._core.put_error(object_id, error, task.prepared.template.name)
+            self._core.on_object(object_id, error)
+        if template.is_streaming:
+            self._core.generators.begin(task)
+            self._core.generators.on_ended(task, error)
 
     def fail_all(self, reason: str) -> None:
         """The cluster is gone: whatever has not ended ends now."""

@@ -13,16 +13,18 @@ from __future__ import annotations
 import struct
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from minray import serialization
 from minray.common.ids import return_id
 from minray.core_worker.function_manager import FunctionManager
+from minray.core_worker.generator_executor import GeneratorExecutor
 from minray.core_worker.memory_store import StoredObject
-from minray.core_worker.store_provider import StoreProvider
+from minray.core_worker.outgoing_stream import StreamingTask
+from minray.core_worker.results import Result, ResultKeeper
 from minray.exceptions import TaskCancelledError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.platform.base import Platform
@@ -35,14 +37,6 @@ if TYPE_CHECKING:
 MARKS = struct.Struct("<QQ")
 """Sequence of the last started task within its lease, and the lease's tag."""
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-
-
-class Result(NamedTuple):
-    """One return value."""
-
-    stored: StoredObject
-    refs: list[ObjectRef[Any]]
-    """References inside, alive until the owner has taken note of them."""
 
 
 class Execution:
@@ -68,17 +62,16 @@ class TaskExecutor:
         platform: Platform,
         functions: FunctionManager,
         make_refs: Callable[[StoredObject], list[ObjectRef[Any]]],
-        provider: StoreProvider,
-        inline_limit: int,
+        results: ResultKeeper,
+        generators: GeneratorExecutor,
         node_id_hex: str,
         node_ip: str,
     ) -> None:
         self._platform = platform
         self._functions = functions
         self._make_refs = make_refs
-        self._provider = provider
-        self._inline_limit = inline_limit
-        """Larger results go to the object store."""
+        self._results = results
+        self._generators = generators
         self._node_id_hex = node_id_hex
         self._node_ip = node_ip
         self.current: ReceivedTask | None = None
@@ -118,6 +111,9 @@ class TaskExecutor:
         args, kwargs = self._arguments(task) if task.takes_arguments else NO_CALL
         result = function(*args, **kwargs)
         del args, kwargs
+        if template.is_streaming:
+            self._generators.run(_streaming(task), _iterator(result, template.name))
+            result = None
         if template.num_returns == 1:
             return self._keep(task, [serialization.serialize(result)])
         if template.num_returns == 0:
@@ -131,16 +127,12 @@ class TaskExecutor:
         put: list[bytes] = []
         try:
             for index, value in enumerate(values, 1):
-                if value.size() > self._inline_limit:
-                    object_id = return_id(task.task_id, index)
+                object_id = return_id(task.task_id, index)
+                results.append(self._results.keep(object_id, task.attempt, value, task.header.owner))
+                if results[-1].stored.place is not None:
                     put.append(object_id)
-                    place = self._provider.put(object_id, task.attempt, value, task.header.owner)
-                    results.append(Result(StoredObject(b"", (), False, (), place), value.refs))
-                else:
-                    own = value.copied()
-                    results.append(Result(StoredObject(own.data, own.buffers, False, ()), value.refs))
         except BaseException:
-            self._provider.discard(put, task.attempt)
+            self._results.discard(put, task.attempt)
             raise
         return results
 
@@ -188,6 +180,20 @@ class TaskExecutor:
             return isinstance(error, cloudpickle.loads(template.retry_exception_types))
         except Exception:
             return False
+
+
+def _streaming(task: ReceivedTask) -> StreamingTask:
+    template = task.header.template
+    return StreamingTask(task.task_id, task.attempt, task.header.owner, task.items_arrived, template.most_unread)
+
+
+def _iterator(result: Any, name: str) -> Iterator[Any]:
+    if not isinstance(result, Iterator):
+        raise ValueError(
+            f'task {name} has num_returns="streaming", but returned one object of type {type(result).__name__};'
+            " it must be a generator function, or return an iterator"
+        )
+    return result
 
 
 def _several(result: Any, count: int, name: str) -> list[Any]:

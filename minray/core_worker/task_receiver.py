@@ -61,6 +61,7 @@ class ReceivedTask:
         "header",
         "depth",
         "gpu_ids",
+        "items_arrived",
         "calls",
         "stored_args",
         "slots",
@@ -82,6 +83,7 @@ class ReceivedTask:
         self.header = header
         self.depth = request.depth
         self.gpu_ids = request.gpu_ids
+        self.items_arrived = request.items_arrived
         self.calls = [call]
         """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken."""
         self.stored_args: StoredObject | None = None

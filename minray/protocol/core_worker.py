@@ -90,6 +90,34 @@ class PushTask(Request[PushTaskReply], frozen=True):
     nested: list[RefInfo] = []
     inline_buffers: list[bytes] = []
     gpu_ids: list[int] = []
+    items_arrived: int = 0
+    """Streaming: so many items the owner has from an earlier attempt; they need not come again."""
+
+
+class GeneratorItemReply(Record, frozen=True):
+    read: int
+    """How many items the reader has taken by now."""
+    is_unwanted: bool
+    """Nobody will read any more, or another attempt runs: nothing needs to be reported or waited for."""
+
+
+class ReportGeneratorItem(Request[GeneratorItemReply], frozen=True):
+    """From an executor to the owner: a streaming generator has yielded. The same item, attempt and number change nothing."""
+
+    task_id: bytes
+    attempt: int
+    number: int
+    """From 1."""
+    value: Value | None
+    """None: there is no such item, the iterator has come to its end."""
+
+
+class WaitForReader(Request[GeneratorItemReply], frozen=True):
+    """From an executor that is held up by back-pressure: answers when so many items were read, or nobody will read."""
+
+    task_id: bytes
+    attempt: int
+    count: int
 
 
 class CancelTaskReply(Record, frozen=True):
