@@ -20,7 +20,7 @@ from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest
 from minray.core_worker.reference_counter import Effects
 from minray.core_worker.task_manager import FAILED as TASK_FAILED
 from minray.core_worker.task_manager import FINISHED, PUSHED, QUEUED, WAITING, PendingTask
-from minray.core_worker.values import from_value
+from minray.core_worker.values import from_values
 from minray.exceptions import (
     LocalRayletDiedError,
     NodeDiedError,
@@ -63,11 +63,7 @@ class TaskOutcomes:
         if reply.status in (OK, FAILED):
             task.prepared.on_duration(reply.duration_us)
         if reply.status == OK:
-            values = []
-            start = 0
-            for value in reply.values:
-                values.append(from_value(value, buffers, start))
-                start += value.buffer_count
+            values = from_values(reply.values, buffers)
             contradiction = None if task.stream is None else self._core.generators.contradiction(task)
             if contradiction is None:
                 self._finish(task, FINISHED, values)
@@ -76,7 +72,8 @@ class TaskOutcomes:
         elif reply.status == FAILED and reply.retryable and self._core.tasks.may_retry(task):
             self._retry(task)
         else:
-            self._finish_with_error(task, from_value(reply.values[0], buffers))
+            *yielded, error = from_values(reply.values, buffers)
+            self._finish_with_error(task, error, yielded)
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         again = []
@@ -141,8 +138,9 @@ class TaskOutcomes:
             core.references.remove_submitted(held, effects)
             core.borrowing.apply(effects)
 
-    def _finish_with_error(self, task: PendingTask, stored: StoredObject) -> None:
-        self._finish(task, TASK_FAILED, [stored] * task.prepared.template.num_returns)
+    def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
+        """All return values but those that a generator has yielded before are the error."""
+        self._finish(task, TASK_FAILED, [*yielded, *[error] * (task.prepared.template.num_returns - len(yielded))])
 
     def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
         self._finish_with_error(task, self._core.error_object(error, task.prepared.template.name))

@@ -10,6 +10,8 @@ a crash its raylet knows which of the pushed tasks never began.
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import struct
 import sys
 import time
@@ -47,11 +49,20 @@ class Execution:
     def __init__(self, status: int, values: list[Result], error: bytes, duration_us: int, retryable: bool) -> None:
         self.status = status
         self.values = values
-        """One per return value, when OK."""
+        """One per return value, when OK; when FAILED those that a generator has yielded before."""
         self.error = error
         """A packed exception, when not."""
         self.duration_us = duration_us
         self.retryable = retryable
+
+
+class _BrokenOff(Exception):
+    """A generator that fills several return values has raised, or has yielded too few."""
+
+    def __init__(self, results: list[Result], error: Exception) -> None:
+        super().__init__()
+        self.results = results
+        self.error = error
 
 
 class TaskExecutor:
@@ -114,6 +125,8 @@ class TaskExecutor:
         if template.is_streaming:
             self._generators.run(_streaming(task), _iterator(result, template.name))
             result = None
+        if inspect.isgenerator(result):
+            return self._fill(task, result)
         if template.num_returns == 1:
             return self._keep(task, [serialization.serialize(result)])
         if template.num_returns == 0:
@@ -124,16 +137,40 @@ class TaskExecutor:
     def _keep(self, task: ReceivedTask, values: list[Serialized]) -> list[Result]:
         """Put large results into the store of this node; all of them, or none."""
         results: list[Result] = []
-        put: list[bytes] = []
         try:
-            for index, value in enumerate(values, 1):
-                object_id = return_id(task.task_id, index)
-                results.append(self._results.keep(object_id, task.attempt, value, task.header.owner))
-                if results[-1].stored.place is not None:
-                    put.append(object_id)
+            for value in values:
+                self._keep_next(task, value, results)
         except BaseException:
-            self._results.discard(put, task.attempt)
+            self._discard(task, results)
             raise
+        return results
+
+    def _keep_next(self, task: ReceivedTask, value: Serialized, results: list[Result]) -> None:
+        object_id = return_id(task.task_id, len(results) + 1)
+        results.append(self._results.keep(object_id, task.attempt, value, task.header.owner))
+
+    def _discard(self, task: ReceivedTask, results: list[Result]) -> None:
+        """Take back what was put, and what was about to be put when we were interrupted."""
+        made = [return_id(task.task_id, index) for index in range(1, len(results) + 2)]
+        self._results.discard(made, task.attempt)
+
+    def _fill(self, task: ReceivedTask, generator: Iterator[Any]) -> list[Result]:
+        """``num_returns`` values from a generator, each kept as it is yielded; an error leaves those before it."""
+        name, count = task.header.template.name, task.header.template.num_returns
+        results: list[Result] = []
+        try:
+            for value in itertools.islice(generator, count):
+                self._keep_next(task, serialization.serialize(value), results)
+            if len(results) < count:
+                raise ValueError(f"task {name} has num_returns={count}, but yielded {len(results)} objects")
+        except Exception as error:
+            raise _BrokenOff(results, error) from None
+        except BaseException:
+            self._discard(task, results)
+            raise
+        if next(generator, generator) is not generator:
+            self._discard(task, results)
+            raise ValueError(f"task {name} has num_returns={count}, but yielded more objects")
         return results
 
     def _arguments(self, task: ReceivedTask) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -152,7 +189,14 @@ class TaskExecutor:
         if task.cancelled and isinstance(error, KeyboardInterrupt):
             cancelled = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
             return Execution(CANCELLED, [], self._pack(task, cancelled), duration_us, False)
-        return Execution(FAILED, [], self._pack(task, error), duration_us, self._is_retryable(task, error))
+        results: list[Result] = []
+        if isinstance(error, _BrokenOff):
+            results, error = error.results, error.error
+        retryable = self._is_retryable(task, error)
+        if retryable and results:
+            self._discard(task, results)
+            results = []
+        return Execution(FAILED, results, self._pack(task, error), duration_us, retryable)
 
     def _exit(self, error: SystemExit) -> None:
         code = error.code

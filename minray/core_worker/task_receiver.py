@@ -14,6 +14,7 @@ NOT_STARTED instead. ``list.pop`` decides, which the GIL makes atomic.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -26,7 +27,7 @@ from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.task_executor import Execution, TaskExecutor
-from minray.core_worker.values import from_value, to_value, to_values
+from minray.core_worker.values import from_value, to_values
 from minray.exceptions import RuntimeEnvSetupError, TaskCancelledError, pack_exception
 from minray.platform.base import Buffer, Platform
 from minray.protocol.base import DONE, Address, Done, decode
@@ -363,16 +364,16 @@ class TaskReceiver:
         kept = self._references.keep_after_task(task.held)
         if kept:
             await self._borrowing.keep(kept)
-        if execution.status != OK:
-            self._answer_failed(task, execution, exiting)
-            return
-        beside: list[Any] = []
         nested: list[list[RefInfo]] = []
         for value in execution.values:
             refs = [(ref._id, ref._owner) for ref in value.refs]
             owner = task.header.owner
             lent = (self._borrowing.lend_now(refs, owner) or await self._borrowing.lend(refs, owner)) if refs else []
             nested.append(lent)
+        if execution.status != OK:
+            self._answer_failed(task, execution, exiting, nested)
+            return
+        beside: list[Any] = []
         values = to_values(zip((value.stored for value in execution.values), nested, strict=True), beside)
         self._release(task)
         self._answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
@@ -395,10 +396,13 @@ class TaskReceiver:
         else:
             self._answer_failed(task, execution, False)
 
-    def _answer_failed(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
+    def _answer_failed(
+        self, task: ReceivedTask, execution: Execution, exiting: bool, nested: Sequence[list[RefInfo]] = ()
+    ) -> None:
         beside: list[Any] = []
-        error = to_value(StoredObject(execution.error, (), True, ()), [], beside)
-        reply = PushTaskReply(execution.status, [error], execution.duration_us, execution.retryable, exiting)
+        stored = [*(value.stored for value in execution.values), StoredObject(execution.error, (), True, ())]
+        values = to_values(zip(stored, itertools.chain(nested, itertools.repeat([])), strict=False), beside)
+        reply = PushTaskReply(execution.status, values, execution.duration_us, execution.retryable, exiting)
         self._release(task)
         self._answer(task, reply, beside)
 

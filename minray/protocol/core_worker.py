@@ -54,7 +54,7 @@ class Argument(Record, frozen=True):
 class PushTaskReply(Record, frozen=True):
     status: int
     values: list[Value]
-    """One per return value; for FAILED and CANCELLED a single error."""
+    """One per return value. If not OK: what a generator has yielded for some of them, and an error for all others."""
     duration_us: int
     retryable: bool = False
     """FAILED with an exception that ``retry_exceptions`` covers."""

@@ -442,6 +442,44 @@ def test_g48_a_cancelled_generator_ends(seed: int, limit: int) -> None:
     assert judged(body, strike, seed=seed)[0] == (1, cancelled, cancelled, True)
 
 
+# --- num_returns=k
+
+
+@pytest.mark.parametrize(("most", "error"), [(2, "RayTaskError(ValueError)"), (3, None), (4, "RayTaskError(ValueError)")])
+def test_a_generator_fills_several_returns(most: int, error: str | None) -> None:
+    """One that yields too little leaves what it has yielded; of one that yields too much nothing is left."""
+
+    def body() -> Any:
+        return [outcome_of(ref) for ref in count.options(num_returns=3).remote(most, 0.0)]
+
+    assert judged(body)[0] == ([1, 2, 3] if error is None else [1, 2, error] if most < 3 else [error] * 3)
+
+
+@pytest.mark.parametrize("retries", [False, True])
+def test_a_generator_that_raises_leaves_what_it_has_yielded(retries: bool) -> None:
+    """Large values, and references, too; not if it could have been run again."""
+
+    @minray.remote(num_returns=4, max_retries=1, retry_exceptions=retries)
+    def some() -> Iterator[Any]:
+        print("some")
+        yield bytes(LARGE)
+        yield [minray.put(7)]
+        raise KeyError("some")
+
+    def body() -> Any:
+        large_one, small, *rest = some.remote()
+        outcomes = [outcome_of(ref) for ref in (large_one, *rest)]
+        if not retries:
+            outcomes[0] = len(outcomes[0])
+            outcomes.append(outcome_of(outcome_of(small)[0]))
+        return outcomes
+
+    error = "RayTaskError(KeyError)"
+    result, cluster = judged(body)
+    assert result == ([error] * 3 if retries else [LARGE, error, error, 7])
+    assert printed(cluster).count("some") == 1 + retries
+
+
 # --- G60, G62
 
 
