@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ import pytest
 import minray
 from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
+from minray.core_worker.generator_executor import GeneratorExecutor
+from minray.core_worker.outgoing_stream import StreamingTask
 from minray.exceptions import StreamingGeneratorReplayInconsistentError
 from minray.protocol.base import decode
 from minray.protocol.core_worker import ReportGeneratorItem
@@ -513,3 +515,31 @@ def test_g62_a_generator_whose_owner_dies_ends() -> None:
 
     result, cluster = judged(body)
     assert result == "WorkerCrashedError" and len(printed(cluster)) < 300
+
+
+# --- asynchronous iterators, which drive the same reports from a loop of the user's
+
+
+@pytest.fixture
+def driven_by_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slowly(iterator: Iterator[Any]) -> AsyncIterator[Any]:
+        for value in iterator:
+            yield value
+            await asyncio.sleep(0.01)
+
+    def run(self: GeneratorExecutor, task: StreamingTask, iterator: Iterator[Any]) -> None:
+        asyncio.run(self.run_async(task, slowly(iterator)))
+
+    monkeypatch.setattr(GeneratorExecutor, "run", run)
+
+
+@pytest.mark.usefixtures("driven_by_a_loop")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g90_g92_an_asynchronous_iterator_is_read_like_any_other(seed: int) -> None:
+    def body() -> Any:
+        many = count.remote(2 * GENERATOR_REPORTS_IN_FLIGHT, 0.0)
+        return read(large.remote(3))[2][:1], read(fail_after.remote(2)), read(many)[-1]
+
+    plan = FaultPlan({"delay": 0.3, "duplicate": 0.2, "preempt": 0.2})
+    result, _ = judged(body, lambda cluster: break_channels(cluster, REPORTS, budget=3), seed=seed, faults=plan)
+    assert result == (b"\3", [1, 2, "RayTaskError(ValueError)"], 2 * GENERATOR_REPORTS_IN_FLIGHT)
