@@ -165,6 +165,7 @@ class UserApi:
         for index, value in zip(large, self.core.provider.get(wanted, left_s), strict=True):
             if value is None:
                 raise GetTimeoutError(timeout_s=timeout_s)
+            values[index].is_fetched = True
             values[index] = self.core.as_stored(value)
         return values
 

@@ -220,6 +220,33 @@ def test_g93_a_worker_that_dies_in_the_middle_leaves_what_it_has_said(seed: int)
     assert result == [1, 2, "WorkerCrashedError"]
 
 
+@pytest.mark.parametrize("max_retries", [0, 1])
+def test_g93_what_a_dead_attempt_has_put_but_not_reported_is_found(max_retries: int) -> None:
+    """The second item is in the store of its node when its maker dies, and the owner has not heard of it."""
+
+    def body() -> list[Any]:
+        generator = large.options(max_retries=max_retries).remote(3)
+        return [value if isinstance(value, str) else value[:1] for value in read(generator)]
+
+    result, _ = judged(body, lambda cluster: kill_sender(cluster, "ReportGeneratorItem", 2))
+    assert result == ([b"\1", b"\2", b"\3"] if max_retries else [b"\1", "WorkerCrashedError"])
+
+
+@pytest.mark.parametrize("max_retries", [0, 1])
+def test_g93_a_node_that_dies_takes_only_what_has_not_arrived(max_retries: int) -> None:
+    def strike(cluster: SimCluster) -> None:
+        cluster.wait_until(lambda: len(printed(cluster)) == 3)
+        (busy,) = [name for name, raylet in cluster.raylets.items() if raylet._broker.entries]
+        cluster.world.lose_node(busy)
+
+    def body() -> list[Any]:
+        return read(count.options(max_retries=max_retries, resources={"there": 1}).remote(5, 1.0))
+
+    nodes: list[dict[str, Any]] = [{"num_cpus": 1}, *({"num_cpus": 1, "resources": {"there": 1}} for _ in range(2))]
+    result, _ = judged(body, strike, nodes=nodes)
+    assert result == ([1, 2, 3, 4, 5] if max_retries else [1, 2, 3, "NodeDiedError"])
+
+
 # --- G94, G95
 
 
