@@ -263,7 +263,7 @@ class Generate(_Tagged, frozen=True):
         names = stage.bound(self.refs)
         generator = generate.options(
             _generator_backpressure_num_objects=self.most_unread, max_retries=self.max_retries, name=self.name
-        ).remote(self.name, self.yields, self.pause_s, self.type, stage.pick(names))
+        ).remote(self, stage.pick(names))
         items: list[list[str]] = []
         while len(items) < self.read and (ref := next(generator, None)) is not None:
             try:
@@ -436,13 +436,13 @@ def execute(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
 
 
 @minray.remote
-def generate(name: str, yields: int, pause_s: float, error: str, refs: dict[str, Any]) -> Iterator[Any]:
+def generate(operation: Generate, refs: dict[str, Any]) -> Iterator[Any]:
     """The one generator function of all programs."""
-    for number in range(1, yields + 1):
-        time.sleep(pause_s)
-        yield f"{name}.{number}", refs
-    if error:
-        raise ERRORS[error](name)
+    for number in range(1, operation.yields + 1):
+        time.sleep(operation.pause_s)
+        yield f"{operation.name}.{number}", refs
+    if operation.type:
+        raise ERRORS[operation.type](operation.name)
 
 
 def perform(driver: Body) -> History:
