@@ -3,13 +3,15 @@
 Ray: python/ray/__init__.py
 
 What a user types is gathered here from the front porch: ``driver`` (init, shutdown), ``remote_function`` (remote),
-``worker`` (get, put, wait, cancel, why, nodes, resources), ``runtime_context``, ``object_ref``, ``object_ref_generator``,
-``exceptions``, ``util``, ``internal`` and ``experimental``.
+``worker`` (get, put, wait, cancel, why, nodes, resources),
+``actor`` (get_actor, kill, method), ``runtime_context``, ``object_ref``, ``object_ref_generator``, ``exceptions``,
+``util``, ``internal`` and ``experimental``.
 """
 
-from minray import cluster_utils, exceptions, experimental, internal, util
+from minray import actor, cluster_utils, exceptions, experimental, internal, util
 from minray._version import __version__
-from minray.common.ids import FunctionID, JobID, NodeID, TaskID, UniqueID, WorkerID
+from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
+from minray.common.ids import ActorID, FunctionID, JobID, NodeID, TaskID, UniqueID, WorkerID
 from minray.driver import RayContext, init, is_initialized, shutdown
 from minray.object_ref import ObjectID, ObjectRef
 from minray.object_ref_generator import ObjectRefGenerator
@@ -18,6 +20,9 @@ from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_cont
 from minray.worker import available_resources, cancel, cluster_resources, get, nodes, put, wait, why
 
 __all__ = [
+    "ActorClass",
+    "ActorHandle",
+    "ActorID",
     "FunctionID",
     "JobID",
     "NodeID",
@@ -31,18 +36,23 @@ __all__ = [
     "UniqueID",
     "WorkerID",
     "__version__",
+    "actor",
     "available_resources",
     "cancel",
     "cluster_resources",
     "cluster_utils",
     "exceptions",
+    "exit_actor",
     "experimental",
     "get",
+    "get_actor",
     "get_gpu_ids",
     "get_runtime_context",
     "init",
     "internal",
     "is_initialized",
+    "kill",
+    "method",
     "nodes",
     "put",
     "remote",

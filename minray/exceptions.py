@@ -302,6 +302,55 @@ class TaskUnschedulableError(_SystemError):
     task_name: str = ""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class RayActorError(_SystemError):
+    """A call of an actor could not be carried out."""
+
+    actor_id: str = ""
+    actor_init_failed: bool = False
+    """Its constructor raised; the reason tells what."""
+    preempted: bool = False
+
+    @property
+    def error_msg(self) -> str:
+        return str(self)
+
+    def _describe(self) -> str:
+        sentence = (type(self).__doc__ or "").partition("\n")[0].rstrip(".")
+        return f"{sentence} (actor {self.actor_id}){f': {self.reason}' if self.reason else ''}"
+
+
+class ActorDiedError(RayActorError):
+    """The actor is dead."""
+
+
+class ActorUnavailableError(RayActorError):
+    """The actor cannot be reached now; the call may have run or not."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ActorUnschedulableError(_SystemError):
+    """No node may ever run the actor."""
+
+    actor_id: str = ""
+
+
+class PendingCallsLimitExceeded(_SystemError):
+    """The handle has as many unfinished calls as max_pending_calls allows."""
+
+
+class AsyncioActorExit(RayError):
+    """Ends the actor that raises it, as `exit_actor` does."""
+
+
+class ActorAlreadyExistsError(ValueError, RayError):
+    """An actor of this name exists in the namespace."""
+
+
+class ActorHandleNotFoundError(ValueError, RayError):
+    """The handle belongs to another session."""
+
+
 class RaySystemError(_SystemError):
     """minray itself failed."""
 
@@ -358,6 +407,12 @@ def unpack_exception(data: bytes) -> RayError:
         return result
     finally:
         del result
+
+
+def describe_packed(data: bytes) -> str:
+    """The text of a packed exception; nothing of the user's is unpickled for it."""
+    _, failure_fields, _, _ = pickle.loads(data)
+    return str(TaskFailure(*failure_fields))
 
 
 def wrap_dependency(error: RayError, task_name: str) -> RayError:

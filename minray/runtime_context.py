@@ -11,7 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from minray import worker
+from minray.actor import ActorHandle, own_handle
 from minray.common.resources import to_floats
+from minray.core_worker.actor_api import ActorApi
 
 
 class RuntimeContext:
@@ -30,6 +32,36 @@ class RuntimeContext:
         running = worker.current_api().core.executor.current
         return running.task_id.hex() if running is not None else None
 
+    def get_actor_id(self) -> str | None:
+        running = worker.current_api().core.executor.current
+        return running.actor_id.hex() if running is not None and running.actor_id else None
+
+    def get_actor_name(self) -> str | None:
+        """Empty for an actor without a name; None outside of actors."""
+        running = worker.current_api().core.executor.current
+        if running is None or not running.actor_id:
+            return None
+        return next((info.name for info in ActorApi(worker.current_api()).all() if info.actor_id == running.actor_id), "")
+
+    @property
+    def was_current_actor_reconstructed(self) -> bool:
+        """Whether this is not the actor's first incarnation."""
+        actor = worker.current_api().core.actor_receiver.actor
+        return actor is not None and actor.constructor.attempt > 0
+
+    @property
+    def current_actor(self) -> ActorHandle:
+        """A handle of the actor that asks; it does not keep it alive. Raises RuntimeError outside of actors."""
+        return own_handle()
+
+    def is_canceled(self) -> bool:
+        """Whether the running call was cancelled (G45). RuntimeError in an async actor, whose coroutine is cancelled."""
+        core = worker.current_api().core
+        actor, running = core.actor_receiver.actor, core.executor.current
+        if actor is not None and actor.options.is_async:
+            raise RuntimeError("is_canceled() is for plain methods; in an async actor asyncio.CancelledError is raised")
+        return running is not None and running.cancelled
+
     def get_task_name(self) -> str | None:
         running = worker.current_api().core.executor.current
         return running.header.template.name if running is not None else None
@@ -39,8 +71,10 @@ class RuntimeContext:
 
     def get_assigned_resources(self) -> dict[str, float]:
         """The resources that the running task was given; empty in a driver."""
-        running = worker.current_api().core.executor.current
-        return to_floats(dict(running.header.template.shape.resources)) if running is not None else {}
+        core = worker.current_api().core
+        actor, running = core.actor_receiver.actor, core.executor.current
+        holder = actor.constructor if actor is not None else running
+        return to_floats(dict(holder.header.template.shape.resources)) if holder is not None else {}
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         """The logical GPUs that belong to the running task."""

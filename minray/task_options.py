@@ -31,6 +31,7 @@ from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 STRATEGIES = "'DEFAULT', 'SPREAD' or a NodeAffinitySchedulingStrategy"
 STREAMING = "streaming"
 """As ``num_returns``: a generator, whose items are objects of their own as soon as they are yielded."""
+BACKPRESSURE = "_generator_backpressure_num_objects"
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 
 
@@ -55,7 +56,7 @@ def _check_resources(name: str, value: Any) -> None:
     resource_set(value)
 
 
-def _check_integer(least: int) -> Callable[[str, Any], None]:
+def check_integer(least: int) -> Callable[[str, Any], None]:
     def check(name: str, value: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} must be an int, not {type(value).__name__}")
@@ -69,16 +70,16 @@ def _check_num_returns(name: str, value: Any) -> None:
     if value == "dynamic":
         raise ValueError(f'{name}="dynamic" is not supported: use {name}="streaming", the default of generator functions')
     if value != STREAMING:
-        _check_integer(0)(name, value)
+        check_integer(0)(name, value)
 
 
 def _check_backpressure(name: str, value: Any) -> None:
-    _check_integer(-1)(name, value)
+    check_integer(-1)(name, value)
     if value == 0:
         raise ValueError(f"{name} must be at least 1, or -1 for none, but is 0")
 
 
-def _check_retry_exceptions(name: str, value: Any) -> None:
+def check_retry_exceptions(name: str, value: Any) -> None:
     if isinstance(value, bool):
         return
     classes = isinstance(value, list | tuple) and all(isinstance(entry, type) for entry in value)
@@ -86,7 +87,7 @@ def _check_retry_exceptions(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True, False, or a list of exception classes, not {value!r}")
 
 
-def _check_name(name: str, value: Any) -> None:
+def check_name(name: str, value: Any) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
 
@@ -143,13 +144,13 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "memory": _check_amount,
     "resources": _check_resources,
     "num_returns": _check_num_returns,
-    "max_retries": _check_integer(-1),
-    "retry_exceptions": _check_retry_exceptions,
-    "max_calls": _check_integer(0),
-    "name": _check_name,
+    "max_retries": check_integer(-1),
+    "retry_exceptions": check_retry_exceptions,
+    "max_calls": check_integer(0),
+    "name": check_name,
     "scheduling_strategy": _check_strategy,
     "runtime_env": check_runtime_env,
-    "_generator_backpressure_num_objects": _check_backpressure,
+    BACKPRESSURE: _check_backpressure,
 }
 """Every option; None means its default everywhere."""
 
@@ -176,22 +177,34 @@ def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> Runt
     return RuntimeEnv(tuple(sorted(env_vars.items())), working_dir, modules or base.py_modules)
 
 
-def make_template(
-    function_id: bytes, function_name: str, options: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
-) -> TaskTemplate:
-    """What the options become."""
-    given = {name: value for name, value in options.items() if value is not None}
+def resource_amounts(given: Mapping[str, Any]) -> dict[str, float]:
+    """What is asked for, by resource; a CPU if nothing is said of CPUs."""
     amounts: dict[str, float] = {CPU: given.get("num_cpus", 1), GPU: given.get("num_gpus", 0), **given.get("resources", {})}
     if "memory" in given:
         amounts[MEMORY] = given["memory"]
-    retry_exceptions = given.get("retry_exceptions", False)
-    types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
-    shape = LeaseShape(
+    return amounts
+
+
+def make_shape(
+    amounts: Mapping[str, float], given: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
+) -> LeaseShape:
+    """What a worker must have; for tasks and actors alike."""
+    return LeaseShape(
         tuple(sorted(resource_set(amounts).items())),
         _strategy(given.get("scheduling_strategy", "DEFAULT")),
         merge_runtime_env(base_env, given.get("runtime_env")),
         job_id,
     )
+
+
+def make_template(
+    function_id: bytes, function_name: str, options: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
+) -> TaskTemplate:
+    """What the options become."""
+    given = {name: value for name, value in options.items() if value is not None}
+    retry_exceptions = given.get("retry_exceptions", False)
+    types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
+    shape = make_shape(resource_amounts(given), given, job_id, base_env)
     is_streaming = given.get("num_returns") == STREAMING
     return TaskTemplate(
         function_id,
@@ -202,8 +215,8 @@ def make_template(
         bool(retry_exceptions),
         cloudpickle.dumps(types_of) if types_of else b"",
         given.get("max_calls", 1 if given.get("num_gpus") else 0),
-        is_streaming,
-        max(0, given.get("_generator_backpressure_num_objects", 0)),
+        is_streaming=is_streaming,
+        most_unread=max(0, given.get(BACKPRESSURE, 0)),
     )
 
 

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar, overload
 
 from minray.common.resources import to_floats
+from minray.core_worker.actor_api import ActorApi
 from minray.core_worker.user_api import UserApi
 from minray.object_ref import ObjectRef, current_hooks, set_default_hooks
 from minray.object_ref_generator import ObjectRefGenerator
@@ -136,12 +137,18 @@ def wait(
 
 def cancel(object_ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False, recursive: bool = True) -> None:
     """Cancel the task that makes this object (G40-G48): one that has not started never will, a running one is interrupted
-    (KeyboardInterrupt), with ``force=True`` its worker is killed. ``recursive`` takes its child tasks along. Idempotent."""
+    (KeyboardInterrupt), with ``force=True`` its worker is killed. ``recursive`` takes its child tasks along. Idempotent.
+
+    Of an actor's running call the coroutine is cancelled, and a plain method finds ``is_canceled()`` true in its runtime
+    context (G45); ``force=True`` is a ValueError there (G44)."""
     if type(object_ref) is ObjectRefGenerator:
         object_ref = object_ref.completed()
     if type(object_ref) is not ObjectRef:
         raise TypeError(f"cancel takes an ObjectRef or an ObjectRefGenerator, not {type(object_ref).__name__}")
-    current_api().cancel(object_ref, force, recursive)
+    api = current_api()
+    if force and ActorApi(api).is_call(object_ref):
+        raise ValueError("force=True does not apply to an actor's call: use minray.kill to end the actor (G44)")
+    api.cancel(object_ref, force, recursive)
 
 
 def why(object_ref: ObjectRef[Any]) -> str:

@@ -60,6 +60,12 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a peer that cannot be reached (but was not seen dead) is retried before its calls fail."""
     rpc_connect_timeout_s: float = 10.0
     cancellation_retry_ms: int = 2000
+    actor_graceful_shutdown_timeout_ms: int = 30_000
+    """An actor without handles that has not ended by itself after this time is killed (G28)."""
+    actor_scheduling_queue_max_reorder_wait_seconds: float = 30.0
+    """How long an actor waits for a call that its caller made before others that have come (G56)."""
+    timeout_ms_task_wait_for_death_info: int = 1000
+    """How long a caller whose actor cannot be reached waits for the reason."""
     record_ref_creation_sites: bool = False
     """Whether processes remember which line of the user's code has made each reference; costs microseconds for each."""
     get_warning_s: float = 10.0

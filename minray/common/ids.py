@@ -11,6 +11,7 @@ Layout (sizes as in Ray)
   * task id    24 bytes: 8 counter of the submitter, 12 of the submitter's worker id, 4 job id
   * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values; of a
     streaming generator, 1 says that it has ended (``completed()``) and its items follow
+  * actor id   16 bytes: parts of the id of the task that creates it, its job id last
   * lease id   20 bytes: 8 counter of the asking process, 12 of its worker id
 
 An object id is its task's id plus an index, so that a retry re-creates the same ids (G94); the job is read off any of
@@ -74,6 +75,20 @@ def task_of(object_id: bytes) -> bytes:
 
 def job_of(task_or_object_id: bytes) -> bytes:
     return task_or_object_id[TASK_ID_BYTES - JOB_ID_BYTES : TASK_ID_BYTES]
+
+
+def actor_of(creation_task_id: bytes) -> bytes:
+    """The actor that a task creates."""
+    return creation_task_id[4:16] + creation_task_id[TASK_ID_BYTES - JOB_ID_BYTES :]
+
+
+def job_of_actor(actor_id: bytes) -> bytes:
+    return actor_id[-JOB_ID_BYTES:]
+
+
+def short_actor(actor_id: bytes) -> str:
+    """For logs and names: whose actor it is, and which of his."""
+    return f"{actor_id[4:6].hex()}-{int.from_bytes(actor_id[:4], 'big')}"
 
 
 def short(any_id: bytes) -> str:
@@ -153,6 +168,13 @@ class WorkerID(BaseID):
 
 class FunctionID(BaseID):
     __slots__ = ()
+
+
+class ActorID(BaseID):
+    __slots__ = ()
+
+    def job_id(self) -> JobID:
+        return JobID(job_of_actor(self._binary))
 
 
 class JobID(BaseID):

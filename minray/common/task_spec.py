@@ -47,6 +47,17 @@ class LeaseShape(msgspec.Struct, frozen=True, array_like=True):
     job_id: bytes
 
 
+class ActorOptions(msgspec.Struct, frozen=True, array_like=True):
+    """How the process of an actor runs its calls."""
+
+    max_concurrency: int = 1
+    """So many calls of the default group at once (G53)."""
+    groups: tuple[tuple[str, int], ...] = ()
+    """Further concurrency groups, each with its own limit."""
+    is_async: bool = False
+    """It has coroutine methods: all its calls run on one event loop (G54)."""
+
+
 class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     """What all calls of one function with one set of options have in common."""
 
@@ -61,6 +72,12 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     retry_exception_types: bytes
     """Pickled tuple of classes; empty: all exceptions."""
     max_calls: int
+    method: str = ""
+    """Of an actor: which is called; empty for functions and constructors."""
+    concurrency_group: str = ""
+    """Of a method: which of its actor's groups it runs in."""
+    actor: ActorOptions | None = None
+    """Of a constructor: how its process runs calls."""
     is_streaming: bool = False
     """A generator whose items are reported as they are yielded; its one return value says that it has ended."""
     most_unread: int = 0

@@ -18,6 +18,9 @@ from typing import Any
 from minray.common.config import WorkerConfig, store_endpoint, worker_endpoint
 from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.core_worker.actor_host import ActorHost
+from minray.core_worker.actor_manager import ActorManager
+from minray.core_worker.actor_task_receiver import ActorTaskReceiver
 from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.call_sites import CallSites
 from minray.core_worker.dependency_resolver import DependencyResolver
@@ -35,11 +38,13 @@ from minray.core_worker.object_locator import ObjectLocator
 from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.results import ResultKeeper
+from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.state_reader import StateReader
 from minray.core_worker.stats import Statistician
 from minray.core_worker.store_provider import LargeObject, StoreProvider
 from minray.core_worker.task_executor import TaskExecutor
+from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
 from minray.core_worker.task_receiver import TaskReceiver
 from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
@@ -104,6 +109,7 @@ class CoreWorker:
         self.tasks = TaskManager(platform.record)
         self.functions = FunctionManager(self.gcs)
         self.call_sites = CallSites() if system.record_ref_creation_sites else None
+        self.actors = ActorManager(self)
         self.deletion = ObjectDeletion(self)
         self.generators = Generators(self)
         self.locator = ObjectLocator(self)
@@ -196,22 +202,19 @@ class CoreWorker:
             platform,
             self.functions,
             self.make_refs,
-            results,
+            ReturnValues(results),
             self.generator_executor,
             node_id_hex,
             node_ip,
         )
-        self.receiver = TaskReceiver(
-            platform,
-            self.address,
-            self.executor,
-            self.functions,
-            self.references,
-            self.store,
-            self.borrowing,
-            self,
-            self.config.node_ip,
+        intake = TaskIntake(
+            platform, self.address, self.references, self.store, self.borrowing, self, self.config.node_ip
         )
+        self.intake = intake
+        self.receiver = TaskReceiver(platform, self.executor, self.functions, intake, self)
+        self.host = ActorHost(self)
+        max_wait_s = system.actor_scheduling_queue_max_reorder_wait_seconds
+        self.actor_receiver = ActorTaskReceiver(platform, self.executor, intake, self.host, max_wait_s)
 
     async def close(self) -> None:
         """Leave the cluster: a driver ends its job. Errors of a cluster that is gone do not matter any more.
@@ -231,9 +234,12 @@ class CoreWorker:
             subscription.close()
         for task in list(self.background):
             task.cancel()
+        self.actors.close()
         if hasattr(self, "receiver"):
             self.receiver.close()
             self.generator_executor.close()
+            self.actor_receiver.close()
+            self.intake.close()
             self.borrowing.close()
             self.lease_client.close()
             self.patient.close()
@@ -266,15 +272,29 @@ class CoreWorker:
             self.references.add_owned(return_id(task.task_id, index))
         if template.is_streaming:
             self.generators.begin(task)
+        self.hold_arguments(task)
+        client = task.prepared.client
+        if client is not None:
+            self.actors.submitter.on_submitted(client, task)
+        if task.slots or not task.prepared.export.done:
+            self.wait_for_arguments(task)
+        elif client is not None:
+            self.actors.submitter.on_task_ready(client, task)
+        else:
+            self.submitter.on_task_ready(task, self.now())
+
+    def hold_arguments(self, task: PendingTask) -> None:
+        """A new task keeps what it refers to."""
         held = task.held_ids()
         if held:
             self.references.add_submitted(held, [None] * len(held))
+        if task.handle_id:
+            self.references.hold(task.handle_id)
         self.tasks.add(task)
-        if task.slots or not task.prepared.export.done:
-            self.tasks.move(task, WAITING)
-            self.resolver.resolve(task)
-        else:
-            self.submitter.on_task_ready(task, self.now())
+
+    def wait_for_arguments(self, task: PendingTask) -> None:
+        self.tasks.move(task, WAITING)
+        self.resolver.resolve(task)
 
     def export(self, export: FunctionExport, pickled: bytes) -> None:
         """Before the first task of a definition: make it known (references in its closure have pinned themselves)."""
@@ -357,6 +377,7 @@ class CoreWorker:
         self.store.delete(object_id)
         self.directory.free(object_id)
         self.resolver.forget(object_id)
+        self.actors.on_freed(object_id)
         if self.call_sites is not None:
             self.call_sites.forget(object_id)
 
@@ -377,8 +398,16 @@ class CoreWorker:
         return None if owner.worker_id == self.config.worker_id else owner
 
     def on_ref_dropped(self, object_id: bytes) -> None:
+        self._apply_rarely(self.references.remove_local, object_id)
+
+    def on_call_ended(self, handle_id: bytes) -> None:
+        """One call less needs its actor."""
+        self._apply_rarely(self.references.let_go, handle_id)
+
+    def _apply_rarely(self, event: Callable[[bytes, Effects], None], object_id: bytes) -> None:
+        """For an event that mostly has no effects."""
         effects = self._no_effects
-        self.references.remove_local(object_id, effects)
+        event(object_id, effects)
         if effects.freed:
             self._no_effects = Effects()
             self.borrowing.apply(effects)
@@ -513,6 +542,9 @@ class CoreWorker:
 
         self.provider.fetch(wanted, on_here, purpose=TASK_ARGUMENTS)
 
+    def run_constructor(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+        self.host.run_constructor(task, then)
+
     def on_exiting(self) -> None:
         """``max_calls`` is reached: end as soon as nobody depends on this process."""
         waiting = asyncio.get_running_loop().create_task(self._exit_when_free(), name="exit_when_free")
@@ -525,7 +557,9 @@ class CoreWorker:
         self.platform.processes.exit(0)
 
     def is_free(self) -> bool:
-        return not self.tasks.tasks and not self.references.owns_borrowed() and self.receiver.is_idle()
+        if self.tasks.tasks or self.references.owns_borrowed() or self.actors.owns_living():
+            return False
+        return self.receiver.is_idle() and self.actor_receiver.is_idle() and self.intake.is_idle()
 
     # --- watching others
 

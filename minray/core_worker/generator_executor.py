@@ -164,3 +164,24 @@ class GeneratorExecutor:
     def close(self) -> None:
         for lending in list(self._lending):
             lending.cancel()
+
+
+def as_iterator(result: Any, name: str) -> Iterator[Any]:
+    """What a call with ``num_returns="streaming"`` has returned. Raises ValueError if it is something else."""
+    if not isinstance(result, Iterator):
+        raise ValueError(
+            f'task {name} has num_returns="streaming", but returned one object of type {type(result).__name__};'
+            " it must be a generator function, or return an iterator"
+        )
+    return result
+
+
+async def as_async_iterator(result: Any, name: str) -> AsyncIterator[Any]:
+    """The same on an event loop, where a plain iterator will do, too; it gives way to others after each item."""
+    if isinstance(result, AsyncIterator):
+        async for value in result:
+            yield value
+    else:
+        for value in as_iterator(result, name):
+            yield value
+            await asyncio.sleep(0)

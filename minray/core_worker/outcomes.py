@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import return_id, short
+from minray.core_worker.actor_task_submitter import Connection
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest
 from minray.core_worker.reference_counter import Effects
@@ -50,12 +51,27 @@ class TaskOutcomes:
     # --- from the dependency resolver
 
     def on_ready(self, task: PendingTask) -> None:
-        self._core.submitter.on_task_ready(task, self._core.now())
+        prepared = task.prepared
+        if prepared.client is not None:
+            self._core.actors.submitter.on_task_ready(prepared.client, task)
+        elif prepared.template.actor is not None:
+            self._core.actors.on_constructor_ready(task)
+        else:
+            self._core.submitter.on_task_ready(task, self._core.now())
 
     def on_failed_argument(self, task: PendingTask, stored: StoredObject) -> None:
         """G1: the task fails as its argument did, and its body does not run."""
         packed = wrap_packed_dependency(bytes(stored.data), task.prepared.template.name)
-        self._finish_with_error(task, StoredObject(packed, (), True, ()))
+        if task.prepared.template.actor is not None:
+            self._core.actors.on_constructor_failed(task, packed)
+        else:
+            self._finish_with_error(task, StoredObject(packed, (), True, ()))
+            self._on_ended_early(task)
+
+    def _on_ended_early(self, task: PendingTask) -> None:
+        """It has ended without being pushed: an actor's calls behind it need not wait for it."""
+        if task.prepared.client is not None:
+            self._core.actors.submitter.on_task_ended(task.prepared.client)
 
     # --- from the lease client
 
@@ -70,7 +86,7 @@ class TaskOutcomes:
             else:
                 self._finish_with_system_error(task, contradiction)
         elif reply.status == FAILED and reply.retryable and self._core.tasks.may_retry(task):
-            self._retry(task)
+            self.retry(task)
         else:
             *yielded, error = from_values(reply.values, buffers)
             self._finish_with_error(task, error, yielded)
@@ -82,7 +98,10 @@ class TaskOutcomes:
                 self._finish_cancelled(task)
             elif task.state is PUSHED:
                 again.append(task)
-        if again:
+        if again and again[0].prepared.client is not None:
+            for task in again:
+                self.on_ready(task)
+        elif again:
             self._core.submitter.on_tasks_unstarted(again, self._core.now())
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
@@ -94,7 +113,7 @@ class TaskOutcomes:
         if task.cancelled:
             self._finish_cancelled(task)
         elif self._core.tasks.may_retry(task):
-            self._retry(task)
+            self.retry(task)
         else:
             self._finish_with_system_error(task, _death_certificate(task, worker, failure))
 
@@ -116,14 +135,26 @@ class TaskOutcomes:
 
     # --- endings
 
-    def _retry(self, task: PendingTask) -> None:
+    def retry(self, task: PendingTask) -> None:
+        """Its next attempt has begun."""
         loop = asyncio.get_running_loop()
         delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
             loop.call_later(delay_s, lambda: self.on_unstarted([task]))
         else:
-            self._core.submitter.on_task_ready(task, loop.time())
+            self.on_ready(task)
+
+    def finish_constructor(self, task: PendingTask, state: str) -> None:
+        """It will not be called again."""
+        self._finish(task, state, ())
+
+    def finish_with_error(self, task: PendingTask, error: RayError) -> None:
+        """A call that its actor will not answer, whatever the reason."""
+        if task.cancelled:
+            self._finish_cancelled(task)
+        else:
+            self._finish_with_system_error(task, error)
 
     def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject]) -> None:
         core = self._core
@@ -137,6 +168,10 @@ class TaskOutcomes:
             effects = Effects()
             core.references.remove_submitted(held, effects)
             core.borrowing.apply(effects)
+        if task.prepared.client is not None:
+            task.prepared.client.ended += 1
+            if task.handle_id:
+                core.on_call_ended(task.handle_id)
 
     def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
         """All return values but those that a generator has yielded before are the error."""
@@ -176,13 +211,17 @@ class TaskOutcomes:
 
     def cancel(self, task: PendingTask, force: bool, recursive: bool) -> None:
         """G40-G43, G46: idempotent; the task's references always resolve."""
+        force = force and task.prepared.client is None  # an actor has other calls, too (G44, G46)
         if task.state is WAITING:
             task.cancelled = True
             self._finish_cancelled(task)
+            self._on_ended_early(task)
         elif task.state is QUEUED:
             task.cancelled = True
-            self._core.submitter.remove_queued(task, self._core.now())
+            if task.prepared.client is None:
+                self._core.submitter.remove_queued(task, self._core.now())
             self._finish_cancelled(task)
+            self._on_ended_early(task)
         elif not task.cancelled or force:
             task.cancelled = True
             name = f"cancel({short(task.task_id)})"
@@ -195,7 +234,7 @@ class TaskOutcomes:
         patience_s = self._core.config.system_config.cancellation_retry_ms / 1000
         while task.state is PUSHED:
             worker = task.worker
-            if not isinstance(worker, LeasedWorker):
+            if not isinstance(worker, LeasedWorker | Connection):
                 return
             request = CancelTask(task.task_id, task.attempt, force, recursive)
             try:
@@ -206,7 +245,7 @@ class TaskOutcomes:
                     await asyncio.sleep(patience_s)
             except (TimeoutError, PlatformError) as error:
                 logger.debug("cancelling %s: %r", short(task.task_id), error)
-            if force and task.state is PUSHED and task.worker is worker:
+            if force and isinstance(worker, LeasedWorker) and task.state is PUSHED and task.worker is worker:
                 raylet = self._core.raylet if worker.raylet is None else self._core.peers.to(worker.raylet)
                 raylet.send(KillWorker(worker.lease_id, "cancelled by force"), lambda *_: None)
 

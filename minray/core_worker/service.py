@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import Waiter
 from minray.core_worker.values import to_value
+from minray.protocol.actor import ExitActor, PushActorTask
 from minray.protocol.base import DONE, Done
 from minray.protocol.core_worker import (
     FREED,
@@ -64,8 +65,15 @@ class CoreWorkerService:
     def handle_PushTask(self, request: PushTask, call: Call) -> PushTaskReply | None:
         return self._core.receiver.handle_PushTask(request, call)
 
+    def handle_PushActorTask(self, request: PushActorTask, call: Call) -> PushTaskReply | None:
+        return self._core.actor_receiver.handle_PushActorTask(request, call)
+
+    def handle_ExitActor(self, request: ExitActor, call: Call) -> Done:
+        return self._core.actor_receiver.handle_ExitActor(request, call)
+
     def handle_CancelTask(self, request: CancelTask, call: Call) -> CancelTaskReply:
-        return self._core.receiver.handle_CancelTask(request, call)
+        reply = self._core.actor_receiver.cancel(request)
+        return reply if reply is not None else self._core.receiver.handle_CancelTask(request, call)
 
     def handle_ReclaimTasks(self, request: ReclaimTasks, call: Call) -> Done:
         return self._core.receiver.handle_ReclaimTasks(request, call)

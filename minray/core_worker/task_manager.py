@@ -14,6 +14,7 @@ A cancelled task is never retried (G19). Lineage (keeping finished tasks to run 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -56,13 +57,15 @@ class FunctionExport:
 class PreparedTemplate:
     """One function with one set of options, made ready to be called many times."""
 
-    __slots__ = ("template", "header", "export", "mean_us", "key")
+    __slots__ = ("template", "header", "export", "client", "mean_us", "key")
 
-    def __init__(self, template: TaskTemplate, header: bytes, export: FunctionExport) -> None:
+    def __init__(self, template: TaskTemplate, header: bytes, export: FunctionExport, client: Any = None) -> None:
         self.template = template
         self.header = header
         """The encoded TaskHeader, which every PushTask carries."""
         self.export = export
+        self.client = client
+        """Of an actor's method: the ActorClient through which it is called."""
         self.mean_us: float | None = None
         """How long a call takes on a worker, by recent calls; None before the first has ended."""
         self.key: object | None = None
@@ -108,9 +111,11 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While PUSHED: how much work it was taken for."""
     stream: ObjectRefStream | None = None
     """Of a streaming generator: its items."""
+    handle_id: bytes = b""
+    """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
 
     def held_ids(self) -> list[bytes]:
-        """The objects that this task keeps alive."""
+        """The objects that this task keeps alive as arguments."""
         if not self.slots and not self.nested:
             return NOTHING
         return [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]

@@ -21,6 +21,7 @@ from minray import serialization
 from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.core_worker.actor_task_submitter import ActorClient
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.generator_reader import GeneratorReader
 from minray.core_worker.memory_store import StoredObject, Waiter
@@ -36,6 +37,8 @@ from minray.protocol.core_worker import RefInfo, TaskHeader
 from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources, Poll
 from minray.serialization import Serialized
 
+EXPORTED = FunctionExport(b"", True)
+"""Methods come with their class."""
 _id_of = operator.attrgetter("_id")
 
 
@@ -45,7 +48,7 @@ class UserApi:
     def __init__(self, core: CoreWorker) -> None:
         self.core = core
         self._user_code = core.platform.user_code
-        self._post = self._user_code.post
+        self.post = self._post = self._user_code.post
         self._objects = core.store.objects
         self._own = core.address
         self._inline_limit = core.config.system_config.max_direct_call_object_size
@@ -58,6 +61,10 @@ class UserApi:
         """Make a function with its options ready to be called."""
         return PreparedTemplate(template, encode(TaskHeader(template, self._own)), export)
 
+    def prepare_call(self, template: TaskTemplate, client: ActorClient) -> PreparedTemplate:
+        """The same for a method of an actor."""
+        return PreparedTemplate(template, encode(TaskHeader(template, self._own)), EXPORTED, client)
+
     def export(self, export: FunctionExport, function: Callable[..., Any]) -> None:
         """Pickle a definition and make it known to the cluster; its tasks wait until it is (G15).
 
@@ -67,8 +74,9 @@ class UserApi:
         if len(pickled) > FUNCTION_SIZE_ERROR_THRESHOLD:
             name, size = getattr(function, "__qualname__", repr(function)), len(pickled) >> 20
             raise ValueError(
-                f"remote function {name} is too large: {size} MiB of at most {FUNCTION_SIZE_ERROR_THRESHOLD >> 20}. Does it"
-                " use a large object of the program? Put that (minray.put) and give the function the reference"
+                f"remote function or class {name} is too large: {size} MiB of at most"
+                f" {FUNCTION_SIZE_ERROR_THRESHOLD >> 20}. Does it use a large object of the program? Put that (minray.put)"
+                " and give the function the reference"
             )
         self._post(self.core.export, export, pickled)
 
@@ -80,23 +88,14 @@ class UserApi:
         self._function_count += 1
         return self.core.config.worker_id[:12] + self._function_count.to_bytes(4, "big")
 
-    def submit(self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def submit(
+        self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
+    ) -> Any:
         """One call: its reference, a list of them, None for ``num_returns=0``, or a generator of them."""
         core = self.core
-        task_id = core.task_ids.next()
-        retries = prepared.template.max_retries
-        running = core.executor.current
-        parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
-        if args or kwargs:
-            call = serialization.serialize_call(args, kwargs, self._inline_limit, self._put_serialized)
-            value = call.value
-            assert value is not None
-            slots = tuple((ref._id, ref._owner) for ref in call.slots)
-            nested = tuple(RefInfo(ref._id, ref._owner, b"") for ref in value.refs)
-            buffers = [bytes(buffer) for buffer in value.buffers]
-            task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries)
-        else:
-            task = PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries)
+        task, _held = self.make_task(prepared, args, kwargs)
+        task.handle_id = handle_id
+        task_id = task.task_id
         num_returns = prepared.template.num_returns
         if core.call_sites is not None:
             core.call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
@@ -108,6 +107,26 @@ class UserApi:
         if num_returns == 0:
             return None
         return [ObjectRef(return_id(task_id, index), self._own, core.drop_ref) for index in range(1, num_returns + 1)]
+
+    def make_task(
+        self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[PendingTask, list[ObjectRef[Any]]]:
+        """A call with its arguments turned into bytes; and references in them, to be kept until it is posted."""
+        core = self.core
+        task_id = core.task_ids.next()
+        retries = prepared.template.max_retries
+        running = core.executor.current
+        parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
+        if not args and not kwargs:
+            return PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries), []
+        call = serialization.serialize_call(args, kwargs, self._inline_limit, self._put_serialized)
+        value = call.value
+        assert value is not None
+        slots = tuple((ref._id, ref._owner) for ref in call.slots)
+        nested = tuple(RefInfo(ref._id, ref._owner, b"") for ref in value.refs)
+        buffers = [bytes(buffer) for buffer in value.buffers]
+        task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries)
+        return task, [*call.slots, *value.refs]
 
     def cancel(self, ref: ObjectRef[Any], force: bool, recursive: bool) -> None:
         self._post(self.core.cancel, ref._id, ref._owner, force, recursive)
@@ -227,7 +246,8 @@ class UserApi:
         parker = user_code.parker()
         waiter = Waiter(needed, stop_at_error, parker.release)
         wanted = [(ref._id, ref._owner) for ref in refs]
-        blocks_task = core.executor.current is not None
+        running = core.executor.current
+        blocks_task = running is not None and not running.actor_id
         try:
             to_fetch = [LargeObject(ref._id, ref._owner, ()) for ref in elsewhere]
             self._user_code.post_later(core.begin_wait, wanted, waiter, blocks_task, to_fetch)

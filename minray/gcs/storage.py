@@ -5,6 +5,7 @@ Ray: src/ray/gcs/gcs_table_storage.h, src/ray/gcs/store_client/
     cluster  "id" -> the cluster's id; "jobs" -> the number of the newest job
     nodes    node id (hex) -> NodeInfo          jobs   job id (hex) -> JobInfo
     kv       key (hex), colon, namespace -> value
+    actors   actor id (hex) -> ActorRow
 
 Rows are staged at once and durable when ``commit`` returns; concurrent commits share one sync. Worker deaths and resource
 reports are not here: they are news, and come again.
@@ -17,11 +18,12 @@ from typing import TypeVar
 
 import msgspec
 
+from minray.gcs.actor_manager import ActorRow
 from minray.platform.base import Platform, Storage, StorageFailed
 from minray.protocol.base import Record, decode, encode
 from minray.protocol.gcs import JobInfo, NodeInfo
 
-CLUSTER, NODES, JOBS, KV = "cluster", "nodes", "jobs", "kv"
+CLUSTER, NODES, JOBS, KV, ACTORS = "cluster", "nodes", "jobs", "kv", "actors"
 CLUSTER_ID_BYTES = 16
 
 R = TypeVar("R", bound=Record)
@@ -61,6 +63,9 @@ class GcsStorage:
     def jobs(self) -> list[JobInfo]:
         return self._load(JOBS, JobInfo)
 
+    def actors(self) -> list[ActorRow]:
+        return self._load(ACTORS, ActorRow)
+
     def job_count(self) -> int:
         return int.from_bytes(self._storage.load(CLUSTER).get("jobs", b""), "big")
 
@@ -86,6 +91,12 @@ class GcsStorage:
 
     def delete_job(self, job_id: bytes) -> None:
         self._storage.delete(JOBS, job_id.hex())
+
+    def put_actor(self, row: ActorRow) -> None:
+        self._storage.put(ACTORS, row.info.actor_id.hex(), encode(row))
+
+    def delete_actor(self, actor_id: bytes) -> None:
+        self._storage.delete(ACTORS, actor_id.hex())
 
     def put_value(self, namespace: str, key: bytes, value: bytes) -> None:
         self._storage.put(KV, f"{key.hex()}:{namespace}", value)

@@ -22,6 +22,7 @@ The network contract, stated once
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -269,6 +270,12 @@ class UserCode(Protocol):
 
         ``then`` is called on the loop when ``work`` has returned, which costs less than a ``post`` at its end.
         """
+
+    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """From the loop: run ``work`` in a thread that has nothing else to do; there are as many as there is work."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        """From a user thread: a loop to run user code on in that thread."""
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         """From any thread: call back on the loop soon, in order. Never blocks; many posts cost one wake-up."""

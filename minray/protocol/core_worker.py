@@ -90,6 +90,8 @@ class PushTask(Request[PushTaskReply], frozen=True):
     nested: list[RefInfo] = []
     inline_buffers: list[bytes] = []
     gpu_ids: list[int] = []
+    actor_id: bytes = b""
+    """The task is the constructor of this actor, and the worker its home from now on."""
     items_arrived: int = 0
     """Streaming: so many items the owner has from an earlier attempt; they need not come again."""
 

@@ -74,6 +74,8 @@ class RequestWorkerLease(Request[LeaseReply], frozen=True):
     backlog: int
     """How many more tasks of this key wait at the owner."""
     grant_or_reject: bool
+    actor_id: bytes = b""
+    """Of the actor that will live in the worker; the owner is the gcs then."""
 
 
 MAX_CALLS = "max_calls"

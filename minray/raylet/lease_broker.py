@@ -155,7 +155,13 @@ class LeaseBroker:
         if refusal:
             return LeaseReply(CANCELLED, reason=refusal)
         request = LeaseRequest(
-            lease_id, message.owner.worker_id, message.shape, message.depth, message.backlog, message.grant_or_reject
+            lease_id,
+            message.owner.worker_id,
+            message.shape,
+            message.depth,
+            message.backlog,
+            message.grant_or_reject,
+            bool(message.actor_id),
         )
         self.entries[lease_id] = Entry(request, message.owner, [call])
         self.cluster.submit(request)

@@ -331,5 +331,6 @@ class Raylet:
         is_running = not job.end_time
         self._log_monitor.on_job(key, job.driver, is_running)
         if not is_running:
-            self._broker.on_job_finished(key)
+            if not job.kept:
+                self._broker.on_job_finished(key)
             self.store.on_death(job.driver.worker_id)

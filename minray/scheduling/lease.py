@@ -51,6 +51,8 @@ class LeaseRequest:
     """How many more tasks of this shape wait at the owner."""
     grant_or_reject: bool = False
     """It was spilled here by another node: one hop only."""
+    for_actor: bool = False
+    """It will last as long as an actor lives; there may be many of one shape, and none is ever idle."""
     resources: ResourceSet = field(init=False)
     """``shape.resources`` as a set."""
 

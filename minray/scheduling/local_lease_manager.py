@@ -9,6 +9,7 @@ Rules
     need few workers), then the owner that holds less, then who came first.
   * A blocked worker lends its CPUs, and nothing else (G101). It takes them back at once, so ``available`` may be negative
     by exactly what unblocked workers took back.
+  * Leases of actors are never idle and have no cap: their resources alone limit them.
   * Worker cap: beyond one lease per CPU and shape (possible only because blocked workers lend) each further one waits,
     1 s doubling to 10 s; but not a request deeper than all that are blocked: it may be what they wait for.
 
@@ -130,7 +131,7 @@ class LocalLeaseManager:
         held, cap = self._held_by_shape[shape], self.cap(shape)
         if held < cap:
             self._over_cap_at.pop(shape, None)
-        elif not self._is_deepest(best):
+        elif not best.for_actor and not self._is_deepest(best):
             allowed_at = self._over_cap_at.setdefault(shape, now + self._backoff_s(held - cap))
             if now < allowed_at:
                 assignment.wake_no_later_than(allowed_at)
@@ -169,7 +170,8 @@ class LocalLeaseManager:
         gpus = self._gpus.allocate(amount) if amount else {}
         self.leases[request.lease_id] = Lease(request, gpus)
         self._held_by_owner[request.owner_id] += 1
-        self._held_by_shape[request.shape] += 1
+        if not request.for_actor:
+            self._held_by_shape[request.shape] += 1
         if request.shape in self._over_cap_at and not self._is_deepest(request):
             excess = self._held_by_shape[request.shape] - self.cap(request.shape)
             self._over_cap_at[request.shape] = now + self._backoff_s(max(0, excess))
@@ -218,7 +220,8 @@ class LocalLeaseManager:
         add(self.available, lease.request.resources)
         self._gpus.free(lease.gpus)
         _decrease(self._held_by_owner, lease.request.owner_id)
-        _decrease(self._held_by_shape, lease.request.shape)
+        if not lease.request.for_actor:
+            _decrease(self._held_by_shape, lease.request.shape)
 
     # --- Others want it, and people want to know -------------------------------------------------------------------------
 
@@ -229,7 +232,7 @@ class LocalLeaseManager:
         owners: dict[bytes, None] = {}
         for lease in self.leases.values():
             owner_id = lease.request.owner_id
-            if owner_id not in owners and self.is_contended(lease.request):
+            if owner_id not in owners and not lease.request.for_actor and self.is_contended(lease.request):
                 due = self._revoked_at.get(owner_id, now - REVOKE_PERIOD_S) + REVOKE_PERIOD_S
                 if due <= now:
                     owners[owner_id] = None

@@ -135,8 +135,17 @@ def core_leftovers(core: Any) -> list[str]:
         "copies of objects": core.directory._objects,
         "copies to be freed or promoted": [*core.directory._free._batches, *core.directory._promote._batches],
         "tasks waiting here": core.receiver._waiting,
-        "answers on their way": core.receiver._answering,
+        "answers on their way": core.intake._answering,
         "unanswered tasks": [task for task in core.receiver._tasks.values() if task.reply is None],
+        "actors being made": core.actors._creations,
+        "handles of own actors": core.actors._handles,
+        "actors that are called": list(core.actors.clients),
+        "unanswered calls": [
+            task
+            for stream in core.actor_receiver._streams.values()
+            for task in stream.tasks.values()
+            if task.reply is None
+        ],
         "queued tasks": [task for key in core.submitter._keys.values() for task in key.queue],
     }
     return [f"{len(table)} {name}: {_listing(table)}" for name, table in tables.items() if table]

@@ -570,3 +570,103 @@ def test_g90_g92_an_asynchronous_iterator_is_read_like_any_other(seed: int) -> N
     plan = FaultPlan({"delay": 0.3, "duplicate": 0.2, "preempt": 0.2})
     result, _ = judged(body, lambda cluster: break_channels(cluster, REPORTS, budget=3), seed=seed, faults=plan)
     assert result == (b"\3", [1, 2, "RayTaskError(ValueError)"], 2 * GENERATOR_REPORTS_IN_FLIGHT)
+
+
+# --- methods of actors: plain, in threads, and on the actor's own loop
+
+
+class Plain:
+    def count(self, most: int, pause_s: float = 0.05) -> Iterator[int]:
+        for number in range(1, most + 1):
+            print(f"yield {number}")
+            yield number
+            time.sleep(pause_s)
+
+    def large(self, most: int) -> Iterator[bytes]:
+        for number in range(1, most + 1):
+            yield bytes([number]) * LARGE
+            time.sleep(0.1)
+
+    def ping(self) -> str:
+        return "here"
+
+
+class Async:
+    async def count(self, most: int, pause_s: float = 0.05) -> AsyncIterator[int]:
+        for number in range(1, most + 1):
+            print(f"yield {number}")
+            yield number
+            await asyncio.sleep(pause_s)
+
+    def large(self, most: int) -> Iterator[bytes]:
+        for number in range(1, most + 1):
+            yield bytes([number]) * LARGE
+
+    async def ping(self) -> str:
+        return "here"
+
+
+KINDS: dict[str, Any] = {
+    "plain": minray.remote(Plain),
+    "threaded": minray.remote(max_concurrency=3)(Plain),
+    "async": minray.remote(Async),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_g90_g91_methods_of_actors_stream_too(kind: str) -> None:
+    """And with back-pressure; an actor that runs several calls at once answers others meanwhile."""
+
+    def body() -> Any:
+        actor = KINDS[kind].remote()
+        held_up = actor.count.options(_generator_backpressure_num_objects=1).remote(4)
+        first = minray.get(next(held_up))
+        ping = None if kind == "plain" else minray.get(actor.ping.remote())
+        values = [value[:1] for value in read(actor.large.remote(3))] if ping else None
+        return first, ping, values, read(held_up), read(actor.count.remote(70, 0.0))[-1], minray.get(actor.ping.remote())
+
+    plan = FaultPlan({"delay": 0.2, "duplicate": 0.2, "preempt": 0.1})
+    larges = [b"\1", b"\2", b"\3"]
+    others = (None, None) if kind == "plain" else ("here", larges)
+    assert judged(body, faults=plan)[0] == (1, *others, [2, 3, 4], 70, "here")
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_g93_g94_an_actor_that_is_restarted_goes_on_where_its_call_may(kind: str, retries: int) -> None:
+    """Killed when it reports for the third time, large items and small."""
+
+    def body() -> Any:
+        actor = KINDS[kind].options(max_restarts=1, max_task_retries=retries).remote()
+        items = read(actor.count.remote(5)), [value[:1] for value in read(actor.large.remote(2))]
+        return *items, minray.get(actor.ping.remote())
+
+    result, cluster = judged(body, lambda cluster: kill_sender(cluster, "ReportGeneratorItem", 3))
+    whole = [1, 2, 3, 4, 5]
+    assert result[0] == (whole if retries else [1, 2, "ActorUnavailableError"])
+    assert result[1:] == ([b"\1", b"\2"], "here")
+    assert printed(cluster).count("yield 1") == 1 + retries
+
+
+def test_g29_a_killed_actor_ends_its_generators() -> None:
+    def body() -> Any:
+        actor = KINDS["async"].remote()
+        generator, waiting = actor.count.remote(1000, 1.0), KINDS["plain"].remote()
+        first = minray.get(next(generator))
+        busy, queued = waiting.count.remote(1000, 1.0), waiting.count.remote(3)
+        minray.kill(actor)
+        minray.kill(waiting)
+        return first, *(read(one)[-1] for one in (generator, busy, queued))
+
+    assert judged(body)[0] == (1, *["ActorDiedError"] * 3)
+
+
+def test_g45_an_async_generator_of_an_actor_can_be_cancelled() -> None:
+    def body() -> Any:
+        actor = KINDS["async"].remote()
+        generator = actor.count.remote(1000, 1.0)
+        first = minray.get(next(generator))
+        minray.cancel(generator)
+        return first, read(generator)[-1], minray.get(actor.ping.remote())
+
+    assert judged(body)[0] == (1, "TaskCancelledError", "here")

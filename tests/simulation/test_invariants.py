@@ -169,7 +169,7 @@ def test_g19_a_cancelled_task_is_not_retried(monkeypatch: pytest.MonkeyPatch) ->
 
     def try_again(self: Any, task: Any, worker: Any, failure: Any) -> None:
         task.attempt += 1
-        self._retry(task)
+        self.retry(task)
 
     watched(body)
     monkeypatch.setattr(TaskOutcomes, "on_died", try_again)

@@ -22,6 +22,7 @@ NOUNS = {
 BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
 FRONT_PORCH = {
     "__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util", "memory_summary",
+    "actor", "actor_options", "definition",
 }  # fmt: skip
 ROOTS = {
     "__init__", "__main__", "cli", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles",
@@ -34,8 +35,12 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     **dict.fromkeys(ROOTS, EVERYTHING),
     # level 4, what a user types
     **dict.fromkeys(
-        ("worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental"),
-        FRONT_PORCH | {"core_worker", "serialization", "exceptions", "object_ref", "object_ref_generator", "common"},
+        (
+            "worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental",
+            "actor", "actor_options", "definition",
+        ),  # fmt: skip
+        FRONT_PORCH
+        | {"core_worker", "serialization", "exceptions", "object_ref", "object_ref_generator", "common", "protocol"},
     ),
     "worker_output": {"core_worker", "protocol"},
     "memory_summary": {"core_worker", "protocol", "text_table"},

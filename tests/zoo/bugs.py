@@ -129,7 +129,7 @@ BUGS = [
             Mutation(
                 RECEIVER,
                 "TaskReceiver._cancel",
-                "self._answer_error(task, CANCELLED, self._pack(task, error))",
+                "self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))",
                 """
                 self._release(task)
                 del self._tasks[task.sequence]
