@@ -51,6 +51,12 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kill_idle_workers_interval_ms: int = 200
     idle_worker_killing_time_threshold_ms: int = 1000
     raylet_report_resources_period_milliseconds: int = 100
+    memory_usage_threshold: float = 0.95
+    """A node that uses more of its memory kills workers (G89)."""
+    memory_monitor_refresh_ms: int = 250
+    """How often that is looked at; 0: never."""
+    task_oom_retry_delay_base_ms: int = 1000
+    """A task that was killed for memory is made again after this time, then after twice as long, up to a minute (G20)."""
     health_check_period_ms: int = 3000
     health_check_timeout_ms: int = 10_000
     health_check_failure_threshold: int = 5

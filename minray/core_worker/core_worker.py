@@ -29,6 +29,7 @@ from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.future_resolver import FutureResolver
 from minray.core_worker.generator_executor import GeneratorExecutor
 from minray.core_worker.generators import Generators
+from minray.core_worker.job_environment import take_on
 from minray.core_worker.lease_client import LeaseClient
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
@@ -47,7 +48,7 @@ from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
 from minray.core_worker.task_receiver import TaskReceiver
-from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
+from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
@@ -61,7 +62,6 @@ from minray.protocol.gcs import (
     NODES,
     WORKER_DEATHS,
     FinishJob,
-    GetJob,
     JobConfig,
     JobInfo,
     NodeInfo,
@@ -506,24 +506,7 @@ class CoreWorker:
 
     async def prepare_environment(self, template: TaskTemplate) -> None:
         """This worker's first task: take on its job and runtime environment, for good."""
-        if self.job is None:
-            self.job = (await self.gcs.call(GetJob(template.shape.job_id))).job
-            if self.job is None:
-                raise RuntimeEnvSetupError(reason=f"the gcs does not know job {template.shape.job_id.hex()}")
-            self.job_id = template.shape.job_id
-            self.task_ids = TaskIdFactory(self.config.worker_id, self.job_id)
-        environment = self.environment = template.shape.runtime_env
-        try:
-            self._enter(environment, self.job.config)
-        except OSError as error:
-            raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
-
-    def _enter(self, environment: RuntimeEnv, job: JobConfig) -> None:
-        paths = [*environment.py_modules, *job.sys_path]
-        if environment.working_dir:
-            paths.insert(0, environment.working_dir)
-        working_dir = environment.working_dir or job.working_dir or None
-        self.platform.user_code.enter_environment(paths, working_dir, dict(environment.env_vars))
+        await take_on(self, template)
 
     def fetch_argument(self, object_id: bytes, owner: Address, on_here: Callable[[], None]) -> None:
         self.store.wait([object_id], Waiter(1, False, on_here))

@@ -100,7 +100,13 @@ class LeaseClient:
 
     def request_lease(self, request: LeaseRequest) -> None:
         message = RequestWorkerLease(
-            request.lease_id, self._own, request.shape, request.depth, request.backlog, request.grant_or_reject
+            request.lease_id,
+            self._own,
+            request.shape,
+            request.depth,
+            request.backlog,
+            request.grant_or_reject,
+            retriable=request.retriable,
         )
         self._raylet(request.raylet).send(message, partial(self._on_lease, request))
 

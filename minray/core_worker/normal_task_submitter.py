@@ -52,10 +52,17 @@ TIMER_SLACK_S = 0.0005
 class LeaseRequest:
     """One open request for a worker."""
 
-    __slots__ = ("lease_id", "shape", "raylet", "grant_or_reject", "backlog", "depth", "cancelled")
+    __slots__ = ("lease_id", "shape", "raylet", "grant_or_reject", "backlog", "depth", "retriable", "cancelled")
 
     def __init__(
-        self, lease_id: bytes, shape: LeaseShape, raylet: Address | None, grant_or_reject: bool, backlog: int, depth: int
+        self,
+        lease_id: bytes,
+        shape: LeaseShape,
+        raylet: Address | None,
+        grant_or_reject: bool,
+        backlog: int,
+        depth: int,
+        retriable: bool = True,
     ) -> None:
         self.lease_id = lease_id
         self.shape = shape
@@ -65,6 +72,8 @@ class LeaseRequest:
         """True after a spillback: the next answer is final."""
         self.backlog = backlog
         self.depth = depth
+        self.retriable = retriable
+        """The task that it was asked for may be made again."""
         self.cancelled = False
         """We asked to take it back; if it is granted all the same, the worker goes back at once."""
 
@@ -397,8 +406,11 @@ class NormalTaskSubmitter:
 
     def _request(self, key: KeyQueue, raylet: Address | None, grant_or_reject: bool) -> None:
         depth = key.queue[0].depth if key.queue else 0
+        retriable = not key.queue or key.queue[0].retries_left != 0
         backlog = max(0, len(key.queue) - len(key.requests) - 1)
-        request = LeaseRequest(self._lease_ids.next(), key.shape, raylet, grant_or_reject, backlog, depth)
+        request = LeaseRequest(
+            self._lease_ids.next(), key.shape, raylet, grant_or_reject, backlog, depth, retriable
+        )
         key.requests[request.lease_id] = request
         self._actions.request_lease(request)
 

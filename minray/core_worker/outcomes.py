@@ -25,6 +25,7 @@ from minray.core_worker.values import from_values
 from minray.exceptions import (
     LocalRayletDiedError,
     NodeDiedError,
+    OutOfMemoryError,
     RayError,
     RuntimeEnvSetupError,
     TaskCancelledError,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
 
 logger = logging.getLogger(__name__)
+
+MAX_MEMORY_DELAY_S = 60.0
+"""The longest pause before a task is made again that was killed for memory."""
 
 
 class TaskOutcomes:
@@ -112,10 +116,28 @@ class TaskOutcomes:
             self._discard_attempt(task, worker)
         if task.cancelled:
             self._finish_cancelled(task)
+        elif failure is not None and failure.memory_total:
+            self._on_killed_for_memory(task, failure)
         elif self._core.tasks.may_retry(task):
             self.retry(task)
         else:
             self._finish_with_system_error(task, _death_certificate(task, worker, failure))
+
+    def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
+        """G20: made again without end, later each time, unless it has no retries at all."""
+        delays = self._core.tasks.retry_after_memory(task)
+        if delays is not None:
+            base_s = self._core.config.system_config.task_oom_retry_delay_base_ms / 1000
+            self.retry(task, min(base_s * delays, MAX_MEMORY_DELAY_S))
+            return
+        error = OutOfMemoryError(
+            task_name=task.prepared.template.name,
+            pid=failure.pid,
+            used_bytes=failure.memory_used,
+            capacity_bytes=failure.memory_total,
+            reason=failure.cause,
+        )
+        self._finish_with_system_error(task, error)
 
     def _discard_attempt(self, task: PendingTask, worker: LeasedWorker) -> None:
         """It may have put large results into its node's store before it died."""
@@ -135,10 +157,11 @@ class TaskOutcomes:
 
     # --- endings
 
-    def retry(self, task: PendingTask) -> None:
+    def retry(self, task: PendingTask, delay_s: float | None = None) -> None:
         """Its next attempt has begun."""
         loop = asyncio.get_running_loop()
-        delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
+        if delay_s is None:
+            delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
             loop.call_later(delay_s, lambda: self.on_unstarted([task]))

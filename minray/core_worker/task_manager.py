@@ -7,8 +7,9 @@ it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` 
 names are those of Ray's state API.
 
 Retries: a death of the worker or its node uses one of ``max_retries``; a user's exception does only if
-``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free.
-A cancelled task is never retried (G19). Lineage (keeping finished tasks to run them again) comes with the object plane.
+``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free, and so,
+after a pause, is one whose worker was killed because its node had no memory (G20). A cancelled task is never retried (G19).
+Lineage (keeping finished tasks to run them again) comes with the object plane.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While PUSHED: how much work it was taken for."""
     stream: ObjectRefStream | None = None
     """Of a streaming generator: its items."""
+    memory_kills: int = 0
+    """How often its worker was killed because the node had no memory."""
     handle_id: bytes = b""
     """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
 
@@ -155,6 +158,14 @@ class TaskManager:
             task.retries_left -= 1
         task.attempt += 1
         return True
+
+    def retry_after_memory(self, task: PendingTask) -> float | None:
+        """It was killed for its node's memory (G20): how many base delays later the next attempt may begin; None: never."""
+        if task.cancelled or task.retries_left == 0:
+            return None
+        task.attempt += 1
+        task.memory_kills += 1
+        return float(2 ** (task.memory_kills - 1))
 
     def children_of(self, parent_id: bytes) -> list[PendingTask]:
         return [task for task in self.tasks.values() if task.parent_id == parent_id]

@@ -188,7 +188,9 @@ class ActorScheduler:
         """None if the raylet is dead."""
         creation = row.creation
         assert creation is not None
-        request = RequestWorkerLease(lease_id, self._own(), creation.shape, 0, 0, final, row.info.actor_id)
+        info = row.info
+        retriable = info.max_restarts < 0 or info.restarts < info.max_restarts
+        request = RequestWorkerLease(lease_id, self._own(), creation.shape, 0, 0, final, info.actor_id, retriable)
         return await self._call_living(raylet, request)
 
     async def _call_living(self, to: Address, request: Request[R]) -> R | None:

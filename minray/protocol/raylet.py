@@ -76,6 +76,8 @@ class RequestWorkerLease(Request[LeaseReply], frozen=True):
     grant_or_reject: bool
     actor_id: bytes = b""
     """Of the actor that will live in the worker; the owner is the gcs then."""
+    retriable: bool = True
+    """What will run may be run again if its worker is killed."""
 
 
 MAX_CALLS = "max_calls"
@@ -117,6 +119,9 @@ class LeaseFailure(Record, frozen=True):
     signal: int | None = None
     stderr_tail: list[str] = []
     cause: str = ""
+    memory_used: int = 0
+    memory_total: int = 0
+    """It was killed because the node had so many bytes in use of so many; else 0."""
 
 
 class GetLeaseFailure(Request[LeaseFailure], frozen=True):

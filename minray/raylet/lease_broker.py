@@ -43,7 +43,8 @@ from minray.protocol.raylet import (
 )
 from minray.raylet.ended_leases import CANCELLED_EARLY, RETURNED, End, EndedLeases
 from minray.raylet.log_monitor import LogMonitor
-from minray.raylet.worker_pool import WORKER_STATES, Worker, WorkerPool
+from minray.raylet.memory_monitor import Candidate
+from minray.raylet.worker_pool import DYING, IDLE, LEASED, WORKER_STATES, Worker, WorkerPool
 from minray.raylet.worker_processes import Death, WorkerProcesses
 from minray.rpc.connection import Peers
 from minray.rpc.service import Call
@@ -68,8 +69,11 @@ class Entry:
     owner: Address
     calls: list[Call]
     """Who waits for the answer; more than one when the request was repeated."""
+    retriable: bool = True
+    """What it is for can be done again if its worker is killed."""
     worker: Worker | None = None
     """Set when it is granted."""
+    granted_at: float = 0.0
     waiters: list[asyncio.Future[LeaseFailure]] = field(default_factory=list)
     """Who wants to know how it ends."""
 
@@ -163,7 +167,7 @@ class LeaseBroker:
             message.grant_or_reject,
             bool(message.actor_id),
         )
-        self.entries[lease_id] = Entry(request, message.owner, [call])
+        self.entries[lease_id] = Entry(request, message.owner, [call], message.retriable)
         self.cluster.submit(request)
         self.advance()
         return None
@@ -213,6 +217,32 @@ class LeaseBroker:
         entry = self.entries.get(lease_id)
         if entry is not None and self.states.get(lease_id) == states.GRANTED:
             self._kill(entry, reason)
+
+    def candidates_to_kill(self, memory_of: Callable[[int], int]) -> list[Candidate] | None:
+        """Workers whose death would free memory; None while one is dying."""
+        candidates = []
+        for worker in self.pool.workers.values():
+            state = self.pool.state(worker.worker_id)
+            if state == DYING:
+                return None
+            if state in (IDLE, LEASED):
+                entry = self.entries.get(worker.lease_id)
+                retriable, granted_at = (entry.retriable, entry.granted_at) if entry is not None else (True, 0.0)
+                memory = memory_of(worker.pid)
+                candidates.append(
+                    Candidate(worker.worker_id, worker.pid, worker.lease_id, retriable, granted_at, memory)
+                )
+        return candidates
+
+    def kill_for_memory(self, victim: Candidate, reason: str, used: int, total: int) -> None:
+        worker = self.pool.workers[victim.worker_id]
+        worker.memory_usage = (used, total)
+        entry = self.entries.get(worker.lease_id)
+        if entry is not None:
+            self._kill(entry, reason)
+        else:
+            self.pool.doom(worker, reason)
+            self.processes.kill(worker.worker_id)
 
     def end_of(self, lease_id: bytes) -> LeaseFailure | asyncio.Future[LeaseFailure]:
         """How a lease ended, or a promise of it."""
@@ -272,7 +302,7 @@ class LeaseBroker:
         entry = self.entries.get(worker.lease_id)
         if entry is not None:
             self.local.end(worker.lease_id)
-            self._finish(entry, End(death.certificate(worker.lease_id, worker.doom)))
+            self._finish(entry, End(death.certificate(worker.lease_id, worker.doom, worker.memory_usage)))
         if self._closed:
             return
         if death.pid:  # Also of one that has not registered: it may have listened already, and left its socket.
@@ -392,7 +422,7 @@ class LeaseBroker:
     def _grant(self, entry: Entry, worker: Worker) -> None:
         self.local.on_worker_found(entry.request.lease_id)
         self._log_monitor.on_bound(worker.worker_id, entry.request.shape.job_id)
-        entry.worker = worker
+        entry.worker, entry.granted_at = worker, self._now()
         calls, entry.calls = entry.calls, []
         reply = self._granted(entry, worker)
         for call in calls:

@@ -37,6 +37,7 @@ from minray.protocol.gcs import (
 from minray.raylet.io_workers import IoWorkers
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.log_monitor import LogMonitor, OpenLog
+from minray.raylet.memory_monitor import MemoryMonitor
 from minray.raylet.node_manager import NodeManager
 from minray.raylet.resource_reporter import ResourceReporter
 from minray.rpc.connection import Peers, PeerUnreachable
@@ -106,6 +107,7 @@ class Raylet:
         )
         self.store = self._make_store()
         self.io_workers = IoWorkers(platform, config, self.store)
+        self._memory_monitor = self._make_memory_monitor()
         self._dispatcher = Dispatcher(node_manager, self.store, self.objects)
         self._reporter = ResourceReporter(
             self._gcs,
@@ -140,6 +142,16 @@ class Raylet:
             lambda: self.io_workers,
         )
 
+    def _make_memory_monitor(self) -> MemoryMonitor:
+        host, system = self._platform.host, self._config.system_config
+        return MemoryMonitor(
+            host,
+            threshold=system.memory_usage_threshold,
+            period_s=system.memory_monitor_refresh_ms / 1000,
+            candidates=lambda: self._broker.candidates_to_kill(host.process_memory),
+            kill=self._broker.kill_for_memory,
+        )
+
     # --- Beginning and end ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -172,6 +184,7 @@ class Raylet:
         for subscription in self._subscriptions:
             subscription.start()
         self._reporter.start()
+        self._memory_monitor.start()
 
     async def _register(self, node: NodeInfo) -> str:
         """Returns why the node may not join, or nothing; also when the raylet has ended meanwhile."""
@@ -226,6 +239,7 @@ class Raylet:
 
     async def _close(self) -> None:
         self._reporter.close()
+        self._memory_monitor.close()
         for subscription in self._subscriptions:
             subscription.close()
         loop = asyncio.get_running_loop()

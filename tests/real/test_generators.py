@@ -8,7 +8,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,48 @@ def test_an_async_generator_function_is_refused() -> None:
 
     with pytest.raises(ValueError, match="async generator"):
         ray.remote(numbers)
+
+
+@ray.remote
+class Counter:
+    """Coroutines and asynchronous generators run on one loop, and a plain generator too."""
+
+    async def count(self, most: int) -> AsyncIterator[int]:
+        for number in range(1, most + 1):
+            yield number
+
+    def arrays(self, most: int) -> Iterator[Any]:
+        for number in range(most):
+            yield np.full(200_000, number)
+
+    async def wait(self, number: int) -> AsyncIterator[int]:
+        self.may_go_on = asyncio.Event()
+        yield number
+        await self.may_go_on.wait()
+
+    async def go_on(self) -> None:
+        self.may_go_on.set()
+
+
+def test_g90_g91_an_async_actor_streams_and_answers_others_meanwhile() -> None:
+    actor = Counter.remote()
+    held_up = actor.count.options(_generator_backpressure_num_objects=1).remote(5)
+    waiting = actor.wait.remote(7)
+    assert ray.get(next(held_up)) == 1 and ray.get(next(waiting)) == 7
+    assert sum(ray.get(ref) for ref in actor.count.remote(1000)) == 500_500
+    assert [ray.get(ref)[0] for ref in actor.arrays.remote(3)] == [0, 1, 2]
+    ray.get(actor.go_on.remote())
+    assert list(waiting) == [] and [ray.get(ref) for ref in held_up] == [2, 3, 4, 5]
+
+
+def test_g45_an_async_generator_of_an_actor_can_be_cancelled() -> None:
+    actor = Counter.remote()
+    generator = actor.wait.remote(1)
+    assert ray.get(next(generator)) == 1
+    ray.cancel(generator)
+    with pytest.raises(TaskCancelledError):
+        ray.get(next(generator))
+    ray.get(actor.go_on.remote())
 
 
 def test_a_thread_that_waits_is_not_the_only_one() -> None:

@@ -110,7 +110,7 @@ class Watch:
         self.messages += 1
         if self.messages == MOST_MESSAGES:
             self.on_broken("L5", f"{MOST_MESSAGES} messages; the last one is {word}")
-        if word == "PushTask":
+        if word == "PushTask" and end.pipe.source.name in self.cluster.cores:  # else it is the gcs's, of a constructor
             self._on_push(end.pipe.source.name, decode(PushTask, message.payload))
         elif word == "RequestWorkerLease reply":
             self._on_grant()
@@ -119,7 +119,7 @@ class Watch:
     def _on_push(self, source: str, push: PushTask) -> None:
         what = f"{source} pushes attempt {push.attempt} of task {short(push.task_id)}"
         task = self.cluster.cores[source].tasks.tasks.get(push.task_id)
-        if task is not None and push.attempt > task.prepared.template.max_retries >= 0:
+        if task is not None and push.attempt - task.memory_kills > task.prepared.template.max_retries >= 0:
             self.on_broken("S4", f"{what}, which has {task.prepared.template.max_retries} retries")
         found = self._cancelled.get(push.task_id, (push.lease_id, push.attempt))
         if found != (push.lease_id, push.attempt):
