@@ -193,7 +193,8 @@ class ActorMethod:
         raise TypeError(f"actor method {name} cannot be called directly: use handle.{name}.remote(...)")
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
+        """Call it; returns an ObjectRef, a list of ``num_returns`` of them, None for ``num_returns=0``, or an
+        ObjectRefGenerator of what a generator yields.
 
         Raises PendingCallsLimitExceeded (G55).
         """

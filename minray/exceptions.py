@@ -12,8 +12,8 @@ Ray: python/ray/exceptions.py (and the `RayException` message of src/ray/protobu
 * A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. One that a task's body let through
   has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError.
 
-Left out: the errors of actors and generators. What we do not like: an exception that is linked to one
-that cannot be unpickled (its cause, or a member of its group) is lost together with it.
+What we do not like: an exception that is linked to one that cannot be unpickled (its cause, or a member of its group) is
+lost together with it.
 """
 
 from __future__ import annotations
@@ -367,6 +367,14 @@ class ActorHandleNotFoundError(ValueError, RayError):
 
 class RaySystemError(_SystemError):
     """minray itself failed."""
+
+
+class StreamingGeneratorReplayInconsistentError(RaySystemError):
+    """The generator was run again and has not yielded as many items as before."""
+
+
+class ObjectRefStreamEndOfStreamError(_SystemError):
+    """The generator has no more items."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

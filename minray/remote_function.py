@@ -21,7 +21,7 @@ from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
 from minray.definition import Definition
 from minray.object_ref import ObjectRef
-from minray.task_options import CHECKS, check_options, make_template
+from minray.task_options import CHECKS, STREAMING, check_options, make_template
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +45,10 @@ class RemoteFunction(Generic[P, R]):
         )
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R]:
-        """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``."""
+        """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
+
+        A generator function returns an ObjectRefGenerator, unless it has another ``num_returns`` than "streaming".
+        """
         api = worker.current_api()
         prepared = self._prepared
         if prepared is None or self._prepared_by is not api or self._captured != api.captured():
@@ -65,9 +68,11 @@ class RemoteFunction(Generic[P, R]):
 
     def _prepare(self, api: UserApi) -> PreparedTemplate:
         export = self._definition.export_through(api)
-        captured = api.captured()
+        captured, options = api.captured(), self._options
+        if options.get("num_returns") is None and inspect.isgeneratorfunction(self._definition.function):
+            options = {**options, "num_returns": STREAMING}
         template = make_template(
-            export.function_id, self._name(), self._options, api.core.job_id, api.base_environment(), captured
+            export.function_id, self._name(), options, api.core.job_id, api.base_environment(), captured
         )
         self._prepared, self._prepared_by, self._captured = api.prepare(template, export), api, captured
         return self._prepared
@@ -105,9 +110,10 @@ def remote(*args: Any, **options: Any) -> Any:
     """Make a function or a class remote: ``@remote``, ``@remote(num_cpus=2)``, or ``remote(f)``.
 
     Options of functions and their defaults: ``num_cpus`` 1, ``num_gpus`` 0 (logical), ``memory`` (bytes), ``resources`` {},
-    ``num_returns`` 1, ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0 (without limit; 1 with GPUs), ``name``,
-    ``scheduling_strategy`` "DEFAULT" (or the placement group that captures the child tasks of the running one),
-    ``label_selector`` {}, ``runtime_env``.
+    ``num_returns`` 1 ("streaming" for a generator function), ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0
+    (without limit; 1 with GPUs), ``name``, ``scheduling_strategy`` "DEFAULT" (or the placement group that captures the child
+    tasks of the running one), ``label_selector`` {}, ``runtime_env``, ``_generator_backpressure_num_objects`` -1 (how many
+    items of a generator may be unread; any number).
 
     Of classes: ``num_cpus`` (1 to be placed, 0 to live) and the other resources, ``max_restarts`` 0, ``max_task_retries``
     0, ``max_concurrency`` 1 (1000 with coroutine methods), ``concurrency_groups``, ``max_pending_calls`` -1,
@@ -136,6 +142,6 @@ def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, 
         raise TypeError(f"remote takes a function, not {type(function).__name__}")
     if inspect.iscoroutinefunction(function):
         raise ValueError(f"{function.__name__} is an async function; make it a plain one and use asyncio.run inside")
-    if inspect.isgeneratorfunction(function):
-        raise ValueError(f"{function.__name__} is a generator; return a list, or num_returns=n values, instead")
+    if inspect.isasyncgenfunction(function):
+        raise ValueError(f"{function.__name__} is an async generator; make it a plain one, or a method of an actor")
     return RemoteFunction(Definition(function), options)

@@ -3,7 +3,7 @@
 Ray: python/ray/_common/ray_option_utils.py, docs "ray.remote"
 
 Errors are Ray's: an unknown name or a value out of range is a ValueError, a wrong type a TypeError. Options that belong to
-what minray does not have yet (generators) are unknown names like any other.
+what minray does not have are unknown names like any other.
 
 A task in a placement group asks for the group's resources instead of a node's: ``make_shape`` gives them their names.
 """
@@ -41,6 +41,9 @@ from minray.util.scheduling_strategies import (
 )
 
 STRATEGIES = "'DEFAULT', 'SPREAD', or a NodeAffinity-, NodeLabel- or PlacementGroupSchedulingStrategy"
+STREAMING = "streaming"
+"""As ``num_returns``: a generator, whose items are objects of their own as soon as they are yielded."""
+BACKPRESSURE = "_generator_backpressure_num_objects"
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 
 
@@ -73,6 +76,19 @@ def check_integer(least: int) -> Callable[[str, Any], None]:
             raise ValueError(f"{name} must be at least {least}, but is {value}")
 
     return check
+
+
+def _check_num_returns(name: str, value: Any) -> None:
+    if value == "dynamic":
+        raise ValueError(f'{name}="dynamic" is not supported: use {name}="streaming", the default of generator functions')
+    if value != STREAMING:
+        check_integer(0)(name, value)
+
+
+def _check_backpressure(name: str, value: Any) -> None:
+    check_integer(-1)(name, value)
+    if value == 0:
+        raise ValueError(f"{name} must be at least 1, or -1 for none, but is 0")
 
 
 def check_retry_exceptions(name: str, value: Any) -> None:
@@ -157,7 +173,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "num_gpus": _check_amount,
     "memory": _check_amount,
     "resources": _check_resources,
-    "num_returns": check_integer(0),
+    "num_returns": _check_num_returns,
     "max_retries": check_integer(-1),
     "retry_exceptions": check_retry_exceptions,
     "max_calls": check_integer(0),
@@ -168,6 +184,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "placement_group_bundle_index": check_integer(ANY_BUNDLE),
     "placement_group_capture_child_tasks": _check_bool,
     "runtime_env": check_runtime_env,
+    BACKPRESSURE: _check_backpressure,
 }
 """Every option; None means its default everywhere."""
 
@@ -239,15 +256,18 @@ def make_template(
     given = {name: value for name, value in options.items() if value is not None}
     retry_exceptions = given.get("retry_exceptions", False)
     types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
+    is_streaming = given.get("num_returns") == STREAMING
     return TaskTemplate(
         function_id,
         given.get("name") or function_name,
         make_shape(resource_amounts(given), given, job_id, base_env, captured),
-        given.get("num_returns", 1),
+        1 if is_streaming else given.get("num_returns", 1),
         given.get("max_retries", _default_max_retries()),
         bool(retry_exceptions),
         cloudpickle.dumps(types_of) if types_of else b"",
         given.get("max_calls", 1 if given.get("num_gpus") else 0),
+        is_streaming=is_streaming,
+        most_unread=max(0, given.get(BACKPRESSURE, 0)),
     )
 
 

@@ -933,6 +933,7 @@ NAMES_AND_BASES = """
     ObjectStoreFullError:RayError OutOfDiskError:RayError OutOfMemoryError:RayError RuntimeEnvSetupError:RayError
     TaskUnschedulableError:RayError RaySystemError:RayError UnserializableException:RayError
     TaskPlacementGroupRemoved:RayError ActorPlacementGroupRemoved:RayError
+    StreamingGeneratorReplayInconsistentError:RaySystemError ObjectRefStreamEndOfStreamError:RayError
 """.split()
 
 

@@ -18,6 +18,9 @@ MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
 TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
 """All inlined arguments of one task together (G76)."""
 
+GENERATOR_REPORTS_IN_FLIGHT = 64
+"""A generator that is so many items ahead of its owner's answers waits."""
+
 FUNCTION_SIZE_ERROR_THRESHOLD = 48 * 1024 * 1024
 """A pickled function must be smaller (Ray: 95 MiB; here it travels inside one record)."""
 

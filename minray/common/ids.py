@@ -9,7 +9,8 @@ Layout (sizes as in Ray)
   * job id      4 bytes, a counter of the gcs
   * node id, worker id (an incarnation of a process)      16 bytes, random
   * task id    24 bytes: 8 counter of the submitter, 12 of the submitter's worker id, 4 job id
-  * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values
+  * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values; of a
+    streaming generator, 1 says that it has ended (``completed()``) and its items follow
   * actor id   16 bytes: parts of the id of the task that creates it, its job id last
   * lease id   20 bytes: 8 counter of the asking process, 12 of its worker id
   * placement group id   18 bytes: 14 random, 4 job id
@@ -63,6 +64,11 @@ class LeaseIdFactory:
 def return_id(task_id: bytes, index: int) -> bytes:
     """The id of return value ``index`` (from 1) of a task."""
     return task_id + index.to_bytes(4, "big")
+
+
+def item_id(task_id: bytes, number: int) -> bytes:
+    """The id of item ``number`` (from 1) of a streaming generator."""
+    return return_id(task_id, number + 1)
 
 
 def task_of(object_id: bytes) -> bytes:

@@ -94,3 +94,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     """Of a method: which of its actor's groups it runs in."""
     actor: ActorOptions | None = None
     """Of a constructor: how its process runs calls."""
+    is_streaming: bool = False
+    """A generator whose items are reported as they are yielded; its one return value says that it has ended."""
+    most_unread: int = 0
+    """Streaming: back-pressure, so many items at most may be unread; 0: any number."""

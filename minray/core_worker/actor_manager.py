@@ -280,6 +280,7 @@ class ActorManager:
             task.arguments,
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
+            0 if task.stream is None else task.stream.arrived,
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
 

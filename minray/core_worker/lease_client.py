@@ -95,6 +95,7 @@ class LeaseClient:
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
             worker.gpu_ids,
+            items_arrived=0 if task.stream is None else task.stream.arrived,
         )
         self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
 

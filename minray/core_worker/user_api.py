@@ -23,6 +23,7 @@ from minray.common.ids import PUT_INDEX, return_id
 from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate
 from minray.core_worker.actor_task_submitter import ActorClient
 from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.generator_reader import GeneratorReader
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
@@ -53,6 +54,7 @@ class UserApi:
         self._own = core.address
         self._inline_limit = core.config.system_config.max_direct_call_object_size
         self._function_count = 0
+        self._generators = GeneratorReader(core, self.wait)
 
     # --- tasks
 
@@ -102,7 +104,7 @@ class UserApi:
     def submit(
         self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
     ) -> Any:
-        """One call: its reference, a list of them, or None for ``num_returns=0``."""
+        """One call: its reference, a list of them, None for ``num_returns=0``, or a generator of them."""
         core = self.core
         task, _held = self.make_task(prepared, args, kwargs)
         task.handle_id = handle_id
@@ -111,6 +113,8 @@ class UserApi:
         if core.call_sites is not None:
             core.call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
         self._post(core.submit, task)
+        if prepared.template.is_streaming:
+            return self._generators.new(task_id)
         if num_returns == 1:
             return ObjectRef(task_id + b"\0\0\0\1", self._own, core.drop_ref)
         if num_returns == 0:
@@ -193,6 +197,7 @@ class UserApi:
         for index, value in zip(large, self.core.provider.get(wanted, left_s), strict=True):
             if value is None:
                 raise GetTimeoutError(timeout_s=timeout_s)
+            values[index].is_fetched = True
             values[index] = self.core.as_stored(value)
         return values
 

@@ -216,6 +216,8 @@ class PushActorTask(Request[PushTaskReply], frozen=True):
     arguments: list[Argument] = []
     nested: list[RefInfo] = []
     inline_buffers: list[bytes] = []
+    items_arrived: int = 0
+    """See PushTask."""
 
 
 class MethodSpec(Record, frozen=True):
@@ -228,6 +230,10 @@ class MethodSpec(Record, frozen=True):
     retry_exceptions: bool = False
     retry_exception_types: bytes = b""
     concurrency_group: str = ""
+    is_streaming: bool = False
+    """A generator, unless its ``num_returns`` is given."""
+    most_unread: int = 0
+    """Of a generator: back-pressure; 0: none."""
 
 
 class HandleSpec(Record, frozen=True):

@@ -144,6 +144,8 @@ def core_leftovers(core: Any) -> list[str]:
         "questions to owners": [*core.futures._asking, *core.futures._probing],
         "borrowings on their way": core.borrowing._registering,
         "tickets on their way back": core.borrowing._spent._batches,
+        "streams of generators": list(core.generators.streams._streams),
+        "items that wait for tickets": core.generator_executor._lending,
         "copies of objects": core.directory._objects,
         "copies to be freed or promoted": [*core.directory._free._batches, *core.directory._promote._batches],
         "tasks waiting here": core.receiver._waiting,
