@@ -353,15 +353,15 @@ class PendingCallsLimitExceeded(_SystemError):
     """The handle has as many unfinished calls as max_pending_calls allows."""
 
 
-class AsyncioActorExit(RayError):
+class AsyncioActorExit(_SystemError):
     """Ends the actor that raises it, as `exit_actor` does."""
 
 
-class ActorAlreadyExistsError(ValueError, RayError):
+class ActorAlreadyExistsError(_SystemError, ValueError):
     """An actor of this name exists in the namespace."""
 
 
-class ActorHandleNotFoundError(ValueError, RayError):
+class ActorHandleNotFoundError(_SystemError, ValueError):
     """The handle belongs to another session."""
 
 
