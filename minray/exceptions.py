@@ -18,6 +18,7 @@ lost together with it.
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 import signal
@@ -244,6 +245,42 @@ class ObjectFetchTimedOutError(ObjectLostError):
 
 class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
     """The object was deleted while there were references to it; this should not happen."""
+
+
+class ReconstructionFailure(enum.StrEnum):
+    """Why an object that was lost could not be made again."""
+
+    PUT = "PUT"
+    MAX_ATTEMPTS_EXCEEDED = "MAX_ATTEMPTS_EXCEEDED"
+    RETRIES_DISABLED = "RETRIES_DISABLED"
+    LINEAGE_EVICTED = "LINEAGE_EVICTED"
+    LINEAGE_DISABLED = "LINEAGE_DISABLED"
+    TASK_CANCELLED = "TASK_CANCELLED"
+    BORROWED = "BORROWED"
+    REF_NOT_FOUND = "REF_NOT_FOUND"
+
+
+_WHY_NOT_MADE = {
+    "PUT": "it was put, or was made in another way than by a task that could run again",
+    "MAX_ATTEMPTS_EXCEEDED": "the task that made it has no retries left; give it more of them (max_retries)",
+    "RETRIES_DISABLED": "the task that made it must not run again (max_retries=0)",
+    "LINEAGE_EVICTED": "too many tasks were remembered, so this one was forgotten; see max_lineage_bytes of _system_config",
+    "LINEAGE_DISABLED": "tasks are not remembered in this cluster (lineage_pinning_enabled=False in _system_config)",
+    "TASK_CANCELLED": "the task that made it was cancelled",
+    "BORROWED": "only its owner could",
+    "REF_NOT_FOUND": "its owner does not know it any more",
+}
+
+
+class ObjectReconstructionFailedError(ObjectLostError):
+    """All copies of the object are lost, and it cannot be made again.
+
+    `reason` is a `ReconstructionFailure`.
+    """
+
+    def _describe(self) -> str:
+        explanation = _WHY_NOT_MADE.get(self.reason, "")
+        return f"{super()._describe()}{f' ({explanation})' if explanation else ''}"
 
 
 class ObjectFreedError(ObjectLostError):
