@@ -169,6 +169,10 @@ class ActorManager:
         if info is None or info.state != DEAD:
             self._ask_gcs(EndActor(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more")), lambda _: None)
 
+    def constructors(self) -> list[bytes]:
+        """Tasks that do not end as long as their actor may have to be made again."""
+        return [creation.task.task_id for creation in self._creations.values()]
+
     def owns_living(self) -> bool:
         """Whether actors end when this process does."""
         return any((info := self.info_of(actor_id)) is None or info.state != DEAD for actor_id in self._handles.values())
@@ -222,9 +226,9 @@ class ActorManager:
             subscription.start()
 
     def _ask_about(self, reference: weakref.ref[ActorClient]) -> None:
-        """The gcs has not told of this actor: it may be that it was never registered and its owner is dead."""
+        """The gcs does not tell of this actor: its owner may be dead and never have registered it, or it died long ago."""
         client = reference()
-        if client is None or client.info is not None or self._core.is_exiting:
+        if client is None or self._core.is_exiting or self.info_of(client.actor_id) is not None:
             return
 
         def on_reply(reply: ActorReply) -> None:
@@ -240,6 +244,9 @@ class ActorManager:
             self._on_info(decode(ActorInfo, value))
         else:
             self._infos[job_of_actor(actor_id)].pop(actor_id, None)
+            client = self.clients.get(actor_id)
+            if client is not None and client.state != DEAD:
+                self._ask_about(weakref.ref(client))
 
     def _on_info(self, info: ActorInfo) -> None:
         self._infos[job_of_actor(info.actor_id)][info.actor_id] = info
@@ -295,7 +302,7 @@ class ActorManager:
         error: PlatformError | None,
         buffers: Sequence[Any],
     ) -> None:
-        if task.worker is not connection:
+        if task.worker is not connection or task.state is not PUSHED:
             return
         if reply is not None:
             self.submitter.on_task_answered(connection, task)

@@ -502,7 +502,12 @@ class CoreWorker:
         self.platform.processes.exit(0)
 
     def is_free(self) -> bool:
-        if self.tasks.tasks or self.references.owns_borrowed() or self.actors.owns_living():
+        """Nobody depends on this process."""
+        return not self.tasks.tasks and not self.actors.owns_living() and self.is_through()
+
+    def is_through(self) -> bool:
+        """Nobody does, but for actors that it has made."""
+        if self.tasks.tasks.keys() - self.actors.constructors() or self.references.owns_borrowed():
             return False
         return self.receiver.is_idle() and self.actor_receiver.is_idle() and self.intake.is_idle()
 
