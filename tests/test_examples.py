@@ -5,9 +5,7 @@ imported from `examples/`, which the workers find through the driver's `sys.path
 functions live in `__main__` and travel by value.
 """
 
-import asyncio
 import importlib
-import itertools
 import pathlib
 import random
 import subprocess
@@ -15,10 +13,6 @@ import sys
 from types import ModuleType
 
 import pytest
-
-import minray
-from minray.simulation import run
-from tests.simulation.judge import kept
 
 ROOT = pathlib.Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -141,29 +135,6 @@ def test_counter_service_counts_right_although_its_node_is_killed(load):
 def test_web_crawler_finds_every_page_once(load):
     told = load("web_crawler").main(pages=20, requests_per_second=400, seconds=0.02)
     assert (told["pages"], told["dead links"], told["requests"]) == (20, 21, 41)
-
-
-def test_web_crawler_is_polite(load, monkeypatch):
-    """In virtual time, where a site that takes ten times as long as the pause between requests needs no patience."""
-    crawler = load("web_crawler")
-
-    async def get(url: str) -> object:
-        from tests.simulation.judge import kept  # Travels by name; what stands around this function would be copied.
-
-        kept.setdefault("asked", []).append(asyncio.get_running_loop().time())
-        await asyncio.sleep(1)
-        number = int(url.rpartition("/")[2] or 0)
-        return crawler.Page(url, 200, "".join(f'href="/{2 * number + i}" ' for i in (1, 2) if number < 30))
-
-    def main() -> tuple[int, int]:
-        fetcher = crawler.Fetcher.remote(10)
-        return len(crawler.crawl("http://site/0", fetcher)), minray.get(fetcher.most_at_once.remote())
-
-    monkeypatch.setattr(crawler, "get", get)
-    pages, most_at_once = run(main, nodes=1)
-    asked = kept.pop("asked")
-    assert pages == len(asked) == 61 and 5 < most_at_once <= 11
-    assert min(later - earlier for earlier, later in itertools.pairwise(asked)) > 0.0999
 
 
 def test_parameter_server(load):

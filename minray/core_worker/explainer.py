@@ -99,7 +99,7 @@ class Explainer:
         return describe(dict(task.prepared.template.shape.resources)) or "nothing"
 
     async def _explain_lease(self, task: PendingTask) -> list[str]:
-        request = self._core.submitter.request_of(task.prepared.template.shape)
+        request = self._core.submitter.request_of(task)
         if request is None:
             workers = [worker for worker in self._core.submitter.leased_workers() if worker.in_flight]
             return [f"it waits for one of {len(workers)} leased workers, which are busy"] if workers else []

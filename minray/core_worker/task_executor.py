@@ -161,13 +161,14 @@ class TaskExecutor:
             task.execution = self._on_exception(task, error, _us_since(started))
 
     def shut_down_actor(self) -> None:
-        """The user's own clean-up (G27)."""
+        """The user's own clean-up, and then the interpreter's (G27)."""
         clean_up = getattr(self.actor, "__ray_shutdown__", None)
         if clean_up is not None:
             try:
                 clean_up()
             except Exception:
                 logger.exception("__ray_shutdown__ failed")
+        self._platform.user_code.run_exit_handlers()
 
     def _call(self, task: ReceivedTask) -> list[Result]:
         function, args, kwargs = self._prepare(task)

@@ -205,7 +205,9 @@ class ActorScheduler:
         assert creation is not None
         info = row.info
         retriable = info.max_restarts < 0 or info.restarts < info.max_restarts
-        request = RequestWorkerLease(lease_id, self._own(), creation.shape, 0, 0, final, info.actor_id, retriable)
+        request = RequestWorkerLease(
+            lease_id, self._own(), creation.shape, 0, 0, final, actor_id=info.actor_id, retriable=retriable
+        )
         return await self._call_living(raylet, request)
 
     async def _call_living(self, to: Address, request: Request[R]) -> R | None:

@@ -289,6 +289,9 @@ class UserCode(Protocol):
     def interrupt(self, applies: Callable[[], bool]) -> None:
         """Raise KeyboardInterrupt in the main user thread if ``applies()``, asked in that thread, says so there."""
 
+    def run_exit_handlers(self) -> None:
+        """From a user thread: what user code has registered with ``atexit``, when its process ends in an orderly way."""
+
     def time(self) -> float:
         """The loop's clock, readable from user threads."""
 
@@ -416,7 +419,7 @@ class Platform:
     """``""`` opens a store in memory, a path a durable one; raises ``StorageFailed`` for what is not a minray store."""
     memory: Memory
     open_disk: Callable[[str], Disk]
-    """Takes the path of a directory that exists."""
+    """Takes the path of a directory that exists, or a URL."""
     record: Record | None = field(default=None)
     bulk: Sequence[Network] = ()
     """Networks for objects on their way between nodes: what they carry holds up nothing on ``network``."""

@@ -87,6 +87,7 @@ class Raylet:
             endpoint,
             self._peers,
             self._log_monitor,
+            lambda: self.store,
             address_of_raylet=self._raylets.__getitem__,
             on_change=self._on_change,
             on_worker_death=self._report_worker_death,
@@ -107,13 +108,7 @@ class Raylet:
         )
         self.store = self._make_store()
         self.io_workers = IoWorkers(platform, config, self.store)
-        self._memory_monitor = MemoryMonitor(
-            platform.host,
-            threshold=system.memory_usage_threshold,
-            period_s=system.memory_monitor_refresh_ms / 1000,
-            candidates=lambda: self._broker.candidates_to_kill(platform.host.process_memory),
-            kill=self._broker.kill_for_memory,
-        )
+        self._memory_monitor = self._make_memory_monitor()
         self._dispatcher = Dispatcher(node_manager, self.store, self.objects)
         self._reporter = ResourceReporter(
             self._gcs,
@@ -146,6 +141,16 @@ class Raylet:
             self.objects.fetch,
             self.objects.on_evicted,
             lambda: self.io_workers,
+        )
+
+    def _make_memory_monitor(self) -> MemoryMonitor:
+        host, system = self._platform.host, self._config.system_config
+        return MemoryMonitor(
+            host,
+            threshold=system.memory_usage_threshold,
+            period_s=system.memory_monitor_refresh_ms / 1000,
+            candidates=lambda: self._broker.candidates_to_kill(host.process_memory),
+            kill=self._broker.kill_for_memory,
         )
 
     # --- Beginning and end ---------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ class ClusterLeaseManager:
         self._states = states
         self._arrived: dict[bytes, LeaseRequest] = {}
         """Submitted since the last ``assign``."""
+        self._complete: dict[bytes, LeaseRequest] = {}
+        """Their arguments have come to this node since the last ``assign``."""
         self._infeasible: dict[bytes, LeaseRequest] = {}
         """No node can ever hold them."""
         self._unknown: dict[bytes, LeaseRequest] = {}
@@ -57,6 +59,12 @@ class ClusterLeaseManager:
         self._states.set(lease_id, NEW)
         for requests in (self._arrived, self._infeasible, self._unknown):
             requests.pop(lease_id, None)
+
+    def on_arguments_here(self, lease_id: bytes) -> None:
+        """What a request that is to run here has waited for is here."""
+        request = self._local.on_arguments_here(lease_id)
+        if request is not None:
+            self._complete[lease_id] = request
 
     def unknown_nodes(self) -> list[bytes]:
         """Nodes that somebody wants and nobody has named: ask the gcs, then call ``on_nodes_confirmed``."""
@@ -87,7 +95,8 @@ class ClusterLeaseManager:
             elif request.lease_id in self._infeasible:
                 assignment.infeasible.append(request)
         self._local.assign(now, assignment)
-        self._offer_queued(arrived, now, assignment)
+        complete, self._complete = self._complete, {}
+        self._offer_queued({**arrived, **complete}, now, assignment)
         return assignment
 
     def _place(self, request: LeaseRequest, now: float) -> Placement | None:
