@@ -29,6 +29,7 @@ from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.future_resolver import FutureResolver
 from minray.core_worker.lease_client import LeaseClient
 from minray.core_worker.lease_policy import LocalityAwareLeasePolicy
+from minray.core_worker.local_copies import LocalCopies
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.object_deletion import ObjectDeletion
@@ -64,7 +65,7 @@ from minray.protocol.gcs import (
     NodeInfo,
     RegisterJob,
 )
-from minray.protocol.object_store import TASK_ARGUMENTS, WAIT, Place
+from minray.protocol.object_store import TASK_ARGUMENTS, Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
 from minray.rpc.connection import Peers, ignore
 from minray.rpc.patient_caller import PatientCaller
@@ -114,8 +115,6 @@ class CoreWorker:
         self.is_exiting = False
         self._no_effects = Effects()
         """An empty one for the next dropped reference, which mostly has none."""
-        self._fetching: dict[bytes, list[Waiter]] = {}
-        """Large objects that are brought to this node, because somebody waits for that."""
         self._blocked_count = 0
         self._blocked_sequence = 0
         self._subscriptions: list[Subscription] = []
@@ -180,6 +179,7 @@ class CoreWorker:
             store_endpoint(self.config.socket_dir, self.config.node_id),
         )
         self.provider = StoreProvider(platform, client)
+        self.local_copies = LocalCopies(self.store, self.provider)
         self.outcomes = TaskOutcomes(self)
         self.resolver = DependencyResolver(
             self.config.worker_id, self.store, self.futures, self.outcomes.on_ready, self.outcomes.on_failed_argument
@@ -433,7 +433,7 @@ class CoreWorker:
         Or for those ``to_fetch`` to be on this node, which are known already.
         """
         for large in to_fetch:
-            self._fetch_for(waiter, large)
+            self.local_copies.fetch_for(waiter, large)
         missing = set(self.store.wait([object_id for object_id, _ in wanted], waiter))
         for object_id, owner in wanted:
             if object_id in missing and owner.worker_id != self.config.worker_id:
@@ -446,23 +446,6 @@ class CoreWorker:
             self._blocked_count += 1
             if self._blocked_count == 1:
                 self._notify_blocked(True)
-
-    def _fetch_for(self, waiter: Waiter, large: LargeObject) -> None:
-        """One question for each object, however often somebody waits for it, and polls."""
-        waiters = self._fetching.get(large.object_id)
-        if waiters is not None:
-            waiters[:] = [*(other for other in waiters if not other.released), waiter]
-            return
-        self._fetching[large.object_id] = [waiter]
-
-        def on_fetched(_values: list[StoredObject | RayError | None]) -> None:
-            stored = self.store.objects.get(large.object_id)
-            for waiting in self._fetching.pop(large.object_id):
-                if stored is not None:
-                    stored.is_fetched = True
-                    waiting.on_object(stored)
-
-        self.provider.fetch([large], on_fetched, purpose=WAIT)
 
     def must_fetch(self, stored: StoredObject) -> bool:
         """Whether this value is on another node, as far as this process knows; safe in any thread."""
