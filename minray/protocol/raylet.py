@@ -63,6 +63,15 @@ class LeaseReply(Record, frozen=True):
     reason: str = ""
 
 
+class Dependency(Record, frozen=True):
+    """A large argument of the task that a lease is asked for: the raylet brings it to its node before it grants (G86)."""
+
+    object_id: bytes
+    owner: Address
+    size: int
+    """In bytes."""
+
+
 class RequestWorkerLease(Request[LeaseReply], frozen=True):
     """Answered when a worker is granted, however long that takes. Repeating it with the same lease id grants once."""
 
@@ -74,6 +83,7 @@ class RequestWorkerLease(Request[LeaseReply], frozen=True):
     backlog: int
     """How many more tasks of this key wait at the owner."""
     grant_or_reject: bool
+    dependencies: list[Dependency] = []
     actor_id: bytes = b""
     """Of the actor that will live in the worker; the owner is the gcs then."""
     retriable: bool = True

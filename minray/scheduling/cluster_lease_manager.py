@@ -15,7 +15,7 @@ granted, if need be after waiting here, or rejected because somebody else has ro
 from __future__ import annotations
 
 from minray.common.labels import describe_terms, matches
-from minray.common.resources import ResourceSet, describe, fits
+from minray.common.resources import ResourceSet, describe, fits, lack_of
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD, LabelSelector
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
@@ -40,6 +40,8 @@ class ClusterLeaseManager:
         self._states = states
         self._arrived: dict[bytes, LeaseRequest] = {}
         """Submitted since the last ``assign``."""
+        self._complete: dict[bytes, LeaseRequest] = {}
+        """Their arguments have come to this node since the last ``assign``."""
         self._infeasible: dict[bytes, LeaseRequest] = {}
         """No node can ever hold them."""
         self._unknown: dict[bytes, LeaseRequest] = {}
@@ -58,6 +60,12 @@ class ClusterLeaseManager:
         self._states.set(lease_id, NEW)
         for requests in (self._arrived, self._infeasible, self._unknown):
             requests.pop(lease_id, None)
+
+    def on_arguments_here(self, lease_id: bytes) -> None:
+        """What a request that is to run here has waited for is here."""
+        request = self._local.on_arguments_here(lease_id)
+        if request is not None:
+            self._complete[lease_id] = request
 
     def unknown_nodes(self) -> list[bytes]:
         """Nodes that somebody wants and nobody has named: ask the gcs, then call ``on_nodes_confirmed``."""
@@ -88,7 +96,8 @@ class ClusterLeaseManager:
             elif request.lease_id in self._infeasible:
                 assignment.infeasible.append(request)
         self._local.assign(now, assignment)
-        self._offer_queued(arrived, now, assignment)
+        complete, self._complete = self._complete, {}
+        self._offer_queued({**arrived, **complete}, now, assignment)
         return assignment
 
     def _place(self, request: LeaseRequest, now: float) -> Placement | None:
@@ -170,22 +179,13 @@ class ClusterLeaseManager:
 
     def why_infeasible(self, request: LeaseRequest) -> str:
         """A sentence for people: which need no node can meet (G100)."""
-        demand, terms = request.resources, request.shape.labels.hard
-        needs = f"needs {describe(demand)}{f' on a node with labels {describe_terms(terms)}' if terms else ''}; "
-        nodes = [view for view in self._nodes.alive() if matches(terms, view.labels)]
-        if not nodes:
-            return f"{needs}no node has such labels"
-        most: dict[str, int] = {}
-        for view in nodes:
-            for name, amount in view.total.items():
-                most[name] = max(most.get(name, 0), amount)
-        nowhere = [name for name in demand if not most.get(name)]
-        if nowhere:
-            return f"{needs}no {'such ' if terms else ''}node has {' or '.join(nowhere)}"
-        short = {name: most[name] for name, amount in demand.items() if most[name] < amount}
-        if short:
-            return f"{needs}the most that a node has is {describe(short)}"
-        return f"{needs}no single node has all of it"
+        terms = request.shape.labels.hard
+        totals = [view.total for view in self._nodes.alive() if matches(terms, view.labels)]
+        if not terms:
+            return lack_of(request.resources, totals)
+        if not totals:
+            return f"needs a node with labels {describe_terms(terms)}; no node has such labels"
+        return f"{lack_of(request.resources, totals)}, of those with labels {describe_terms(terms)}"
 
 
 def _why_not(node_id: bytes, view: NodeView | None, demand: ResourceSet, labels: LabelSelector) -> str:

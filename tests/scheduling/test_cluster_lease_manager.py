@@ -177,7 +177,7 @@ def test_labels_that_a_node_must_have_are_needs_like_resources() -> None:
     red = labelled({"colour": "in(red,green)"})
     assert cluster.submit(red) == ["waiting"]
     why = cluster.machine.why_infeasible
-    assert why(red) == "needs {CPU: 1} on a node with labels {colour: in(green,red)}; no node has such labels"
+    assert why(red) == "needs a node with labels {colour: in(green,red)}; no node has such labels"
     assert "the most that a node has is {CPU: 1}" in why(labelled({"colour": "blue"}, cpus=2))
     cluster.join_with(b"red", {"colour": "red"}, CPU=1)
     cluster.assign()
