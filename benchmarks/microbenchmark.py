@@ -1,8 +1,8 @@
-"""The rows of Ray's own microbenchmark that need no actors, for minray and Ray alike.
+"""The rows of Ray's own microbenchmark, for minray and Ray alike.
 
 Run as ``python -m benchmarks.microbenchmark minray --quick``; prints one JSON object. Each row calls its function for a
-warm-up and then in rounds of a fixed time, and reports the rate of every round. Where Ray's rows use actors as clients,
-tasks without CPUs play them on both sides.
+warm-up and then in rounds of a fixed time, and reports the rate of every round. Where Ray's rows for tasks use actors as
+clients, tasks without CPUs play them on both sides; the rows for actors are in ``benchmarks.actor_rows``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from benchmarks.actor_rows import actor_rows
 
 Row = tuple[str, float, Callable[[], Any]]
 """Name as Ray prints it, what one call counts for, the call."""
@@ -68,6 +70,7 @@ def rows(ray: Any) -> list[Row]:
         ("single client tasks sync", 1, lambda: ray.get(small_value.remote())),
         ("single client tasks async", 1000, lambda: ray.get([small_value.remote() for _ in range(1000)])),
         ("multi client tasks async", 40_000, lambda: ray.get([small_value_batch.remote(10_000) for _ in range(4)])),
+        *actor_rows(ray),
     ]
 
 

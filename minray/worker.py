@@ -1,4 +1,4 @@
-"""The front porch: ``get``, ``put``, ``wait``, ``cancel``, ``why``, and what the cluster has.
+"""The front porch: ``get``, ``put``, ``wait``, ``cancel``, and what the cluster has.
 
 Ray: python/ray/_private/worker.py
 
@@ -149,13 +149,6 @@ def cancel(object_ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool 
     if force and ActorApi(api).is_call(object_ref):
         raise ValueError("force=True does not apply to an actor's call: use minray.kill to end the actor (G44)")
     api.cancel(object_ref, force, recursive)
-
-
-def why(object_ref: ObjectRef[Any]) -> str:
-    """Why this reference is not ready: a chain down to a missing resource, a running task or a dead process."""
-    if type(object_ref) is not ObjectRef:
-        raise TypeError(f"why takes an ObjectRef, not {type(object_ref).__name__}")
-    return current_api().why(object_ref)
 
 
 def _check_refs(name: str, refs: list[Any], error: type[Exception] = ValueError) -> None:

@@ -45,6 +45,10 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Beyond one worker per CPU and class, granting slows down: doubling from the first to the second of these."""
     scheduler_spread_threshold: float = 0.5
     scheduler_top_k_fraction: float = 0.2
+    locality_aware_leasing_enabled: bool = True
+    """Whether an owner asks for a worker where most bytes of the task's large arguments are (G103)."""
+    max_task_args_memory_fraction: float = 0.7
+    """The large arguments of running tasks take at most this part of a store (G86)."""
     num_prestart_workers: int = -1
     """-1: one per CPU, at most 8."""
     worker_register_timeout_seconds: float = 60.0
@@ -88,7 +92,10 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     automatic_object_spilling_enabled: bool = True
     """Whether objects go to disk when memory runs short; otherwise a full store is an error after a while."""
     object_spilling_directory: str = ""
-    """Where objects go for which there is no memory: directories, joined by ``os.pathsep``; empty: in the session's own."""
+    """Where objects go for which there is no memory: directories, and URLs for which fsspec has a file system, joined by
+    ``os.pathsep``; empty: in the session's own."""
+    object_spilling_compression: str = ""
+    """How what is written there is made smaller: ``zlib``, or not at all."""
     object_spilling_threshold: float = 0.8
     """Spilling begins when objects that are nowhere else take this part of a store (G85)."""
     min_spilling_size: int = 100 * 1024 * 1024
@@ -113,6 +120,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             config = msgspec.convert(overrides or {}, cls)
         except msgspec.ValidationError as error:
             raise TypeError(f"_system_config: {error}") from None
+        if config.object_spilling_compression not in ("", "zlib"):
+            name = config.object_spilling_compression
+            raise ValueError(f"_system_config: object_spilling_compression must be '' or 'zlib', not {name!r}")
         if config.transport not in ("stream", "grpc"):
             raise ValueError(f"_system_config: transport must be 'stream' or 'grpc', not {config.transport!r}")
         return config
@@ -158,7 +168,7 @@ class RayletConfig(msgspec.Struct, frozen=True):
     is_head: bool
     system_config: SystemConfig
     spill_directories: list[str]
-    """Where objects go for which there is no memory; they are this node's alone, and end with its session."""
+    """Where objects go for which there is no memory: directories and URLs; they are this node's alone, and end with it."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):

@@ -82,6 +82,11 @@ def actor_of(creation_task_id: bytes) -> bytes:
     return creation_task_id[4:16] + creation_task_id[TASK_ID_BYTES - JOB_ID_BYTES :]
 
 
+def creation_task_of(actor_id: bytes, owner_id: bytes) -> bytes:
+    """The task that creates an actor, if its owner has not submitted 2^32 tasks before."""
+    return bytes(4) + actor_id[:12] + owner_id[8:12] + actor_id[-JOB_ID_BYTES:]
+
+
 def job_of_actor(actor_id: bytes) -> bytes:
     return actor_id[-JOB_ID_BYTES:]
 

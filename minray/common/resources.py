@@ -12,7 +12,7 @@ The node's own name ``node:<ip>`` is a custom resource of amount 1, as in Ray.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 UNIT = 10_000
 """Ten-thousandths: the granularity of all resources (Ray: kResourceUnitScaling)."""
@@ -53,6 +53,22 @@ def describe(resources: Mapping[str, int]) -> str:
 
 def fits(demand: Mapping[str, int], available: Mapping[str, int]) -> bool:
     return all(available.get(name, 0) >= amount for name, amount in demand.items())
+
+
+def lack_of(demand: Mapping[str, int], totals: Iterable[Mapping[str, int]]) -> str:
+    """For people: why nobody of those who have ``totals`` can ever meet a demand."""
+    needs = f"needs {describe(demand)}; "
+    most: dict[str, int] = {}
+    for total in totals:
+        for name, amount in total.items():
+            most[name] = max(most.get(name, 0), amount)
+    nowhere = [name for name in demand if not most.get(name)]
+    if nowhere:
+        return f"{needs}no node has {' or '.join(nowhere)}"
+    short = {name: most[name] for name, amount in demand.items() if most[name] < amount}
+    if short:
+        return f"{needs}the most that a node has is {describe(short)}"
+    return f"{needs}no single node has all of it"
 
 
 def add(target: ResourceSet, amounts: Mapping[str, int]) -> None:

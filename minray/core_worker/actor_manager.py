@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minray.common.ids import actor_of, job_of_actor, return_id, short_actor
+from minray.common.ids import actor_of, job_of_actor, return_id
 from minray.core_worker.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
 from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, PendingTask
 from minray.exceptions import (
@@ -321,16 +321,6 @@ class ActorManager:
         asyncio.get_running_loop().call_later(patience_s, self.submitter.on_no_verdict, client)
 
     # --- account
-
-    def why(self, client: ActorClient) -> str:
-        """For people: what an actor's calls wait for."""
-        name = f"actor {short_actor(client.actor_id)}"
-        info = client.info
-        if info is None:
-            return f"{name} is not known to the gcs yet"
-        if info.state == ALIVE:
-            return f"{name} ({info.class_name}) lives in pid={info.pid}"
-        return f"{name} ({info.class_name}) is {info.state}"
 
     def known(self) -> list[bytes]:
         """Actors whose constructors have not ended, for tests."""

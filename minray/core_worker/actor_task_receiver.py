@@ -102,6 +102,8 @@ class ActorTaskReceiver:
         """Set when the constructor is about to run."""
         self._streams: dict[bytes, CallerStream] = {}
         """By the caller's worker id."""
+        self._given_up: list[ReceivedTask] = []
+        """Calls of streams that are over which were running when their caller began another."""
         self._headers: dict[bytes, TaskHeader] = {}
 
     # --- arrival
@@ -128,9 +130,10 @@ class ActorTaskReceiver:
             return None
         task = ReceivedTask(request, header, call, 0, actor.gpu_ids)
         stream.tasks[task.sequence] = task
+        in_order = request.in_order and request.sequence >= stream.next  # else it fills a hole that was given up
         if request.args:
-            self._intake.take(task, request, partial(self._on_ready, stream, task, request.in_order))
-        if not request.in_order:
+            self._intake.take(task, request, partial(self._on_ready, stream, task, in_order))
+        if not in_order:
             if task.fetching is None:
                 self._begin(task)
             self._pump(stream)
@@ -163,9 +166,12 @@ class ActorTaskReceiver:
         """Its caller has given up what it had sent: what has not begun never will."""
         if stream.hole_timer is not None:
             stream.hole_timer.cancel()
+        self._given_up = [task for task in self._given_up if task.reply is None]
         for task in stream.tasks.values():
             if task.claim():
                 self._intake.release(task)
+            elif task.reply is None:
+                self._given_up.append(task)
 
     # --- order
 
@@ -235,7 +241,12 @@ class ActorTaskReceiver:
 
     def is_idle(self) -> bool:
         """No call is here that has not been answered."""
-        return all(task.reply is not None for stream in self._streams.values() for task in stream.tasks.values())
+        return not self.unanswered()
+
+    def unanswered(self) -> list[ReceivedTask]:
+        """Calls that wait or run, those of a caller in their order."""
+        here = [task for stream in self._streams.values() for task in stream.tasks.values()]
+        return [task for task in here + self._given_up if task.reply is None]
 
     # --- cancelling, ending
 

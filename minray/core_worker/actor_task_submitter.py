@@ -167,7 +167,8 @@ class ActorTaskSubmitter:
 
     def on_info(self, client: ActorClient, info: ActorInfo) -> None:
         """The gcs says where the actor lives, or that it does not."""
-        if client.info is not None and (client.state == DEAD or info.restarts < client.info.restarts):
+        known = client.info
+        if known is not None and (known.state == DEAD or info.restarts < known.restarts or info == known):
             return
         client.info = info
         connection = client.connection

@@ -31,6 +31,7 @@ from minray.core_worker.generator_executor import GeneratorExecutor
 from minray.core_worker.generators import Generators
 from minray.core_worker.job_environment import take_on
 from minray.core_worker.lease_client import LeaseClient
+from minray.core_worker.lease_policy import LocalityAwareLeasePolicy
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.object_deletion import ObjectDeletion
@@ -190,11 +191,10 @@ class CoreWorker:
         )
         self.lease_client = LeaseClient(peers, self.patient, self.raylet, self.address, self.outcomes)
         lease_ids = LeaseIdFactory(self.config.worker_id)
-        self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client)
+        policy = LocalityAwareLeasePolicy(self.config.node_id, self._copies_of, system.locality_aware_leasing_enabled)
+        self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client, policy.best_raylet)
         self.lease_client.submitter = self.submitter
-        self.explainer = Explainer(
-            peers, self.raylet, self.address, self.tasks, self.store, self.references, self.resolver, self.submitter
-        )
+        self.explainer = Explainer(self)
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
         results = ResultKeeper(self.provider, system.max_direct_call_object_size)
         self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results)
@@ -361,6 +361,12 @@ class CoreWorker:
         reason = "all nodes that had a copy are dead"
         error = ObjectLostError(object_id_hex=object_id.hex(), owner=self.address.endpoint, reason=reason)
         self.store.replace(object_id, self.error_object(error))
+
+    def _copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:
+        """How large an object is, and which nodes have it; of a borrowed one, where it was seen."""
+        size, raylets = self.directory.copies_of(object_id)
+        place = self.resolver.place_of(object_id)
+        return (size, raylets) if raylets or place is None else (place.size, [place.raylet])
 
     def as_stored(self, value: StoredObject | RayError | None) -> StoredObject:
         """What was fetched without a time-out, or could not be; safe in any thread."""

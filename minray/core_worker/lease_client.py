@@ -102,10 +102,11 @@ class LeaseClient:
         message = RequestWorkerLease(
             request.lease_id,
             self._own,
-            request.shape,
+            request.key.shape,
             request.depth,
             request.backlog,
             request.grant_or_reject,
+            list(request.key.dependencies),
             retriable=request.retriable,
         )
         self._raylet(request.raylet).send(message, partial(self._on_lease, request))
@@ -150,7 +151,7 @@ class LeaseClient:
         elif reply.kind == SPILLBACK:
             self.submitter.on_lease_redirected(request, reply.raylet, True, now)
         elif reply.kind == REJECTED:
-            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_redirected(request, None, False, loop.time()))
+            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
         elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED):
             self._outcomes.on_unschedulable(request, reply)
             self.submitter.on_lease_ended(request, now)

@@ -147,7 +147,7 @@ class TaskOutcomes:
         self._core.directory.discard(made, task.attempt, raylet)
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        for task in self._core.submitter.take_queue(request.shape):
+        for task in self._core.submitter.take_queue(request):
             name = task.prepared.template.name
             if reply.kind == ENVIRONMENT_FAILED:
                 error: RayError = RuntimeEnvSetupError(reason=reply.reason)

@@ -25,6 +25,7 @@ from minray.common.task_spec import TaskTemplate
 from minray.core_worker.object_ref_streams import ObjectRefStream
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo
+from minray.protocol.raylet import Dependency
 
 NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
     "",
@@ -70,7 +71,7 @@ class PreparedTemplate:
         self.mean_us: float | None = None
         """How long a call takes on a worker, by recent calls; None before the first has ended."""
         self.key: object | None = None
-        """The submitter's queue for this shape, remembered because shapes are slow to hash."""
+        """The submitter's queue for this shape without dependencies, remembered because shapes are slow to hash."""
 
     def on_duration(self, duration_us: int) -> None:
         """Learn: fast downwards, because first calls import things; slowly upwards."""
@@ -104,6 +105,8 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While WAITING: the arguments that do not exist yet."""
     arguments: list[Argument] = NO_ARGUMENTS
     """Resolved arguments, once not WAITING."""
+    dependencies: tuple[Dependency, ...] = ()
+    """Those of them that are in the object store, once not WAITING."""
     worker: object | None = None
     """While PUSHED: the leased worker."""
     sequence: int = 0

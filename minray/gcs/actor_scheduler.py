@@ -20,8 +20,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from minray.common.ids import LEASE_ID_BYTES, short_actor
-from minray.common.resources import ResourceSet, fits
+from minray.common.ids import LEASE_ID_BYTES, short, short_actor
+from minray.common.resources import ResourceSet, fits, lack_of
 from minray.common.task_spec import STRATEGY_DEFAULT
 from minray.gcs.actor_manager import ActorRow
 from minray.platform.base import Platform, PlatformError
@@ -99,6 +99,8 @@ class ActorScheduler:
         self._outcomes = outcomes
         self._creating: dict[bytes, asyncio.Task[None]] = {}
         """By actor."""
+        self._constructing: dict[bytes, _Lease] = {}
+        """By actor: who runs the constructor."""
         self._returning: set[asyncio.Task[None]] = set()
         self._node_joined = asyncio.Event()
         """Set, and replaced, when the cluster has changed."""
@@ -134,6 +136,15 @@ class ActorScheduler:
         """Whether no node can ever hold this actor as the cluster is."""
         return row.creation is not None and not row.lease_id and self._choose(row) is None
 
+    def why(self, row: ActorRow) -> str:
+        """For people: what the creation of a living incarnation waits for; empty if its raylet knows."""
+        lease = self._constructing.get(row.info.actor_id)
+        if lease is not None:
+            return f"its constructor runs on worker pid={lease.pid}, node {short(lease.worker.node_id)}"
+        if row.creation is not None and self.is_waiting_for_node(row):
+            return f"it {lack_of(dict(row.creation.placement), [node.resources_total for node in self._nodes.living()])}"
+        return "" if row.lease_id else "a node for it is being chosen"
+
     def close(self) -> None:
         for task in [*self._creating.values(), *self._returning]:
             task.cancel()
@@ -145,7 +156,11 @@ class ActorScheduler:
             lease = await self._lease(row)
             if lease is None:
                 return
-            reply = await self._call_living(lease.worker, _push_of(row, lease))
+            self._constructing[row.info.actor_id] = lease
+            try:
+                reply = await self._call_living(lease.worker, _push_of(row, lease))
+            finally:
+                self._constructing.pop(row.info.actor_id, None)
             if reply is None:
                 await self._outcomes.on_worker_lost(row, lease.worker, "it died while it ran the constructor")
                 return
@@ -190,7 +205,9 @@ class ActorScheduler:
         assert creation is not None
         info = row.info
         retriable = info.max_restarts < 0 or info.restarts < info.max_restarts
-        request = RequestWorkerLease(lease_id, self._own(), creation.shape, 0, 0, final, info.actor_id, retriable)
+        request = RequestWorkerLease(
+            lease_id, self._own(), creation.shape, 0, 0, final, actor_id=info.actor_id, retriable=retriable
+        )
         return await self._call_living(raylet, request)
 
     async def _call_living(self, to: Address, request: Request[R]) -> R | None:

@@ -91,6 +91,9 @@ class GcsServer:
         for job in self._jobs.running():
             self._watch_driver(job)
         await self._actors.resume()
+        for job in self._jobs.finished():
+            if job.kept and not self._actors.has_detached(job.job_id):
+                await self.on_last_detached_actor(job.job_id)
 
     async def _load(self) -> None:
         self._nodes = NodeManager(self._storage.cluster_id, self._platform.record)

@@ -419,7 +419,7 @@ class Platform:
     """``""`` opens a store in memory, a path a durable one; raises ``StorageFailed`` for what is not a minray store."""
     memory: Memory
     open_disk: Callable[[str], Disk]
-    """Takes the path of a directory that exists."""
+    """Takes the path of a directory that exists, or a URL."""
     record: Record | None = field(default=None)
     bulk: Sequence[Network] = ()
     """Networks for objects on their way between nodes: what they carry holds up nothing on ``network``."""

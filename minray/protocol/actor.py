@@ -163,6 +163,35 @@ class ExitActor(Request[Done], frozen=True):
     actor_id: bytes
 
 
+class ActorExplanation(Record, frozen=True):
+    actor: ActorInfo | None
+    text: str = ""
+    """What its creation waits for, if the gcs knows,"""
+    raylet: Address | None = None
+    """or who knows more,"""
+    lease_id: bytes = b""
+    """of this lease."""
+
+
+class ExplainActor(Request[ActorExplanation], frozen=True):
+    """To the gcs: what is known of an actor, and why is it not alive?"""
+
+    actor_id: bytes
+    owner: Address
+
+
+class CallExplanation(Record, frozen=True):
+    text: str
+
+
+class ExplainCall(Request[CallExplanation], frozen=True):
+    """To the actor's process: what becomes of this call? Without a task: what is going on?"""
+
+    actor_id: bytes
+    task_id: bytes
+    attempt: int
+
+
 class PushActorTask(Request[PushTaskReply], frozen=True):
     """Run one call. Repeating it (same caller, stream and sequence) runs it once and answers twice."""
 

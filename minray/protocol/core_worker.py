@@ -159,6 +159,8 @@ class ObjectReply(Record, frozen=True):
     status: int
     value: Value | None = None
     """READY: the value. LARGE: it exists, but is larger than ``inline_limit``."""
+    place: Place | None = None
+    """LARGE: where its first copy is, if that is in the object store."""
 
 
 class GetObject(Request[ObjectReply], frozen=True):
@@ -171,6 +173,26 @@ class GetObject(Request[ObjectReply], frozen=True):
     timeout_s: float
     question: bytes
     """Names this question: its repetitions are answered with the same tickets, so that a lost answer leaves none behind."""
+
+
+class ObjectQuestion(Record, frozen=True):
+    """See ``GetObject``."""
+
+    object_id: bytes
+    inline_limit: int
+    question: bytes
+
+
+class ObjectReplies(Record, frozen=True):
+    replies: list[ObjectReply]
+    """One for each question, in order; their large buffers beside the record, too."""
+
+
+class GetObjects(Request[ObjectReplies], frozen=True):
+    """Many questions to one owner, who answers at once: for what is not there yet with PENDING."""
+
+    requester: Address
+    questions: list[ObjectQuestion]
 
 
 class Loan(Record, frozen=True):

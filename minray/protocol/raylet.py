@@ -63,6 +63,15 @@ class LeaseReply(Record, frozen=True):
     reason: str = ""
 
 
+class Dependency(Record, frozen=True):
+    """A large argument of the task that a lease is asked for: the raylet brings it to its node before it grants (G86)."""
+
+    object_id: bytes
+    owner: Address
+    size: int
+    """In bytes."""
+
+
 class RequestWorkerLease(Request[LeaseReply], frozen=True):
     """Answered when a worker is granted, however long that takes. Repeating it with the same lease id grants once."""
 
@@ -74,6 +83,7 @@ class RequestWorkerLease(Request[LeaseReply], frozen=True):
     backlog: int
     """How many more tasks of this key wait at the owner."""
     grant_or_reject: bool
+    dependencies: list[Dependency] = []
     actor_id: bytes = b""
     """Of the actor that will live in the worker; the owner is the gcs then."""
     retriable: bool = True
@@ -174,12 +184,6 @@ class ExplainLease(Request[LeaseExplanation], frozen=True):
 
 class FlushLogs(Request[Done], frozen=True):
     """Answers when everything that the job's workers had written by now was passed on to its driver."""
-
-    job_id: bytes
-
-
-class ReapJob(Request[Done], frozen=True):
-    """The job has finished: end its workers now. Sent by its driver; the channel JOBS says the same to all nodes."""
 
     job_id: bytes
 

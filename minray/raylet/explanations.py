@@ -35,6 +35,10 @@ class Explanations:
         state = self._broker.states.get(lease_id)
         if state == states.QUEUED:
             return self._explain_queued(entry, now)
+        if state == states.FETCHING:
+            missing = self._broker.arguments.missing(lease_id)
+            named = ", ".join(short(object_id) for object_id in missing[:MAX_HOLDERS])
+            return f"waits for {len(missing)} large arguments to come to node {self._broker.nodes.local}: {named}"
         if state == states.ALLOCATED:
             return self._broker.pool.describe_wait(str(self._broker.nodes.local))
         if state == states.WAITING:
@@ -55,6 +59,9 @@ class Explanations:
                 f"waits on node {node}: {cap} workers or more serve tasks like it, most of them blocked in get or wait; "
                 f"the next may start in {max(0.0, over_cap_at - now):.1f} s"
             )
+        manager = self._broker.arguments.manager
+        if entry.request.dependency_ids and not manager.has_memory(entry.request.lease_id):
+            return f"waits for memory on node {node}: the large arguments of running tasks take {manager.pinned_bytes} bytes"
         return f"waits for its turn on node {node}"
 
     def _explain_lack(self, name: str) -> str:
@@ -70,7 +77,8 @@ class Explanations:
         worker = self._broker.entries[lease.request.lease_id].worker
         if worker is None:
             return "a lease whose worker is starting"
-        return f"{self._log_monitor.task_name(worker.worker_id) or 'a task'} (pid {worker.pid})"
+        kind = "an actor" if lease.request.for_actor else "a task"
+        return f"{self._log_monitor.task_name(worker.worker_id) or kind} (pid {worker.pid})"
 
     def pending(self, now: float) -> list[str]:
         """A line for each waiting request."""

@@ -2,9 +2,9 @@
 
 Ray: src/ray/raylet/node_manager.cc (HandleRequestWorkerLease, HandleReturnWorkerLease, DisconnectClient, ...)
 
-Four machines decide: ``ClusterLeaseManager`` (which node), ``LocalLeaseManager`` (resources and turn), ``WorkerPool``
-(which worker), ``EndedLeases`` (what late messages hear). Every event handler here changes them and calls ``advance``,
-which performs what they answer: replies, starts, kills, revocations, one timer.
+Five machines decide: ``ClusterLeaseManager`` (which node), ``LocalLeaseManager`` (resources and turn), ``WorkerPool``
+(which worker), ``LeaseDependencyManager`` (large arguments), ``EndedLeases`` (what late messages hear). Every event handler
+here changes them and calls ``advance``, which performs what they answer: replies, starts, kills, revocations, one timer.
 
 Rules
   * A lease id names one life. A repeated request gets the same grant, or joins the wait, or the answer of a life that is
@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
-from minray.common.resources import CPU, UNIT, ResourceSet
+from minray.common.resources import CPU, OBJECT_STORE_MEMORY, UNIT, ResourceSet
 from minray.common.state_table import StateMachine
+from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Platform, PlatformError
 from minray.protocol.base import Address, Done
 from minray.protocol.core_worker import RevokeLeases
@@ -42,6 +43,7 @@ from minray.protocol.raylet import (
     RequestWorkerLease,
 )
 from minray.raylet.ended_leases import CANCELLED_EARLY, RETURNED, End, EndedLeases
+from minray.raylet.lease_arguments import LeaseArguments
 from minray.raylet.log_monitor import LogMonitor
 from minray.raylet.memory_monitor import Candidate
 from minray.raylet.worker_pool import DYING, IDLE, LEASED, WORKER_STATES, Worker, WorkerPool
@@ -51,7 +53,7 @@ from minray.rpc.service import Call
 from minray.scheduling import lease as states
 from minray.scheduling.cluster_lease_manager import ClusterLeaseManager
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
-from minray.scheduling.lease import LeaseRequest, Placement
+from minray.scheduling.lease import Assignment, LeaseRequest, Placement
 from minray.scheduling.local_lease_manager import LocalLeaseManager
 
 logger = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class LeaseBroker:
         endpoint: str,
         peers: Peers,
         log_monitor: LogMonitor,
+        store: Callable[[], ObjectStore],
         *,
         address_of_raylet: Callable[[bytes], Address],
         on_change: Callable[[], None],
@@ -105,11 +108,15 @@ class LeaseBroker:
         self._on_worker_death = on_worker_death
         self._on_unknown_nodes = on_unknown_nodes
         self.states = StateMachine("lease", states.LEASE_STATES, platform.record, short)
+        capacity = config.resources.get(OBJECT_STORE_MEMORY, 0) // UNIT
+        limit_bytes = system.max_task_args_memory_fraction * capacity
+        self.arguments = LeaseArguments(store, limit_bytes, self._on_arguments_here, self.advance)
         self.local = LocalLeaseManager(
             config.resources,
             self.states,
             initial_backoff_s=system.worker_cap_initial_backoff_delay_ms / 1000,
             max_backoff_s=system.worker_cap_max_backoff_delay_ms / 1000,
+            arguments=self.arguments.manager,
         )
         here = NodeView(config.node_id, config.node_name, known=True, alive=True)
         here.total, here.available = self.local.total, self.local.available
@@ -166,8 +173,10 @@ class LeaseBroker:
             message.backlog,
             message.grant_or_reject,
             bool(message.actor_id),
+            tuple(dependency.object_id for dependency in message.dependencies),
         )
         self.entries[lease_id] = Entry(request, message.owner, [call], message.retriable)
+        self.arguments.add(lease_id, message.dependencies, message.depth)
         self.cluster.submit(request)
         self.advance()
         return None
@@ -293,6 +302,7 @@ class LeaseBroker:
         worker.block_sequence = sequence
         if self.states.get(worker.lease_id) == states.GRANTED:
             self.local.set_blocked(worker.lease_id, blocked)
+            self.arguments.manager.set_blocked(worker.lease_id, blocked)
             self.advance()
 
     def on_worker_exit(self, worker_id: bytes, death: Death) -> None:
@@ -341,6 +351,7 @@ class LeaseBroker:
     def _finish(self, entry: Entry, end: End) -> None:
         lease_id = entry.request.lease_id
         del self.entries[lease_id]
+        self.arguments.end(lease_id)
         self._ended.remember(lease_id, end, self._now())
         for call in entry.calls:
             call.reply(end.reply)
@@ -355,8 +366,8 @@ class LeaseBroker:
         if self._closed:
             return
         now = self._now()
-        has_failures = True
-        while has_failures:
+        has_more = True
+        while has_more:
             assignment = self.cluster.assign(now)
             for placement in assignment.placed:
                 self._answer(placement)
@@ -364,6 +375,7 @@ class LeaseBroker:
                 why = self.cluster.why_infeasible(request.resources)
                 logger.warning("lease %s waits for a node to join: it %s", short(request.lease_id), why)
             for request in assignment.allocated:
+                self.arguments.pin(request.lease_id)
                 binding = request.shape.job_id, request.shape.runtime_env
                 self.pool.request(request.lease_id, binding)
                 self.pool.expect(min(request.backlog, self.free_cpus()), binding)
@@ -377,7 +389,9 @@ class LeaseBroker:
                 self.processes.kill(worker.worker_id)
             for worker in actions.starts:
                 self.processes.start(worker.worker_id)
-            has_failures = bool(actions.failures)
+            has_more = self._fetch_arguments(assignment) or bool(actions.failures)
+        self.arguments.let_go()
+        self.arguments.begin()
         for owner_id in self.local.owners_to_revoke(now, assignment):
             self._revoke(owner_id)
         self._set_timers([when for when in (assignment.wake_at, actions.wake_at) if when is not None])
@@ -385,6 +399,21 @@ class LeaseBroker:
         if unknown:
             self._on_unknown_nodes(unknown)
         self._on_change()
+
+    def _fetch_arguments(self, assignment: Assignment) -> bool:
+        """What leases wait for is to be brought here; True if one has nothing to wait for."""
+        gone = self.arguments.manager.take_missing()
+        for lease_id in gone:
+            self.local.on_arguments_gone(lease_id)
+        waiting = [*gone, *(request.lease_id for request in assignment.fetching)]
+        complete = [lease_id for lease_id in waiting if self.arguments.fetch(lease_id)]
+        for lease_id in complete:
+            self.cluster.on_arguments_here(lease_id)
+        return bool(complete)
+
+    def _on_arguments_here(self, lease_id: bytes) -> None:
+        self.cluster.on_arguments_here(lease_id)
+        self.advance()
 
     def _set_timers(self, times: list[float]) -> None:
         loop = asyncio.get_running_loop()
@@ -473,6 +502,7 @@ class LeaseBroker:
     async def close(self) -> None:
         """Kill all workers; nothing is answered any more."""
         self._closed = True
+        self.arguments.close()
         for timer in (self._timer, self._reap_timer):
             if timer is not None:
                 timer.cancel()

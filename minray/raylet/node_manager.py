@@ -27,7 +27,6 @@ from minray.protocol.raylet import (
     LeaseReply,
     NodeStats,
     NotifyWorkerBlocked,
-    ReapJob,
     RegisterDriver,
     RegisterDriverReply,
     RegisterWorker,
@@ -120,10 +119,6 @@ class NodeManager:
             tcp_host=config.tcp_host,
             address=self._address(),
         )
-
-    def handle_ReapJob(self, request: ReapJob, call: Call) -> Done:
-        self._broker.on_job_finished(request.job_id)
-        return DONE
 
     async def handle_FlushLogs(self, request: FlushLogs, call: Call) -> Done:
         try:

@@ -87,6 +87,7 @@ class Raylet:
             endpoint,
             self._peers,
             self._log_monitor,
+            lambda: self.store,
             address_of_raylet=self._raylets.__getitem__,
             on_change=self._on_change,
             on_worker_death=self._report_worker_death,

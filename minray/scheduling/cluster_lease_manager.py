@@ -14,7 +14,7 @@ granted, if need be after waiting here, or rejected because somebody else has ro
 
 from __future__ import annotations
 
-from minray.common.resources import ResourceSet, describe, fits
+from minray.common.resources import ResourceSet, describe, fits, lack_of
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
@@ -39,6 +39,8 @@ class ClusterLeaseManager:
         self._states = states
         self._arrived: dict[bytes, LeaseRequest] = {}
         """Submitted since the last ``assign``."""
+        self._complete: dict[bytes, LeaseRequest] = {}
+        """Their arguments have come to this node since the last ``assign``."""
         self._infeasible: dict[bytes, LeaseRequest] = {}
         """No node can ever hold them."""
         self._unknown: dict[bytes, LeaseRequest] = {}
@@ -57,6 +59,12 @@ class ClusterLeaseManager:
         self._states.set(lease_id, NEW)
         for requests in (self._arrived, self._infeasible, self._unknown):
             requests.pop(lease_id, None)
+
+    def on_arguments_here(self, lease_id: bytes) -> None:
+        """What a request that is to run here has waited for is here."""
+        request = self._local.on_arguments_here(lease_id)
+        if request is not None:
+            self._complete[lease_id] = request
 
     def unknown_nodes(self) -> list[bytes]:
         """Nodes that somebody wants and nobody has named: ask the gcs, then call ``on_nodes_confirmed``."""
@@ -87,7 +95,8 @@ class ClusterLeaseManager:
             elif request.lease_id in self._infeasible:
                 assignment.infeasible.append(request)
         self._local.assign(now, assignment)
-        self._offer_queued(arrived, now, assignment)
+        complete, self._complete = self._complete, {}
+        self._offer_queued({**arrived, **complete}, now, assignment)
         return assignment
 
     def _place(self, request: LeaseRequest, now: float) -> Placement | None:
@@ -168,18 +177,7 @@ class ClusterLeaseManager:
 
     def why_infeasible(self, demand: ResourceSet) -> str:
         """A sentence for people: which need no node can meet (G100)."""
-        needs = f"needs {describe(demand)}; "
-        most: dict[str, int] = {}
-        for view in self._nodes.alive():
-            for name, amount in view.total.items():
-                most[name] = max(most.get(name, 0), amount)
-        nowhere = [name for name in demand if not most.get(name)]
-        if nowhere:
-            return f"{needs}no node has {' or '.join(nowhere)}"
-        short = {name: most[name] for name, amount in demand.items() if most[name] < amount}
-        if short:
-            return f"{needs}the most that a node has is {describe(short)}"
-        return f"{needs}no single node has all of it"
+        return lack_of(demand, [view.total for view in self._nodes.alive()])
 
 
 def _why_not(node_id: bytes, view: NodeView | None, demand: ResourceSet) -> str:

@@ -12,9 +12,10 @@ Rules
   * Leases of actors are never idle and have no cap: their resources alone limit them.
   * Worker cap: beyond one lease per CPU and shape (possible only because blocked workers lend) each further one waits,
     1 s doubling to 10 s; but not a request deeper than all that are blocked: it may be what they wait for.
+  * A request with large arguments has no turn before they are here (FETCHING), and while there is no memory for them
+    (``Arguments``, G86); it holds no resources meanwhile, for somebody may need those to make what it waits for.
 
-Left out: waiting for arguments and pinning them, until there is an object store. A large request can starve while small
-ones keep coming, as in Ray.
+What we do not like about it yet: a large request can starve while small ones keep coming, as in Ray.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from minray.common.resources import CPU, GPU, UNIT, GpuInstances, ResourceSet, add, fits, subtract
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import LeaseShape
-from minray.scheduling.lease import ALLOCATED, ENDING, GRANTED, QUEUED, Assignment, LeaseRequest
+from minray.scheduling.lease import ALLOCATED, ENDING, FETCHING, GRANTED, QUEUED, Assignment, LeaseRequest
 
 _Key = TypeVar("_Key")
 
@@ -36,6 +37,16 @@ ZERO_CPU_LEASES_PER_CPU = 4
 """Tasks that need no CPU are not limited by it; past the larger of these they are slowed down like any others."""
 REVOKE_PERIOD_S = 0.1
 """How often an owner is asked to give back idle leases while somebody waits."""
+
+
+class Arguments(Protocol):
+    """Who knows of the large arguments of leases."""
+
+    def may_run(self, lease_id: bytes) -> bool:
+        """Whether they are here, and there is memory to keep them."""
+
+    def on_allocated(self, lease_id: bytes) -> None:
+        """The lease has got resources: they are kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,14 +64,26 @@ class LocalLeaseManager:
     """The leases of one node, waiting and given."""
 
     def __init__(
-        self, total: Mapping[str, int], states: StateMachine, *, initial_backoff_s: float, max_backoff_s: float
+        self,
+        total: Mapping[str, int],
+        states: StateMachine,
+        *,
+        initial_backoff_s: float,
+        max_backoff_s: float,
+        arguments: Arguments | None = None,
     ) -> None:
+        """Without ``arguments`` there are no leases with large ones."""
         self.total: ResourceSet = dict(total)
         self.available: ResourceSet = dict(total)
         """Total less what leases hold, plus what blocked ones lend. Always the same dict: others may look at it."""
         self.leases: dict[bytes, Lease] = {}
         """Those that hold resources: ALLOCATED, GRANTED, ENDING."""
         self._states = states
+        self._arguments = arguments
+        self._fetching: dict[bytes, LeaseRequest] = {}
+        """Requests that wait here for their arguments."""
+        self._to_fetch: list[LeaseRequest] = []
+        """Those of them that nobody has been told of yet."""
         self._initial_backoff_s = initial_backoff_s
         self._max_backoff_s = max_backoff_s
         self._gpus = GpuInstances(self.total.get(GPU, 0) // UNIT)
@@ -69,8 +92,8 @@ class LocalLeaseManager:
         self._queued: dict[bytes, tuple[int, LeaseRequest]] = {}
         """The same requests by lease id, with their places in the order of arrival."""
         self._arrivals = 0
-        self._queued_by: Counter[tuple[bytes, LeaseShape]] = Counter()
-        """How many queued requests an owner has of a shape; no zeros."""
+        self._queued_by: Counter[tuple[bytes, LeaseShape, tuple[bytes, ...]]] = Counter()
+        """How many queued requests an owner has that the same worker could serve; no zeros."""
         self._held_by_owner: Counter[bytes] = Counter()
         """How many of ``leases`` an owner has; no zeros."""
         self._held_by_shape: Counter[LeaseShape] = Counter()
@@ -85,9 +108,31 @@ class LocalLeaseManager:
 
     def enqueue(self, request: LeaseRequest) -> None:
         assert fits(request.resources, self.total), "a request that this node can never hold was queued here"
+        if request.dependency_ids:
+            self._states.set(request.lease_id, FETCHING)
+            self._fetching[request.lease_id] = request
+            self._to_fetch.append(request)
+        else:
+            self._line_up(request)
+
+    def on_arguments_here(self, lease_id: bytes) -> LeaseRequest | None:
+        """All that a request has waited for is here; None if it does not wait any more."""
+        request = self._fetching.pop(lease_id, None)
+        if request is not None:
+            self._line_up(request)
+        return request
+
+    def on_arguments_gone(self, lease_id: bytes) -> None:
+        """What was here when a request lined up has made room for others: it waits for that again."""
+        _, request = self._queued[lease_id]
+        self._states.set(lease_id, FETCHING)
+        self._remove(request)
+        self._fetching[lease_id] = request
+
+    def _line_up(self, request: LeaseRequest) -> None:
         self._states.set(request.lease_id, QUEUED)
         self._queues.setdefault(request.shape, {})[request.lease_id] = request
-        self._queued_by[request.owner_id, request.shape] += 1
+        self._queued_by[_use(request)] += 1
         self._arrivals += 1
         self._queued[request.lease_id] = self._arrivals, request
 
@@ -103,13 +148,15 @@ class LocalLeaseManager:
         return lease_id in self._queued
 
     def is_contended(self, request: LeaseRequest) -> bool:
-        """Whether anybody but this request's owner, for this very shape, waits here."""
-        return len(self._queued_by) > ((request.owner_id, request.shape) in self._queued_by)
+        """Whether a request waits here that the worker of this one could not serve as well."""
+        return len(self._queued_by) > (_use(request) in self._queued_by)
 
     # --- Giving --------------------------------------------------------------------------------------------------------
 
     def assign(self, now: float, assignment: Assignment) -> None:
         """Allocate whatever can be allocated now; adds to ``assignment``."""
+        assignment.fetching += self._to_fetch
+        self._to_fetch = []
         while self._queues:
             candidates = [best for shape in list(self._queues) if (best := self._best_of(shape, now, assignment))]
             if not candidates:
@@ -128,6 +175,11 @@ class LocalLeaseManager:
         if not self._has_room(next(iter(queue.values()))):
             return None
         best = min(queue.values(), key=self._rank)
+        if not self._may_run(best):
+            others = [request for request in queue.values() if request is not best and self._may_run(request)]
+            if not others:
+                return None
+            best = min(others, key=self._rank)
         held, cap = self._held_by_shape[shape], self.cap(shape)
         if held < cap:
             self._over_cap_at.pop(shape, None)
@@ -137,6 +189,9 @@ class LocalLeaseManager:
                 assignment.wake_no_later_than(allowed_at)
                 return None
         return best
+
+    def _may_run(self, request: LeaseRequest) -> bool:
+        return not request.dependency_ids or self._arguments is None or self._arguments.may_run(request.lease_id)
 
     def _has_room(self, request: LeaseRequest) -> bool:
         if not fits(request.resources, self.available):
@@ -166,6 +221,8 @@ class LocalLeaseManager:
         self._states.set(request.lease_id, ALLOCATED)
         self._remove(request)
         subtract(self.available, request.resources)
+        if request.dependency_ids and self._arguments is not None:
+            self._arguments.on_allocated(request.lease_id)
         amount = request.resources.get(GPU, 0)
         gpus = self._gpus.allocate(amount) if amount else {}
         self.leases[request.lease_id] = Lease(request, gpus)
@@ -182,7 +239,7 @@ class LocalLeaseManager:
         if not queue:
             del self._queues[request.shape]
             self._over_cap_at.pop(request.shape, None)
-        _decrease(self._queued_by, (request.owner_id, request.shape))
+        _decrease(self._queued_by, _use(request))
         if not self._queues:
             self._revoked_at.clear()
 
@@ -213,6 +270,10 @@ class LocalLeaseManager:
         """The lease is over, whatever state it was in: everything that it held is free."""
         if lease_id in self._queued:
             self.unqueue(lease_id)
+            return
+        if self._fetching.pop(lease_id, None) is not None:
+            self._states.set(lease_id, NEW)
+            self._to_fetch = [request for request in self._to_fetch if request.lease_id != lease_id]
             return
         self.set_blocked(lease_id, False)
         lease = self.leases.pop(lease_id)
@@ -257,6 +318,11 @@ class LocalLeaseManager:
             for lease in self.leases.values()
             if lease.request.resources.get(name) and not (name == CPU and lease.blocked)
         ]
+
+
+def _use(request: LeaseRequest) -> tuple[bytes, LeaseShape, tuple[bytes, ...]]:
+    """Requests for which this is equal could be served by each other's workers."""
+    return request.owner_id, request.shape, request.dependency_ids
 
 
 def _decrease(counter: Counter[_Key], key: _Key) -> None:

@@ -147,6 +147,7 @@ def core_leftovers(core: Any) -> list[str]:
             if task.reply is None
         ],
         "queued tasks": [task for key in core.submitter._keys.values() for task in key.queue],
+        "keys of large arguments": [key for key in core.submitter._keys.values() if key.dependencies],
     }
     return [f"{len(table)} {name}: {_listing(table)}" for name, table in tables.items() if table]
 
@@ -167,6 +168,12 @@ def raylet_leftovers(raylet: Any) -> list[str]:
         problems.append("leases in its machines")
     if broker.local.available != broker.local.total:
         problems.append(f"available {broker.local.available}, total {broker.local.total}")
+    arguments = broker.arguments
+    if arguments._dependencies or arguments._pins or arguments._questions or arguments._timers or len(arguments.manager):
+        problems.append(f"arguments of {len(arguments._dependencies)} leases")
+    manager = arguments.manager
+    if manager.pinned_bytes or manager._active_count or manager._ahead or manager._waiting or broker.local._fetching:
+        problems.append(f"{manager.pinned_bytes} bytes of arguments are pinned")
     table, store = raylet.store.table, raylet.store
     if len(table) or table.allocator.used:
         copies = [f"{short(entry.object_id)} {table.states.get(entry.key)}" for entry in table.copies()]
