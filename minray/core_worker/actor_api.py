@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.common.ids import actor_of
+from minray.common.ids import actor_of, task_of
 from minray.core_worker.actor_task_submitter import ActorClient
 from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
@@ -108,5 +108,10 @@ class ActorApi:
 
     def is_call(self, ref: ObjectRef[Any]) -> bool:
         """Whether a value of ours is made by an actor's call that has not ended."""
-        task = self._core.tasks.tasks.get(ref._id[:24])
-        return task is not None and task.prepared.client is not None
+
+        async def look() -> bool:
+            task = self._core.tasks.tasks.get(task_of(ref._id))
+            return task is not None and task.prepared.client is not None
+
+        found: bool = self._api.run_on_loop(look)
+        return found

@@ -155,7 +155,10 @@ class UserLoop:
         loop = self._user_code.new_event_loop()
         asyncio.set_event_loop(loop)
         loop.call_soon(self._open, loop)
-        loop.run_forever()
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
