@@ -17,6 +17,7 @@ from minray.core_worker.user_api import UserApi
 from minray.exceptions import ActorDiedError
 from minray.object_ref import ObjectRef
 from minray.protocol.actor import (
+    DEAD,
     DEPENDENCIES_UNREADY,
     ActorInfo,
     GetActor,
@@ -97,9 +98,16 @@ class ActorApi:
         return infos
 
     def kill(self, actor_id: bytes, no_restart: bool) -> None:
-        """Returns when the gcs has done it."""
-        kill_id = self._core.platform.host.random_bytes(KILL_ID_BYTES)
-        self._api.run_on_loop(lambda: self._core.gcs.call(KillActor(actor_id, kill_id, no_restart)))
+        """Returns when the gcs has done it; calls that are made here later know of it."""
+        core = self._core
+        kill_id = core.platform.host.random_bytes(KILL_ID_BYTES)
+
+        async def ask() -> None:
+            reply = await core.gcs.call(KillActor(actor_id, kill_id, no_restart))
+            if reply.actor is not None and reply.actor.state == DEAD:
+                core.actors.on_info(reply.actor)
+
+        self._api.run_on_loop(ask)
 
     def namespace(self) -> str:
         """Of this job; one without a name has one of its own (G32)."""

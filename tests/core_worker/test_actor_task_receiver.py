@@ -22,19 +22,29 @@ from minray.core_worker.actor_task_receiver import ActorTaskReceiver
 from minray.exceptions import ActorDiedError, TaskCancelledError, pack_exception
 from minray.protocol.actor import ExitActor, PushActorTask
 from minray.protocol.base import encode
-from minray.protocol.core_worker import CANCELLED, ENVIRONMENT_FAILED, FAILED, NOT_STARTED, OK, Argument, CancelTask, TaskHeader
+from minray.protocol.core_worker import (
+    CANCELLED,
+    ENVIRONMENT_FAILED,
+    FAILED,
+    NOT_STARTED,
+    OK,
+    Argument,
+    CancelTask,
+    TaskHeader,
+)
 from minray.serialization import ArgumentSlot
 from tests.core_worker.parts import address, id_of, object_id, stored, template
 from tests.core_worker.test_task_receiver import NOBODY, THIRD, Asked, Worker
 
 ACTOR = id_of("actor")
 WAIT_S = 30.0
+PLAIN = ActorOptions()
 
 
 class Actor(Worker):
     """See the head of this file."""
 
-    def __init__(self, options: ActorOptions = ActorOptions()) -> None:
+    def __init__(self, options: ActorOptions = PLAIN) -> None:
         super().__init__()
         self.beside: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
         """Work for further user threads."""
