@@ -110,6 +110,7 @@ def main() -> None:
 @click.option("--num-gpus", type=click.FloatRange(0), help="Logical GPUs.")
 @click.option("--memory", type=click.FloatRange(0), help="Bytes for tasks that ask for memory.")
 @click.option("--object-store-memory", type=click.FloatRange(0), help="Bytes.")
+@click.option("--object-spilling-directory", default="", help="Directories or URLs (s3://...), joined by colons.")
 @click.option("--resources", type=JsonObject(), default="{}", help='Further resources: \'{"fast_disk": 2}\'.')
 @click.option("--labels", type=JsonObject(), default="{}", help='\'{"zone": "a"}\'.')
 @click.option("--storage", help="File for the head's tables, by which the cluster survives its gcs; '' for none.")
@@ -139,6 +140,7 @@ def start(
             num_gpus=description["num_gpus"],
             memory=description["memory"],
             object_store_memory=description["object_store_memory"],
+            object_spilling_directory=description["object_spilling_directory"],
             resources=description["resources"],
             labels=description["labels"],
             node_name=description["node_name"],

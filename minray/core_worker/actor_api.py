@@ -109,6 +109,11 @@ class ActorApi:
 
         self._api.run_on_loop(ask)
 
+    def why(self, actor_id: bytes, owner: Address) -> str:
+        """What an actor does, or what its creation waits for."""
+        lines: list[str] = self._api.run_on_loop(lambda: self._core.explainer.explain_actor_in_time(actor_id, owner))
+        return " <- ".join(lines)
+
     def namespace(self) -> str:
         """Of this job; one without a name has one of its own (G32)."""
         job = self._core.job

@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minray.common.ids import actor_of, job_of_actor, return_id, short_actor
+from minray.common.ids import actor_of, job_of_actor, return_id
 from minray.core_worker.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
 from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, PendingTask
 from minray.exceptions import (
     ActorDiedError,
+    ActorPlacementGroupRemoved,
     ActorUnavailableError,
     ActorUnschedulableError,
     RayError,
@@ -35,6 +36,7 @@ from minray.protocol.actor import (
     ALIVE,
     CREATION_TASK_FAILED,
     DEAD,
+    GROUP_REMOVED,
     JOB_FINISHED,
     OUT_OF_SCOPE,
     RUNTIME_ENV_FAILED,
@@ -286,6 +288,7 @@ class ActorManager:
             task.arguments,
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
+            0 if task.stream is None else task.stream.arrived,
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
 
@@ -329,16 +332,6 @@ class ActorManager:
 
     # --- account
 
-    def why(self, client: ActorClient) -> str:
-        """For people: what an actor's calls wait for."""
-        name = f"actor {short_actor(client.actor_id)}"
-        info = client.info
-        if info is None:
-            return f"{name} is not known to the gcs yet"
-        if info.state == ALIVE:
-            return f"{name} ({info.class_name}) lives in pid={info.pid}"
-        return f"{name} ({info.class_name}) is {info.state}"
-
     def known(self) -> list[bytes]:
         """Actors whose constructors have not ended, for tests."""
         return list(self._creations)
@@ -352,6 +345,8 @@ def error_of(actor_id: bytes, death: DeathCause) -> RayError:
     """What a call of a dead actor raises."""
     if death.kind == ACTOR_UNSCHEDULABLE:
         return ActorUnschedulableError(actor_id=actor_id.hex(), reason=death.message)
+    if death.kind == GROUP_REMOVED:
+        return ActorPlacementGroupRemoved(actor_id=actor_id.hex(), reason=death.message)
     if death.kind == RUNTIME_ENV_FAILED:
         return RuntimeEnvSetupError(reason=death.message or describe_packed(death.error))
     if death.kind == CREATION_TASK_FAILED:

@@ -241,8 +241,12 @@ class ActorTaskReceiver:
 
     def is_idle(self) -> bool:
         """No call is here that has not been answered."""
+        return not self.unanswered()
+
+    def unanswered(self) -> list[ReceivedTask]:
+        """Calls that wait or run, those of a caller in their order."""
         here = [task for stream in self._streams.values() for task in stream.tasks.values()]
-        return all(task.reply is not None for task in here + self._given_up)
+        return [task for task in here + self._given_up if task.reply is None]
 
     # --- cancelling, ending
 

@@ -21,25 +21,30 @@ from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest
 from minray.core_worker.reference_counter import Effects
 from minray.core_worker.task_manager import FAILED as TASK_FAILED
 from minray.core_worker.task_manager import FINISHED, PUSHED, QUEUED, WAITING, PendingTask
-from minray.core_worker.values import from_value
+from minray.core_worker.values import from_values
 from minray.exceptions import (
     LocalRayletDiedError,
     NodeDiedError,
+    OutOfMemoryError,
     RayError,
     RuntimeEnvSetupError,
     TaskCancelledError,
+    TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
     wrap_packed_dependency,
 )
 from minray.platform.base import PlatformError
 from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply
-from minray.protocol.raylet import ENVIRONMENT_FAILED, KillWorker, LeaseFailure, LeaseReply
+from minray.protocol.raylet import ENVIRONMENT_FAILED, GROUP_REMOVED, KillWorker, LeaseFailure, LeaseReply
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
 
 logger = logging.getLogger(__name__)
+
+MAX_MEMORY_DELAY_S = 60.0
+"""The longest pause before a task is made again that was killed for memory."""
 
 
 class TaskOutcomes:
@@ -79,16 +84,17 @@ class TaskOutcomes:
         if reply.status in (OK, FAILED):
             task.prepared.on_duration(reply.duration_us)
         if reply.status == OK:
-            values = []
-            start = 0
-            for value in reply.values:
-                values.append(from_value(value, buffers, start))
-                start += value.buffer_count
-            self._finish(task, FINISHED, values)
+            values = from_values(reply.values, buffers)
+            contradiction = None if task.stream is None else self._core.generators.contradiction(task)
+            if contradiction is None:
+                self._finish(task, FINISHED, values)
+            else:
+                self._finish_with_system_error(task, contradiction)
         elif reply.status == FAILED and reply.retryable and self._core.tasks.may_retry(task):
             self.retry(task)
         else:
-            self._finish_with_error(task, from_value(reply.values[0], buffers))
+            *yielded, error = from_values(reply.values, buffers)
+            self._finish_with_error(task, error, yielded)
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         again = []
@@ -111,32 +117,58 @@ class TaskOutcomes:
             self._discard_attempt(task, worker)
         if task.cancelled:
             self._finish_cancelled(task)
+        elif failure is not None and failure.group_removed:  # G106: there is nowhere to try again.
+            reason = "its placement group was removed while it ran"
+            error = TaskPlacementGroupRemoved(task_name=task.prepared.template.name, reason=reason)
+            self._finish_with_system_error(task, error)
+        elif failure is not None and failure.memory_total:
+            self._on_killed_for_memory(task, failure)
         elif self._core.tasks.may_retry(task):
             self.retry(task)
         else:
             self._finish_with_system_error(task, _death_certificate(task, worker, failure))
 
+    def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
+        """G20: made again without end, later each time, unless it has no retries at all."""
+        delays = self._core.tasks.retry_after_memory(task)
+        if delays is not None:
+            base_s = self._core.config.system_config.task_oom_retry_delay_base_ms / 1000
+            self.retry(task, min(base_s * delays, MAX_MEMORY_DELAY_S))
+            return
+        error = OutOfMemoryError(
+            task_name=task.prepared.template.name,
+            pid=failure.pid,
+            used_bytes=failure.memory_used,
+            capacity_bytes=failure.memory_total,
+            reason=failure.cause,
+        )
+        self._finish_with_system_error(task, error)
+
     def _discard_attempt(self, task: PendingTask, worker: LeasedWorker) -> None:
         """It may have put large results into its node's store before it died."""
         task_id, count = task.task_id, task.prepared.template.num_returns
         raylet = worker.raylet or self._core.raylet_address
-        self._core.directory.discard([return_id(task_id, index) for index in range(1, count + 1)], task.attempt, raylet)
+        made = [return_id(task_id, index) for index in range(1, count + 1)] + self._core.generators.unreported(task)
+        self._core.directory.discard(made, task.attempt, raylet)
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        for task in self._core.submitter.take_queue(request.shape):
+        for task in self._core.submitter.take_queue(request):
             name = task.prepared.template.name
             if reply.kind == ENVIRONMENT_FAILED:
                 error: RayError = RuntimeEnvSetupError(reason=reply.reason)
+            elif reply.kind == GROUP_REMOVED:
+                error = TaskPlacementGroupRemoved(task_name=name, reason=reply.reason)
             else:
                 error = TaskUnschedulableError(task_name=name, reason=reply.reason)
             self._finish_with_system_error(task, error)
 
     # --- endings
 
-    def retry(self, task: PendingTask) -> None:
+    def retry(self, task: PendingTask, delay_s: float | None = None) -> None:
         """Its next attempt has begun."""
         loop = asyncio.get_running_loop()
-        delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
+        if delay_s is None:
+            delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
             loop.call_later(delay_s, lambda: self.on_unstarted([task]))
@@ -157,23 +189,26 @@ class TaskOutcomes:
     def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject]) -> None:
         core = self._core
         core.tasks.move(task, state)
-        if task.prepared.client is not None:
-            task.prepared.client.ended += 1
         for index, stored in enumerate(values, 1):
             core.on_result(return_id(task.task_id, index), stored)
+        if task.stream is not None:
+            core.generators.on_ended(task, values[0])
         held = task.held_ids()
         if held:
             effects = Effects()
             core.references.remove_submitted(held, effects)
             core.borrowing.apply(effects)
+        if task.prepared.client is not None:
+            task.prepared.client.ended += 1
+            if task.handle_id:
+                core.on_call_ended(task.handle_id)
 
-    def _finish_with_error(self, task: PendingTask, stored: StoredObject) -> None:
-        self._finish(task, TASK_FAILED, [stored] * task.prepared.template.num_returns)
+    def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
+        """All return values but those that a generator has yielded before are the error."""
+        self._finish(task, TASK_FAILED, [*yielded, *[error] * (task.prepared.template.num_returns - len(yielded))])
 
     def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
-        self._finish(task, TASK_FAILED, ())
-        for index in range(1, task.prepared.template.num_returns + 1):
-            self._core.put_error(return_id(task.task_id, index), error, task.prepared.template.name)
+        self._finish_with_error(task, self._core.error_object(error, task.prepared.template.name))
 
     def _finish_cancelled(self, task: PendingTask) -> None:
         name = task.prepared.template.name
@@ -181,11 +216,16 @@ class TaskOutcomes:
 
     def on_lost_cluster(self, task: PendingTask) -> None:
         """A task that was submitted after the cluster had gone."""
-        for index in range(1, task.prepared.template.num_returns + 1):
+        template = task.prepared.template
+        reason = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
+        error = self._core.error_object(reason, template.name)
+        for index in range(1, template.num_returns + 1):
             object_id = return_id(task.task_id, index)
             self._core.references.add_owned(object_id)
-            error = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
-            self._core.put_error(object_id, error, task.prepared.template.name)
+            self._core.on_object(object_id, error)
+        if template.is_streaming:
+            self._core.generators.begin(task)
+            self._core.generators.on_ended(task, error)
 
     def fail_all(self, reason: str) -> None:
         """The cluster is gone: whatever has not ended ends now."""

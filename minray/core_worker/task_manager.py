@@ -7,8 +7,9 @@ it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` 
 names are those of Ray's state API.
 
 Retries: a death of the worker or its node uses one of ``max_retries``; a user's exception does only if
-``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free.
-A cancelled task is never retried (G19). Lineage (keeping finished tasks to run them again) comes with the object plane.
+``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free, and so,
+after a pause, is one whose worker was killed because its node had no memory (G20). A cancelled task is never retried (G19).
+Lineage (keeping finished tasks to run them again) comes with the object plane.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import msgspec
 from minray.common.ids import short
 from minray.common.state_table import InvalidTransition
 from minray.common.task_spec import TaskTemplate
+from minray.core_worker.object_ref_streams import ObjectRefStream
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo
+from minray.protocol.raylet import Dependency
 
 NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
     "",
@@ -68,7 +71,7 @@ class PreparedTemplate:
         self.mean_us: float | None = None
         """How long a call takes on a worker, by recent calls; None before the first has ended."""
         self.key: object | None = None
-        """The submitter's queue for this shape, remembered because shapes are slow to hash."""
+        """The submitter's queue for this shape without dependencies, remembered because shapes are slow to hash."""
 
     def on_duration(self, duration_us: int) -> None:
         """Learn: fast downwards, because first calls import things; slowly upwards."""
@@ -102,21 +105,26 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While WAITING: the arguments that do not exist yet."""
     arguments: list[Argument] = NO_ARGUMENTS
     """Resolved arguments, once not WAITING."""
+    dependencies: tuple[Dependency, ...] = ()
+    """Those of them that are in the object store, once not WAITING."""
     worker: object | None = None
     """While PUSHED: the leased worker."""
     sequence: int = 0
     """While PUSHED: its position within the lease."""
     estimate_us: float = 0.0
     """While PUSHED: how much work it was taken for."""
+    stream: ObjectRefStream | None = None
+    """Of a streaming generator: its items."""
+    memory_kills: int = 0
+    """How often its worker was killed because the node had no memory."""
     handle_id: bytes = b""
     """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
 
     def held_ids(self) -> list[bytes]:
-        """The objects that this task keeps alive."""
+        """The objects that this task keeps alive as arguments."""
         if not self.slots and not self.nested:
-            return [self.handle_id] if self.handle_id else NOTHING
-        held = [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]
-        return [*held, self.handle_id] if self.handle_id else held
+            return NOTHING
+        return [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]
 
 
 class TaskManager:
@@ -153,6 +161,14 @@ class TaskManager:
             task.retries_left -= 1
         task.attempt += 1
         return True
+
+    def retry_after_memory(self, task: PendingTask) -> float | None:
+        """It was killed for its node's memory (G20): how many base delays later the next attempt may begin; None: never."""
+        if task.cancelled or task.retries_left == 0:
+            return None
+        task.attempt += 1
+        task.memory_kills += 1
+        return float(2 ** (task.memory_kills - 1))
 
     def children_of(self, parent_id: bytes) -> list[PendingTask]:
         return [task for task in self.tasks.values() if task.parent_id == parent_id]

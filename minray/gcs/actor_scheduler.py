@@ -20,19 +20,21 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from minray.common.ids import LEASE_ID_BYTES, short_actor
-from minray.common.resources import ResourceSet, fits
+from minray.common.ids import LEASE_ID_BYTES, short, short_actor
+from minray.common.resources import ResourceSet, fits, lack_of
 from minray.common.task_spec import STRATEGY_DEFAULT
 from minray.gcs.actor_manager import ActorRow
 from minray.platform.base import Platform, PlatformError
+from minray.protocol import actor as causes
 from minray.protocol import core_worker as tasks
-from minray.protocol.actor import ACTOR_UNSCHEDULABLE, CREATION_TASK_FAILED, RUNTIME_ENV_FAILED, DeathCause
+from minray.protocol.actor import CREATION_TASK_FAILED, RUNTIME_ENV_FAILED, DeathCause
 from minray.protocol.base import Address, Done, R, Request
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import NodeInfo
 from minray.protocol.raylet import (
     ENVIRONMENT_FAILED,
     GRANTED,
+    GROUP_REMOVED,
     SPILLBACK,
     UNSCHEDULABLE,
     CancelWorkerLease,
@@ -47,6 +49,13 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.2
 """After an answer that leads nowhere: the nodes' views of each other need this long to agree."""
 ASK_AGAIN_S = 1.0
+
+IMPOSSIBLE = {
+    UNSCHEDULABLE: causes.ACTOR_UNSCHEDULABLE,
+    ENVIRONMENT_FAILED: RUNTIME_ENV_FAILED,
+    GROUP_REMOVED: causes.GROUP_REMOVED,
+}
+"""Replies after which no worker will ever be granted, and what the actor has died of then."""
 
 
 class Nodes(Protocol):
@@ -99,6 +108,8 @@ class ActorScheduler:
         self._outcomes = outcomes
         self._creating: dict[bytes, asyncio.Task[None]] = {}
         """By actor."""
+        self._constructing: dict[bytes, _Lease] = {}
+        """By actor: who runs the constructor."""
         self._returning: set[asyncio.Task[None]] = set()
         self._node_joined = asyncio.Event()
         """Set, and replaced, when the cluster has changed."""
@@ -134,6 +145,15 @@ class ActorScheduler:
         """Whether no node can ever hold this actor as the cluster is."""
         return row.creation is not None and not row.lease_id and self._choose(row) is None
 
+    def why(self, row: ActorRow) -> str:
+        """For people: what the creation of a living incarnation waits for; empty if its raylet knows."""
+        lease = self._constructing.get(row.info.actor_id)
+        if lease is not None:
+            return f"its constructor runs on worker pid={lease.pid}, node {short(lease.worker.node_id)}"
+        if row.creation is not None and self.is_waiting_for_node(row):
+            return f"it {lack_of(dict(row.creation.placement), [node.resources_total for node in self._nodes.living()])}"
+        return "" if row.lease_id else "a node for it is being chosen"
+
     def close(self) -> None:
         for task in [*self._creating.values(), *self._returning]:
             task.cancel()
@@ -145,7 +165,11 @@ class ActorScheduler:
             lease = await self._lease(row)
             if lease is None:
                 return
-            reply = await self._call_living(lease.worker, _push_of(row, lease))
+            self._constructing[row.info.actor_id] = lease
+            try:
+                reply = await self._call_living(lease.worker, _push_of(row, lease))
+            finally:
+                self._constructing.pop(row.info.actor_id, None)
             if reply is None:
                 await self._outcomes.on_worker_lost(row, lease.worker, "it died while it ran the constructor")
                 return
@@ -173,9 +197,8 @@ class ActorScheduler:
             reply = await self._request(row, lease_id, raylet, final)
             if reply is not None and reply.kind == GRANTED and reply.worker is not None:
                 return _Lease(lease_id, raylet, reply.worker, reply.pid, reply.gpu_ids)
-            if reply is not None and reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED):
-                kind = ACTOR_UNSCHEDULABLE if reply.kind == UNSCHEDULABLE else RUNTIME_ENV_FAILED
-                await self._outcomes.on_impossible(row, DeathCause(kind, reply.reason))
+            if reply is not None and reply.kind in IMPOSSIBLE:
+                await self._outcomes.on_impossible(row, DeathCause(IMPOSSIBLE[reply.kind], reply.reason))
                 return None
             lease_id = b""
             if reply is not None and reply.kind == SPILLBACK:
@@ -188,7 +211,11 @@ class ActorScheduler:
         """None if the raylet is dead."""
         creation = row.creation
         assert creation is not None
-        request = RequestWorkerLease(lease_id, self._own(), creation.shape, 0, 0, final, row.info.actor_id)
+        info = row.info
+        retriable = info.max_restarts < 0 or info.restarts < info.max_restarts
+        request = RequestWorkerLease(
+            lease_id, self._own(), creation.shape, 0, 0, final, actor_id=info.actor_id, retriable=retriable
+        )
         return await self._call_living(raylet, request)
 
     async def _call_living(self, to: Address, request: Request[R]) -> R | None:

@@ -158,6 +158,16 @@ class ActorService:
         )
         return protocol.ActorReply(dead)
 
+    def handle_ExplainActor(self, request: protocol.ExplainActor, call: Call) -> protocol.ActorExplanation:
+        known = self.handle_GetActor(protocol.GetActor(request.actor_id, request.owner), call)
+        row = self._actors.get(request.actor_id)
+        if row is None or row.creation is None or row.info.state not in (protocol.PENDING_CREATION, protocol.RESTARTING):
+            return protocol.ActorExplanation(known.actor)
+        text = self._scheduler.why(row)
+        if text or row.raylet is None:
+            return protocol.ActorExplanation(known.actor, text)
+        return protocol.ActorExplanation(known.actor, "", row.raylet, row.lease_id)
+
     def handle_ListActors(self, request: protocol.ListActors, call: Call) -> protocol.ActorsReply:
         return protocol.ActorsReply([row.info for row in self._actors.rows()])
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import atexit
 import threading
 import time
 import warnings
@@ -112,6 +113,9 @@ class LoopBorder:
 
     def time(self) -> float:
         return time.monotonic()
+
+    def run_exit_handlers(self) -> None:
+        atexit._run_exitfuncs()
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
         return _new_loop()

@@ -265,6 +265,9 @@ class SimUserCode:
         thread.environ, thread.working_dir = self.thread.environ, self.thread.working_dir
         thread.add_work(work, then)
 
+    def run_exit_handlers(self) -> None:
+        """They are this interpreter's, not the simulated process's."""
+
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
 

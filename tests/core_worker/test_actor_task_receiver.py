@@ -36,6 +36,7 @@ from minray.serialization import ArgumentSlot
 from tests.core_worker.parts import address, id_of, object_id, stored, template
 from tests.core_worker.test_task_receiver import NOBODY, THIRD, Asked, Worker
 
+PLAIN = ActorOptions()
 ACTOR = id_of("actor")
 WAIT_S = 30.0
 PLAIN = ActorOptions()
