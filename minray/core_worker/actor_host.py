@@ -2,9 +2,9 @@
 
 Ray: CoreWorker::Exit and its drain in src/ray/core_worker/core_worker.cc, graceful_shutdown in python/ray/actor.py
 
-A worker becomes an actor's with the constructor, and ends with the actor. One that ends by its own will, or because
-nobody can call it any more, lets its running calls finish (C2) and begins no others; it waits for those who depend on
-objects that it owns (but for no actors, which end with it, G25), runs the user's clean-up (G27), tells the gcs, and goes.
+A worker becomes an actor's with the constructor, and ends with the actor. One that ends by its own will, or because nobody
+can call it any more, lets its running calls finish (C2) and begins no others; it waits for those who depend on objects that
+it owns (not for actors of its own, which end with it, G25), runs the user's clean-up (G27), tells the gcs, and goes.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class ActorManager:
         """What the gcs has not said, or will say later."""
         creation = self._creations[actor_id]
         info = creation.info
-        self._on_info(ActorInfo(actor_id, DEAD, info.class_name, "", "", info.owner, False, 0, 0, b"", death=cause))
+        self.on_info(ActorInfo(actor_id, DEAD, info.class_name, "", "", info.owner, False, 0, 0, b"", death=cause))
 
     def _ask_gcs(self, request: Request[Any], on_reply: Callable[[Any], None]) -> None:
         """What must arrive while there is a gcs."""
@@ -233,7 +233,7 @@ class ActorManager:
 
         def on_reply(reply: ActorReply) -> None:
             if reply.actor is not None:
-                self._on_info(reply.actor)
+                self.on_info(reply.actor)
             else:
                 asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_about, reference)
 
@@ -241,14 +241,15 @@ class ActorManager:
 
     def _on_change(self, actor_id: bytes, value: bytes | None) -> None:
         if value is not None:
-            self._on_info(decode(ActorInfo, value))
+            self.on_info(decode(ActorInfo, value))
         else:
             self._infos[job_of_actor(actor_id)].pop(actor_id, None)
             client = self.clients.get(actor_id)
             if client is not None and client.state != DEAD:
                 self._ask_about(weakref.ref(client))
 
-    def _on_info(self, info: ActorInfo) -> None:
+    def on_info(self, info: ActorInfo) -> None:
+        """The gcs has said this of an actor."""
         self._infos[job_of_actor(info.actor_id)][info.actor_id] = info
         creation = self._creations.get(info.actor_id)
         if creation is not None:

@@ -172,18 +172,19 @@ class ActorService:
         return protocol.ActorsReply([row.info for row in self._actors.rows()])
 
     @durable
-    async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> Done:
+    async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> protocol.ActorReply:
         cause = DeathCause(protocol.KILLED, "it was killed by minray.kill")
         row = await self._row_or_doom(request.actor_id, cause)
         if row is None or not self._actors.is_new_kill(request.kill_id):
-            return DONE
+            return protocol.ActorReply(None if row is None else row.info)
         info = row.info
         if not request.no_restart and (info.max_restarts < 0 or info.restarts < info.max_restarts):
             if row.lease_id and row.raylet is not None and info.state == protocol.ALIVE:
                 self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
         else:
             await self._end(request.actor_id, cause)
-        return DONE
+            row = self._actors.get(request.actor_id)
+        return protocol.ActorReply(None if row is None else row.info)
 
     @durable
     async def handle_EndActor(self, request: protocol.EndActor, call: Call) -> Done:

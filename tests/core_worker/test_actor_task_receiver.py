@@ -39,6 +39,7 @@ from tests.core_worker.test_task_receiver import NOBODY, THIRD, Asked, Worker
 PLAIN = ActorOptions()
 ACTOR = id_of("actor")
 WAIT_S = 30.0
+PLAIN = ActorOptions()
 
 
 class Actor(Worker):

@@ -70,3 +70,9 @@ def actor_process(cluster: SimCluster, index: int = 0) -> str:
 def living(cluster: SimCluster) -> list[tuple[str, Any]]:
     alive = {process.name for process in cluster.workers()}
     return [(name, core) for name, core in cluster.cores.items() if name in alive]
+
+
+def deaths(cluster: SimCluster) -> list[int]:
+    """Why the actors that are dead have died, oldest first."""
+    gcs: Any = cluster.gcs
+    return [row.info.death.kind for row in gcs._actors.rows() if row.info.state == "DEAD"]
