@@ -110,7 +110,7 @@ class CoreWorker:
         self.deletion = ObjectDeletion(self)
         self.locator = ObjectLocator(self)
         self.statistician = Statistician(self)
-        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician.stats)
+        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician)
         self.is_exiting = False
         self._no_effects = Effects()
         """An empty one for the next dropped reference, which mostly has none."""

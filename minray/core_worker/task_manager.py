@@ -14,6 +14,7 @@ Lineage (keeping finished tasks to run them again) comes with the object plane.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,8 @@ NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
     "FINISHED",
     "FAILED",
 )
+MOST_RECENT = 1000
+"""So many tasks that have ended are remembered, for people."""
 NO_ARGUMENTS: list[Argument] = []
 NOTHING: list[bytes] = []
 """Shared by all that have none; never changed."""
@@ -133,6 +136,8 @@ class TaskManager:
         """All that have not ended, by task id, oldest first."""
         self.submitted_count = 0
         self.finished_count = 0
+        self.recent: deque[tuple[bytes, PreparedTemplate, int, str, bytes]] = deque(maxlen=MOST_RECENT)
+        """Of the last that have ended: id, template, attempt, FINISHED or FAILED, the task that submitted it."""
 
     def add(self, task: PendingTask) -> None:
         self.tasks[task.task_id] = task
@@ -149,6 +154,7 @@ class TaskManager:
         if new is FINISHED or new is FAILED:
             del self.tasks[task.task_id]
             self.finished_count += 1
+            self.recent.append((task.task_id, task.prepared, task.attempt, new, task.parent_id))
 
     def may_retry(self, task: PendingTask) -> bool:
         """Use up one retry, if there is one: True, and the next attempt has begun."""
