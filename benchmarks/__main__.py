@@ -42,6 +42,7 @@ TARGETS = {
     "1:1 async-actor calls with args async": 10,
     "1:n async-actor calls async": 10,
     "n:n async-actor calls async": 10,
+    "placement group create/removal": 5,
 }
 """At least so many times as fast as Ray."""
 LIMITS = {

@@ -54,6 +54,15 @@ def rows(ray: Any) -> list[Row]:
         for _ in range(1000):
             _ready, not_ready = ray.wait(not_ready)
 
+    groups = importlib.import_module(f"{ray.__name__}.util.placement_group")
+
+    def create_and_remove_groups() -> None:
+        made = [groups.placement_group([{"custom": 0.001}]) for _ in range(100)]
+        for group in made:
+            group.wait(timeout_seconds=30)
+        for group in made:
+            groups.remove_placement_group(group)
+
     value = ray.put(0)
     array = np.zeros(100 * 1024 * 1024, np.int64)
     containing = create_object_containing_refs.remote()
@@ -71,6 +80,7 @@ def rows(ray: Any) -> list[Row]:
         ("single client tasks async", 1000, lambda: ray.get([small_value.remote() for _ in range(1000)])),
         ("multi client tasks async", 40_000, lambda: ray.get([small_value_batch.remote(10_000) for _ in range(4)])),
         *actor_rows(ray),
+        ("placement group create/removal", 100, create_and_remove_groups),
     ]
 
 
@@ -99,7 +109,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only rows whose name contains this")
     arguments = parser.parse_args()
     ray = importlib.import_module(arguments.library)
-    ray.init(num_cpus=2, logging_level="ERROR", log_to_driver=False)
+    ray.init(num_cpus=2, resources={"custom": 100}, logging_level="ERROR", log_to_driver=False)
     results = {}
     for name, multiplier, call in rows(ray):
         if arguments.only in name:

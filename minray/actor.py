@@ -23,6 +23,7 @@ from minray.actor_options import (
     make_method_template,
     with_method_options,
 )
+from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.actor_api import ActorApi
 from minray.core_worker.task_executor import CALL, READY, TERMINATE
 from minray.core_worker.task_manager import PreparedTemplate
@@ -54,6 +55,8 @@ class ActorClass:
         self._spec: HandleSpec | None = None
         self._prepared: tuple[PreparedTemplate, list[tuple[str, int]]] | None = None
         self._prepared_by: UserApi | None = None
+        self._captured: SchedulingStrategy | None = None
+        """The placement group of the task for which this was prepared, if what it begins runs there too."""
         self.__name__ = definition.name
         self.__doc__ = definition.function.__doc__
 
@@ -98,12 +101,14 @@ class ActorClass:
         return ActorClass(self._definition, merged)
 
     def _prepare(self, api: UserApi) -> tuple[PreparedTemplate, list[tuple[str, int]]]:
-        if self._prepared is None or self._prepared_by is not api:
+        captured = api.captured()
+        if self._prepared is None or self._prepared_by is not api or self._captured != captured:
             export = self._definition.export_through(api)
             template, placement = make_constructor_template(
-                export.function_id, self._class, self._options, api.core.job_id, api.base_environment()
+                export.function_id, self._class, self._options, api.core.job_id, api.base_environment(), captured
             )
             self._prepared, self._prepared_by = (api.prepare(template, export), placement), api
+            self._captured = captured
         return self._prepared
 
     def __getstate__(self) -> dict[str, Any]:
@@ -188,7 +193,8 @@ class ActorMethod:
         raise TypeError(f"actor method {name} cannot be called directly: use handle.{name}.remote(...)")
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
+        """Call it; returns an ObjectRef, a list of ``num_returns`` of them, None for ``num_returns=0``, or an
+        ObjectRefGenerator of what a generator yields.
 
         Raises PendingCallsLimitExceeded (G55).
         """

@@ -15,10 +15,19 @@ from typing import Any
 import cloudpickle
 
 from minray.common.resources import CPU, GPU, resource_set
-from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, TaskTemplate
+from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
 from minray.protocol.actor import HandleSpec, MethodSpec
+from minray.task_options import (
+    BACKPRESSURE,
+    STREAMING,
+    check_integer,
+    check_name,
+    check_retry_exceptions,
+    located,
+    make_shape,
+    resource_amounts,
+)
 from minray.task_options import CHECKS as TASK_CHECKS
-from minray.task_options import check_integer, check_name, check_retry_exceptions, make_shape, resource_amounts
 
 MAX_ASYNC_CONCURRENCY = 1000
 METHOD_OPTIONS = "__ray_method_options__"
@@ -59,7 +68,18 @@ def _check_pending(name: str, value: Any) -> None:
 ACTOR_CHECKS: dict[str, Callable[[str, Any], None]] = {
     **{
         name: TASK_CHECKS[name]
-        for name in ("num_cpus", "num_gpus", "memory", "resources", "scheduling_strategy", "runtime_env")
+        for name in (
+            "num_cpus",
+            "num_gpus",
+            "memory",
+            "resources",
+            "scheduling_strategy",
+            "label_selector",
+            "placement_group",
+            "placement_group_bundle_index",
+            "placement_group_capture_child_tasks",
+            "runtime_env",
+        )
     },
     "name": _check_actor_name,
     "namespace": _check_actor_name,
@@ -80,6 +100,7 @@ METHOD_CHECKS: dict[str, Callable[[str, Any], None]] = {
     "retry_exceptions": check_retry_exceptions,
     "concurrency_group": check_name,
     "name": check_name,
+    BACKPRESSURE: TASK_CHECKS[BACKPRESSURE],
 }
 """Every option of a method, in ``@minray.method(...)`` and in ``.options(...)``; the latter alone takes a name."""
 
@@ -118,7 +139,8 @@ def _is_from_object(actor_class: type, name: str) -> bool:
 
 
 def is_async_class(actor_class: type) -> bool:
-    return any(inspect.iscoroutinefunction(member) for member in methods_of(actor_class).values())
+    members = methods_of(actor_class).values()
+    return any(inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member) for member in members)
 
 
 def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpec:
@@ -147,6 +169,8 @@ def _method_spec(name: str, member: Callable[..., Any], groups: set[str]) -> Met
     group = options.get("concurrency_group") or ""
     if group and group not in groups:
         raise ValueError(f"method {name} names the concurrency group {group!r}, which its class does not have")
+    if options.get("num_returns") is None and (inspect.isgeneratorfunction(member) or inspect.isasyncgenfunction(member)):
+        options["num_returns"] = STREAMING
     return with_method_options(MethodSpec(name), options)
 
 
@@ -158,13 +182,16 @@ def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodS
         classes = given["retry_exceptions"]
         retry = bool(classes)
         types = b"" if isinstance(classes, bool) or not classes else cloudpickle.dumps(tuple(classes))
+    num_returns = given.get("num_returns", STREAMING if spec.is_streaming else spec.num_returns)
     return MethodSpec(
         spec.name,
-        given.get("num_returns", spec.num_returns),
+        1 if num_returns == STREAMING else num_returns,
         given.get("max_task_retries", spec.max_task_retries),
         retry,
         types,
         given.get("concurrency_group", spec.concurrency_group),
+        num_returns == STREAMING,
+        max(0, given.get(BACKPRESSURE, spec.most_unread)),
     )
 
 
@@ -176,14 +203,19 @@ def make_process_options(actor_class: type, given: Mapping[str, Any]) -> ActorOp
 
 
 def make_constructor_template(
-    class_id: bytes, actor_class: type, options: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
+    class_id: bytes,
+    actor_class: type,
+    options: Mapping[str, Any],
+    job_id: bytes,
+    base_env: RuntimeEnv,
+    captured: SchedulingStrategy | None = None,
 ) -> tuple[TaskTemplate, list[tuple[str, int]]]:
     """The constructor's template, with what is held for life; and what must be free to place the actor."""
     given = {name: value for name, value in options.items() if value is not None}
     is_simple = not any(name in given for name in ("num_cpus", "num_gpus", "resources", "memory"))
     amounts = resource_amounts(given)
-    placement = sorted(resource_set(amounts).items())
-    shape = make_shape({CPU: 0, GPU: 0} if is_simple else amounts, given, job_id, base_env)
+    shape = make_shape({CPU: 0, GPU: 0} if is_simple else amounts, given, job_id, base_env, captured)
+    placement = list(located(resource_set(amounts), shape.strategy))
     process = make_process_options(actor_class, given)
     name = f"{actor_class.__name__}.__init__"
     return TaskTemplate(class_id, name, shape, 1, 0, False, b"", 0, actor=process), placement
@@ -206,4 +238,6 @@ def make_method_template(
         0,
         method.name,
         method.concurrency_group,
+        is_streaming=method.is_streaming,
+        most_unread=method.most_unread,
     )

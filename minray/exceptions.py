@@ -12,8 +12,8 @@ Ray: python/ray/exceptions.py (and the `RayException` message of src/ray/protobu
 * A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. One that a task's body let through
   has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError.
 
-Left out: the errors of actors, placement groups and generators. What we do not like: an exception that is linked to one
-that cannot be unpickled (its cause, or a member of its group) is lost together with it.
+What we do not like: an exception that is linked to one that cannot be unpickled (its cause, or a member of its group) is
+lost together with it.
 """
 
 from __future__ import annotations
@@ -303,6 +303,20 @@ class TaskUnschedulableError(_SystemError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
+class TaskPlacementGroupRemoved(_SystemError):
+    """The placement group of the task was removed before the task was done."""
+
+    task_name: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ActorPlacementGroupRemoved(_SystemError):
+    """The placement group of the actor was removed."""
+
+    actor_id: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class RayActorError(_SystemError):
     """A call of an actor could not be carried out."""
 
@@ -339,20 +353,28 @@ class PendingCallsLimitExceeded(_SystemError):
     """The handle has as many unfinished calls as max_pending_calls allows."""
 
 
-class AsyncioActorExit(RayError):
+class AsyncioActorExit(_SystemError):
     """Ends the actor that raises it, as `exit_actor` does."""
 
 
-class ActorAlreadyExistsError(ValueError, RayError):
+class ActorAlreadyExistsError(_SystemError, ValueError):
     """An actor of this name exists in the namespace."""
 
 
-class ActorHandleNotFoundError(ValueError, RayError):
+class ActorHandleNotFoundError(_SystemError, ValueError):
     """The handle belongs to another session."""
 
 
 class RaySystemError(_SystemError):
     """minray itself failed."""
+
+
+class StreamingGeneratorReplayInconsistentError(RaySystemError):
+    """The generator was run again and has not yielded as many items as before."""
+
+
+class ObjectRefStreamEndOfStreamError(_SystemError):
+    """The generator has no more items."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -16,11 +16,12 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from minray import worker
 from minray.actor import ActorClass, make_actor_class
 from minray.actor_options import ACTOR_CHECKS
+from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
 from minray.definition import Definition
 from minray.object_ref import ObjectRef
-from minray.task_options import CHECKS, check_options, make_template
+from minray.task_options import CHECKS, STREAMING, check_options, make_template
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +35,8 @@ class RemoteFunction(Generic[P, R]):
         self._options = options
         self._prepared: PreparedTemplate | None = None
         self._prepared_by: UserApi | None = None
+        self._captured: SchedulingStrategy | None = None
+        """The placement group that the task was in for which this was prepared, if child tasks run there too."""
         functools.update_wrapper(self, definition.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -42,10 +45,13 @@ class RemoteFunction(Generic[P, R]):
         )
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R]:
-        """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``."""
+        """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
+
+        A generator function returns an ObjectRefGenerator, unless it has another ``num_returns`` than "streaming".
+        """
         api = worker.current_api()
         prepared = self._prepared
-        if prepared is None or self._prepared_by is not api:
+        if prepared is None or self._prepared_by is not api or self._captured != api.captured():
             prepared = self._prepare(api)
         reference: ObjectRef[R] = api.submit(prepared, args, kwargs)
         return reference
@@ -62,8 +68,13 @@ class RemoteFunction(Generic[P, R]):
 
     def _prepare(self, api: UserApi) -> PreparedTemplate:
         export = self._definition.export_through(api)
-        template = make_template(export.function_id, self._name(), self._options, api.core.job_id, api.base_environment())
-        self._prepared, self._prepared_by = api.prepare(template, export), api
+        captured, options = api.captured(), self._options
+        if options.get("num_returns") is None and inspect.isgeneratorfunction(self._definition.function):
+            options = {**options, "num_returns": STREAMING}
+        template = make_template(
+            export.function_id, self._name(), options, api.core.job_id, api.base_environment(), captured
+        )
+        self._prepared, self._prepared_by, self._captured = api.prepare(template, export), api, captured
         return self._prepared
 
     def _name(self) -> str:
@@ -74,7 +85,7 @@ class RemoteFunction(Generic[P, R]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._definition, self._options = state["definition"], state["options"]
-        self._prepared = self._prepared_by = None
+        self._prepared = self._prepared_by = self._captured = None
 
     def __repr__(self) -> str:
         return f"<remote function {self._name()}>"
@@ -99,13 +110,15 @@ def remote(*args: Any, **options: Any) -> Any:
     """Make a function or a class remote: ``@remote``, ``@remote(num_cpus=2)``, or ``remote(f)``.
 
     Options of functions and their defaults: ``num_cpus`` 1, ``num_gpus`` 0 (logical), ``memory`` (bytes), ``resources`` {},
-    ``num_returns`` 1, ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0 (without limit; 1 with GPUs), ``name``,
-    ``scheduling_strategy`` "DEFAULT", ``runtime_env``.
+    ``num_returns`` 1 ("streaming" for a generator function), ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0
+    (without limit; 1 with GPUs), ``name``, ``scheduling_strategy`` "DEFAULT" (or the placement group that captures the child
+    tasks of the running one), ``label_selector`` {}, ``runtime_env``, ``_generator_backpressure_num_objects`` -1 (how many
+    items of a generator may be unread; any number).
 
     Of classes: ``num_cpus`` (1 to be placed, 0 to live) and the other resources, ``max_restarts`` 0, ``max_task_retries``
     0, ``max_concurrency`` 1 (1000 with coroutine methods), ``concurrency_groups``, ``max_pending_calls`` -1,
     ``allow_out_of_order_execution``, ``name``, ``namespace``, ``lifetime``, ``get_if_exists``, ``scheduling_strategy``,
-    ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
+    ``label_selector``, ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
     """
     if args:
         if len(args) != 1 or options or not callable(args[0]):
@@ -129,6 +142,6 @@ def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, 
         raise TypeError(f"remote takes a function, not {type(function).__name__}")
     if inspect.iscoroutinefunction(function):
         raise ValueError(f"{function.__name__} is an async function; make it a plain one and use asyncio.run inside")
-    if inspect.isgeneratorfunction(function):
-        raise ValueError(f"{function.__name__} is a generator; return a list, or num_returns=n values, instead")
+    if inspect.isasyncgenfunction(function):
+        raise ValueError(f"{function.__name__} is an async generator; make it a plain one, or a method of an actor")
     return RemoteFunction(Definition(function), options)

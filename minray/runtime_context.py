@@ -12,6 +12,8 @@ from typing import Any
 
 from minray import worker
 from minray.actor import ActorHandle, own_handle
+from minray.common.bundles import plain
+from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.core_worker.actor_api import ActorApi
 
@@ -74,7 +76,23 @@ class RuntimeContext:
         core = worker.current_api().core
         actor, running = core.actor_receiver.actor, core.executor.current
         holder = actor.constructor if actor is not None else running
-        return to_floats(dict(holder.header.template.shape.resources)) if holder is not None else {}
+        return to_floats(plain(dict(holder.header.template.shape.resources))) if holder is not None else {}
+
+    def get_node_labels(self) -> dict[str, str]:
+        """The labels of the node where this runs."""
+        api = worker.current_api()
+        here = api.core.config.node_id
+        return labels_of(here, next(node.labels for node in api.known_nodes() if node.node_id == here))
+
+    def get_placement_group_id(self) -> str | None:
+        """The placement group that the running task, or this actor, is in."""
+        strategy = worker.current_api().placed()
+        return strategy.group_id.hex() or None if strategy is not None else None
+
+    @property
+    def should_capture_child_tasks_in_placement_group(self) -> bool:
+        """Whether tasks submitted from here run in its placement group, unless they say otherwise."""
+        return worker.current_api().captured() is not None
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         """The logical GPUs that belong to the running task."""

@@ -93,6 +93,15 @@ def test_several_nodes(load):
     assert result == {"nodes": 3, "the resource led to its node": True, "affinity led to each node": True}
 
 
+def test_broadcast(load):
+    assert load("broadcast").main(megabytes=2, tasks=6, nodes=2) == {
+        "tasks": 6,
+        "sums are right": True,
+        "nodes that ran tasks": 2,
+        "nodes that have a copy": 2,
+    }
+
+
 def test_getting_in_a_loop_leaves_one_task_at_a_time(load):
     result = load("mistake_get_in_a_loop").main(tasks=8, seconds=0.05, num_cpus=4)
     assert result["get in the loop"] == 1

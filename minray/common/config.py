@@ -18,6 +18,9 @@ MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
 TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
 """All inlined arguments of one task together (G76)."""
 
+GENERATOR_REPORTS_IN_FLIGHT = 64
+"""A generator that is so many items ahead of its owner's answers waits."""
+
 FUNCTION_SIZE_ERROR_THRESHOLD = 48 * 1024 * 1024
 """A pickled function must be smaller (Ray: 95 MiB; here it travels inside one record)."""
 
@@ -63,6 +66,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     health_check_failure_threshold: int = 5
     gcs_rpc_server_reconnect_timeout_s: float = 60.0
     """A raylet that cannot reach the gcs for this long exits (G111)."""
+    gcs_create_placement_group_retry_min_interval_ms: int = 100
+    gcs_create_placement_group_retry_max_interval_ms: int = 1000
+    """A placement group that a node has refused is tried again: the first pause, growing by half to the second of these."""
     rpc_reconnect_timeout_s: float = 5.0
     """How long a peer that cannot be reached (but was not seen dead) is retried before its calls fail."""
     rpc_connect_timeout_s: float = 10.0

@@ -9,9 +9,11 @@ Layout (sizes as in Ray)
   * job id      4 bytes, a counter of the gcs
   * node id, worker id (an incarnation of a process)      16 bytes, random
   * task id    24 bytes: 8 counter of the submitter, 12 of the submitter's worker id, 4 job id
-  * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values
+  * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values; of a
+    streaming generator, 1 says that it has ended (``completed()``) and its items follow
   * actor id   16 bytes: parts of the id of the task that creates it, its job id last
   * lease id   20 bytes: 8 counter of the asking process, 12 of its worker id
+  * placement group id   18 bytes: 14 random, 4 job id
 
 An object id is its task's id plus an index, so that a retry re-creates the same ids (G94); the job is read off any of
 them. Ids are never derived from pickled bytes, which differ between runs.
@@ -27,6 +29,7 @@ UNIQUE_ID_BYTES = 16
 TASK_ID_BYTES = 24
 OBJECT_ID_BYTES = 28
 LEASE_ID_BYTES = 20
+PLACEMENT_GROUP_ID_BYTES = 18
 PUT_INDEX = b"\0\0\0\0"
 
 
@@ -61,6 +64,11 @@ class LeaseIdFactory:
 def return_id(task_id: bytes, index: int) -> bytes:
     """The id of return value ``index`` (from 1) of a task."""
     return task_id + index.to_bytes(4, "big")
+
+
+def item_id(task_id: bytes, number: int) -> bytes:
+    """The id of item ``number`` (from 1) of a streaming generator."""
+    return return_id(task_id, number + 1)
 
 
 def task_of(object_id: bytes) -> bytes:
@@ -187,3 +195,8 @@ class TaskID(BaseID):
 
     def job_id(self) -> JobID:
         return JobID(job_of(self._binary))
+
+
+class PlacementGroupID(BaseID):
+    __slots__ = ()
+    SIZE = PLACEMENT_GROUP_ID_BYTES

@@ -22,6 +22,7 @@ from minray.core_worker.actor_task_submitter import ActorClient, ActorTaskSubmit
 from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, PendingTask
 from minray.exceptions import (
     ActorDiedError,
+    ActorPlacementGroupRemoved,
     ActorUnavailableError,
     ActorUnschedulableError,
     RayError,
@@ -35,6 +36,7 @@ from minray.protocol.actor import (
     ALIVE,
     CREATION_TASK_FAILED,
     DEAD,
+    GROUP_REMOVED,
     JOB_FINISHED,
     OUT_OF_SCOPE,
     RUNTIME_ENV_FAILED,
@@ -278,6 +280,7 @@ class ActorManager:
             task.arguments,
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
+            0 if task.stream is None else task.stream.arrived,
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
 
@@ -334,6 +337,8 @@ def error_of(actor_id: bytes, death: DeathCause) -> RayError:
     """What a call of a dead actor raises."""
     if death.kind == ACTOR_UNSCHEDULABLE:
         return ActorUnschedulableError(actor_id=actor_id.hex(), reason=death.message)
+    if death.kind == GROUP_REMOVED:
+        return ActorPlacementGroupRemoved(actor_id=actor_id.hex(), reason=death.message)
     if death.kind == RUNTIME_ENV_FAILED:
         return RuntimeEnvSetupError(reason=death.message or describe_packed(death.error))
     if death.kind == CREATION_TASK_FAILED:

@@ -27,6 +27,9 @@ from minray.core_worker.dependency_resolver import DependencyResolver
 from minray.core_worker.explainer import Explainer
 from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.future_resolver import FutureResolver
+from minray.core_worker.generator_executor import GeneratorExecutor
+from minray.core_worker.generators import Generators
+from minray.core_worker.job_environment import take_on
 from minray.core_worker.lease_client import LeaseClient
 from minray.core_worker.lease_policy import LocalityAwareLeasePolicy
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
@@ -35,7 +38,10 @@ from minray.core_worker.object_deletion import ObjectDeletion
 from minray.core_worker.object_directory import ObjectDirectory
 from minray.core_worker.object_locator import ObjectLocator
 from minray.core_worker.outcomes import TaskOutcomes
+from minray.core_worker.placement_groups import PlacementGroups
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.results import ResultKeeper
+from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.state_reader import StateReader
 from minray.core_worker.stats import Statistician
@@ -44,26 +50,13 @@ from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
 from minray.core_worker.task_receiver import TaskReceiver
-from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
+from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.base import Address, decode
-from minray.protocol.core_worker import (
-    CancelObject,
-    PrintLines,
-    RefInfo,
-)
-from minray.protocol.gcs import (
-    NODES,
-    WORKER_DEATHS,
-    FinishJob,
-    GetJob,
-    JobConfig,
-    JobInfo,
-    NodeInfo,
-    RegisterJob,
-)
+from minray.protocol.core_worker import CancelObject, PrintLines, RefInfo
+from minray.protocol.gcs import NODES, WORKER_DEATHS, FinishJob, JobConfig, JobInfo, NodeInfo, RegisterJob
 from minray.protocol.object_store import TASK_ARGUMENTS, WAIT, Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
 from minray.rpc.connection import Peers, ignore
@@ -108,7 +101,9 @@ class CoreWorker:
         self.call_sites = CallSites() if system.record_ref_creation_sites else None
         self.actors = ActorManager(self)
         self.deletion = ObjectDeletion(self)
+        self.generators = Generators(self)
         self.locator = ObjectLocator(self)
+        self.placement_groups = PlacementGroups(self)
         self.statistician = Statistician(self)
         self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician)
         self.is_exiting = False
@@ -191,12 +186,14 @@ class CoreWorker:
         self.lease_client.submitter = self.submitter
         self.explainer = Explainer(self)
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
+        results = ResultKeeper(self.provider, system.max_direct_call_object_size)
+        self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results)
         self.executor = TaskExecutor(
             platform,
             self.functions,
             self.make_refs,
-            self.provider,
-            system.max_direct_call_object_size,
+            ReturnValues(results),
+            self.generator_executor,
             node_id_hex,
             node_ip,
         )
@@ -225,11 +222,13 @@ class CoreWorker:
                 logger.debug("could not finish the job: %s", error)
         for subscription in self._subscriptions:
             subscription.close()
+        self.placement_groups.close()
         for task in list(self.background):
             task.cancel()
         self.actors.close()
         if hasattr(self, "receiver"):
             self.receiver.close()
+            self.generator_executor.close()
             self.actor_receiver.close()
             self.intake.close()
             self.borrowing.close()
@@ -262,6 +261,8 @@ class CoreWorker:
         template = task.prepared.template
         for index in range(1, template.num_returns + 1):
             self.references.add_owned(return_id(task.task_id, index))
+        if template.is_streaming:
+            self.generators.begin(task)
         self.hold_arguments(task)
         client = task.prepared.client
         if client is not None:
@@ -335,9 +336,10 @@ class CoreWorker:
 
     def put_error(self, object_id: bytes, error: RayError, name: str = "") -> None:
         """This object will never be anything but an error."""
-        self.on_object(object_id, self._error_object(error, name))
+        self.on_object(object_id, self.error_object(error, name))
 
-    def _error_object(self, error: RayError, name: str = "") -> StoredObject:
+    def error_object(self, error: RayError, name: str = "") -> StoredObject:
+        """As a value; ``name`` is that of the task which has failed so."""
         pid, node_id = self.platform.processes.pid, self.config.node_id.hex()
         packed = pack_exception(error, task_name=name, pid=pid, node_id=node_id, ip=self.config.node_ip)
         return StoredObject(packed, (), True, ())
@@ -349,7 +351,7 @@ class CoreWorker:
         """An object of ours was in the object store, and all nodes that had it are dead."""
         reason = "all nodes that had a copy are dead"
         error = ObjectLostError(object_id_hex=object_id.hex(), owner=self.address.endpoint, reason=reason)
-        self.store.replace(object_id, self._error_object(error))
+        self.store.replace(object_id, self.error_object(error))
 
     def _copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:
         """How large an object is, and which nodes have it; of a borrowed one, where it was seen."""
@@ -360,19 +362,20 @@ class CoreWorker:
     def as_stored(self, value: StoredObject | RayError | None) -> StoredObject:
         """What was fetched without a time-out, or could not be; safe in any thread."""
         assert value is not None
-        return self._error_object(value) if isinstance(value, RayError) else value
+        return self.error_object(value) if isinstance(value, RayError) else value
 
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
         """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
         reason = "this process has left the cluster that it belongs to"
         error = OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason)
-        self.store.put(object_id, self._error_object(error))
+        self.store.put(object_id, self.error_object(error))
 
     def _on_freed(self, object_id: bytes) -> None:
         self.store.delete(object_id)
         self.directory.free(object_id)
         self.resolver.forget(object_id)
         self.actors.on_freed(object_id)
+        self.placement_groups.forget(object_id)
         if self.call_sites is not None:
             self.call_sites.forget(object_id)
 
@@ -501,24 +504,7 @@ class CoreWorker:
 
     async def prepare_environment(self, template: TaskTemplate) -> None:
         """This worker's first task: take on its job and runtime environment, for good."""
-        if self.job is None:
-            self.job = (await self.gcs.call(GetJob(template.shape.job_id))).job
-            if self.job is None:
-                raise RuntimeEnvSetupError(reason=f"the gcs does not know job {template.shape.job_id.hex()}")
-            self.job_id = template.shape.job_id
-            self.task_ids = TaskIdFactory(self.config.worker_id, self.job_id)
-        environment = self.environment = template.shape.runtime_env
-        try:
-            self._enter(environment, self.job.config)
-        except OSError as error:
-            raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
-
-    def _enter(self, environment: RuntimeEnv, job: JobConfig) -> None:
-        paths = [*environment.py_modules, *job.sys_path]
-        if environment.working_dir:
-            paths.insert(0, environment.working_dir)
-        working_dir = environment.working_dir or job.working_dir or None
-        self.platform.user_code.enter_environment(paths, working_dir, dict(environment.env_vars))
+        await take_on(self, template)
 
     def fetch_argument(self, object_id: bytes, owner: Address, on_here: Callable[[], None]) -> None:
         self.store.wait([object_id], Waiter(1, False, on_here))

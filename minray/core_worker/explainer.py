@@ -13,7 +13,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from minray.common.bundles import ANY_BUNDLE, plain
 from minray.common.ids import short, short_actor, task_of
+from minray.common.labels import describe_terms
 from minray.common.resources import describe
 from minray.core_worker.actor_explainer import ActorExplainer, describe_call, is_of_actor
 from minray.core_worker.normal_task_submitter import LeasedWorker
@@ -53,6 +55,10 @@ class Explainer:
             return ["..."]
         if owner is not None and owner.worker_id != self._core.address.worker_id:
             return await self._ask_owner(object_id, owner, hops)
+        group_id = self._core.placement_groups.group_awaited_by(object_id)
+        if group_id is not None:
+            text, _ = await self._core.placement_groups.explain(group_id)
+            return [f"{short(object_id)} is ready when its placement group is", text]
         task = self._core.tasks.tasks.get(task_of(object_id))
         if task is None:
             return [f"{short(object_id)}: no task makes it any more (it was freed, or never existed)"]
@@ -96,9 +102,23 @@ class Explainer:
         return f"is queued behind {ahead} other task{'s' if ahead != 1 else ''} {place}"
 
     def _needs(self, task: PendingTask) -> str:
-        return describe(dict(task.prepared.template.shape.resources)) or "nothing"
+        shape = task.prepared.template.shape
+        needs = describe(plain(dict(shape.resources)))
+        if shape.labels.hard:
+            needs += f" on a node with labels {describe_terms(shape.labels.hard)}"
+        if not shape.strategy.group_id:
+            return needs
+        index = shape.strategy.bundle_index
+        return f"{needs} in {'any bundle' if index == ANY_BUNDLE else f'bundle {index}'} of its placement group"
 
     async def _explain_lease(self, task: PendingTask) -> list[str]:
+        group_id = task.prepared.template.shape.strategy.group_id
+        if not group_id:
+            return await self._explain_request(task)
+        text, is_there = await self._core.placement_groups.explain(group_id)
+        return [text, *await self._explain_request(task)] if is_there else [text]
+
+    async def _explain_request(self, task: PendingTask) -> list[str]:
         request = self._core.submitter.request_of(task)
         if request is None:
             workers = [worker for worker in self._core.submitter.leased_workers() if worker.in_flight]

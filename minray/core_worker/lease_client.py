@@ -25,6 +25,7 @@ from minray.protocol.raylet import (
     CANCELLED,
     ENVIRONMENT_FAILED,
     GRANTED,
+    GROUP_REMOVED,
     REJECTED,
     SPILLBACK,
     UNSCHEDULABLE,
@@ -94,6 +95,7 @@ class LeaseClient:
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
             worker.gpu_ids,
+            items_arrived=0 if task.stream is None else task.stream.arrived,
         )
         self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
 
@@ -105,8 +107,8 @@ class LeaseClient:
             request.depth,
             request.backlog,
             request.grant_or_reject,
-            list(request.key.dependencies),
             retriable=request.retriable,
+            dependencies=list(request.key.dependencies),
         )
         self._raylet(request.raylet).send(message, partial(self._on_lease, request))
 
@@ -151,7 +153,7 @@ class LeaseClient:
             self.submitter.on_lease_redirected(request, reply.raylet, True, now)
         elif reply.kind == REJECTED:
             loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
-        elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED):
+        elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED):
             self._outcomes.on_unschedulable(request, reply)
             self.submitter.on_lease_ended(request, now)
         else:

@@ -21,7 +21,7 @@ from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest
 from minray.core_worker.reference_counter import Effects
 from minray.core_worker.task_manager import FAILED as TASK_FAILED
 from minray.core_worker.task_manager import FINISHED, PUSHED, QUEUED, WAITING, PendingTask
-from minray.core_worker.values import from_value
+from minray.core_worker.values import from_values
 from minray.exceptions import (
     LocalRayletDiedError,
     NodeDiedError,
@@ -29,13 +29,14 @@ from minray.exceptions import (
     RayError,
     RuntimeEnvSetupError,
     TaskCancelledError,
+    TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
     wrap_packed_dependency,
 )
 from minray.platform.base import PlatformError
 from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply
-from minray.protocol.raylet import ENVIRONMENT_FAILED, KillWorker, LeaseFailure, LeaseReply
+from minray.protocol.raylet import ENVIRONMENT_FAILED, GROUP_REMOVED, KillWorker, LeaseFailure, LeaseReply
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -83,16 +84,17 @@ class TaskOutcomes:
         if reply.status in (OK, FAILED):
             task.prepared.on_duration(reply.duration_us)
         if reply.status == OK:
-            values = []
-            start = 0
-            for value in reply.values:
-                values.append(from_value(value, buffers, start))
-                start += value.buffer_count
-            self._finish(task, FINISHED, values)
+            values = from_values(reply.values, buffers)
+            contradiction = None if task.stream is None else self._core.generators.contradiction(task)
+            if contradiction is None:
+                self._finish(task, FINISHED, values)
+            else:
+                self._finish_with_system_error(task, contradiction)
         elif reply.status == FAILED and reply.retryable and self._core.tasks.may_retry(task):
             self.retry(task)
         else:
-            self._finish_with_error(task, from_value(reply.values[0], buffers))
+            *yielded, error = from_values(reply.values, buffers)
+            self._finish_with_error(task, error, yielded)
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         again = []
@@ -115,6 +117,10 @@ class TaskOutcomes:
             self._discard_attempt(task, worker)
         if task.cancelled:
             self._finish_cancelled(task)
+        elif failure is not None and failure.group_removed:  # G106: there is nowhere to try again.
+            reason = "its placement group was removed while it ran"
+            error = TaskPlacementGroupRemoved(task_name=task.prepared.template.name, reason=reason)
+            self._finish_with_system_error(task, error)
         elif failure is not None and failure.memory_total:
             self._on_killed_for_memory(task, failure)
         elif self._core.tasks.may_retry(task):
@@ -142,13 +148,16 @@ class TaskOutcomes:
         """It may have put large results into its node's store before it died."""
         task_id, count = task.task_id, task.prepared.template.num_returns
         raylet = worker.raylet or self._core.raylet_address
-        self._core.directory.discard([return_id(task_id, index) for index in range(1, count + 1)], task.attempt, raylet)
+        made = [return_id(task_id, index) for index in range(1, count + 1)] + self._core.generators.unreported(task)
+        self._core.directory.discard(made, task.attempt, raylet)
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         for task in self._core.submitter.take_queue(request):
             name = task.prepared.template.name
             if reply.kind == ENVIRONMENT_FAILED:
                 error: RayError = RuntimeEnvSetupError(reason=reply.reason)
+            elif reply.kind == GROUP_REMOVED:
+                error = TaskPlacementGroupRemoved(task_name=name, reason=reply.reason)
             else:
                 error = TaskUnschedulableError(task_name=name, reason=reply.reason)
             self._finish_with_system_error(task, error)
@@ -182,6 +191,8 @@ class TaskOutcomes:
         core.tasks.move(task, state)
         for index, stored in enumerate(values, 1):
             core.on_result(return_id(task.task_id, index), stored)
+        if task.stream is not None:
+            core.generators.on_ended(task, values[0])
         held = task.held_ids()
         if held:
             effects = Effects()
@@ -192,13 +203,12 @@ class TaskOutcomes:
             if task.handle_id:
                 core.on_call_ended(task.handle_id)
 
-    def _finish_with_error(self, task: PendingTask, stored: StoredObject) -> None:
-        self._finish(task, TASK_FAILED, [stored] * task.prepared.template.num_returns)
+    def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
+        """All return values but those that a generator has yielded before are the error."""
+        self._finish(task, TASK_FAILED, [*yielded, *[error] * (task.prepared.template.num_returns - len(yielded))])
 
     def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
-        self._finish(task, TASK_FAILED, ())
-        for index in range(1, task.prepared.template.num_returns + 1):
-            self._core.put_error(return_id(task.task_id, index), error, task.prepared.template.name)
+        self._finish_with_error(task, self._core.error_object(error, task.prepared.template.name))
 
     def _finish_cancelled(self, task: PendingTask) -> None:
         name = task.prepared.template.name
@@ -206,11 +216,16 @@ class TaskOutcomes:
 
     def on_lost_cluster(self, task: PendingTask) -> None:
         """A task that was submitted after the cluster had gone."""
-        for index in range(1, task.prepared.template.num_returns + 1):
+        template = task.prepared.template
+        reason = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
+        error = self._core.error_object(reason, template.name)
+        for index in range(1, template.num_returns + 1):
             object_id = return_id(task.task_id, index)
             self._core.references.add_owned(object_id)
-            error = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
-            self._core.put_error(object_id, error, task.prepared.template.name)
+            self._core.on_object(object_id, error)
+        if template.is_streaming:
+            self._core.generators.begin(task)
+            self._core.generators.on_ended(task, error)
 
     def fail_all(self, reason: str) -> None:
         """The cluster is gone: whatever has not ended ends now."""

@@ -32,6 +32,7 @@ from minray.protocol.core_worker import (
     ExitWorkerReply,
     Explain,
     Explanation,
+    GeneratorItemReply,
     GetCoreWorkerStats,
     GetObject,
     GetObjectLocations,
@@ -45,8 +46,10 @@ from minray.protocol.core_worker import (
     ReclaimTasks,
     RefInfo,
     RemoveBorrower,
+    ReportGeneratorItem,
     RevokeLeases,
     UpdateObjectLocations,
+    WaitForReader,
 )
 from minray.protocol.gcs import CheckAlive
 from minray.protocol.state import GetTasksInfo, TasksInfo
@@ -82,6 +85,12 @@ class CoreWorkerService:
 
     def handle_ReclaimTasks(self, request: ReclaimTasks, call: Call) -> Done:
         return self._core.receiver.handle_ReclaimTasks(request, call)
+
+    def handle_ReportGeneratorItem(self, request: ReportGeneratorItem, call: Call) -> GeneratorItemReply:
+        return self._core.generators.on_report(request, call.buffers)
+
+    def handle_WaitForReader(self, request: WaitForReader, call: Call) -> GeneratorItemReply | None:
+        return self._core.generators.on_wait(request, call)
 
     def handle_CancelObject(self, request: CancelObject, call: Call) -> Done:
         self._core.cancel(request.object_id, self._core.address, request.force, request.recursive)

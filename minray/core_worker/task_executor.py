@@ -19,20 +19,21 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from minray import serialization
-from minray.common.ids import return_id
 from minray.core_worker.function_manager import FunctionManager
+from minray.core_worker.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.memory_store import StoredObject
-from minray.core_worker.store_provider import StoreProvider
+from minray.core_worker.outgoing_stream import StreamingTask
+from minray.core_worker.results import Result
+from minray.core_worker.return_values import BrokenOff, ReturnValues
 from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.platform.base import Platform
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
-from minray.serialization import Serialized
 
 if TYPE_CHECKING:
     from minray.core_worker.task_intake import ReceivedTask
@@ -48,14 +49,6 @@ _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", defaul
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
 
-class Result(NamedTuple):
-    """One return value."""
-
-    stored: StoredObject
-    refs: list[ObjectRef[Any]]
-    """References inside, alive until the owner has taken note of them."""
-
-
 class Execution:
     """How a task ended, on its way to the loop."""
 
@@ -64,7 +57,7 @@ class Execution:
     def __init__(self, status: int, values: list[Result], error: bytes, duration_us: int, retryable: bool) -> None:
         self.status = status
         self.values = values
-        """One per return value, when OK."""
+        """One per return value, when OK; when FAILED those that a generator has yielded before."""
         self.error = error
         """A packed exception, when not."""
         self.duration_us = duration_us
@@ -79,17 +72,16 @@ class TaskExecutor:
         platform: Platform,
         functions: FunctionManager,
         make_refs: Callable[[StoredObject], list[ObjectRef[Any]]],
-        provider: StoreProvider,
-        inline_limit: int,
+        returns: ReturnValues,
+        generators: GeneratorExecutor,
         node_id_hex: str,
         node_ip: str,
     ) -> None:
         self._platform = platform
         self._functions = functions
         self._make_refs = make_refs
-        self._provider = provider
-        self._inline_limit = inline_limit
-        """Larger results go to the object store."""
+        self._returns = returns
+        self._generators = generators
         self._node_id_hex = node_id_hex
         self._node_ip = node_ip
         self._in_main: ReceivedTask | None = None
@@ -156,7 +148,10 @@ class TaskExecutor:
             del args, kwargs
             if inspect.isawaitable(result):
                 result = await result
-            task.execution = Execution(OK, self._results(task, result), b"", _us_since(started), False)
+            if task.header.template.is_streaming:
+                await self._generators.run_async(_streaming(task), as_async_iterator(result, task.header.template.name))
+                result = None
+            task.execution = Execution(OK, self._returns.keep(task, result), b"", _us_since(started), False)
         except BaseException as error:
             task.execution = self._on_exception(task, error, _us_since(started))
 
@@ -174,7 +169,10 @@ class TaskExecutor:
         function, args, kwargs = self._prepare(task)
         result = function(*args, **kwargs)
         del args, kwargs
-        return self._results(task, result)
+        if task.header.template.is_streaming:
+            self._generators.run(_streaming(task), as_iterator(result, task.header.template.name))
+            result = None
+        return self._returns.keep(task, result)
 
     def _prepare(self, task: ReceivedTask) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """What is called, and with what."""
@@ -201,34 +199,6 @@ class TaskExecutor:
     def _terminate(self) -> None:
         raise AsyncioActorExit("__ray_terminate__ was called")
 
-    def _results(self, task: ReceivedTask, result: Any) -> list[Result]:
-        template = task.header.template
-        if template.num_returns == 1:
-            return self._keep(task, [serialization.serialize(result)])
-        if template.num_returns == 0:
-            return []
-        several = _several(result, template.num_returns, template.name)
-        return self._keep(task, [serialization.serialize(value) for value in several])
-
-    def _keep(self, task: ReceivedTask, values: list[Serialized]) -> list[Result]:
-        """Put large results into the store of this node; all of them, or none."""
-        results: list[Result] = []
-        put: list[bytes] = []
-        try:
-            for index, value in enumerate(values, 1):
-                if value.size() > self._inline_limit:
-                    object_id = return_id(task.task_id, index)
-                    put.append(object_id)
-                    place = self._provider.put(object_id, task.attempt, value, task.header.owner)
-                    results.append(Result(StoredObject(b"", (), False, (), place), value.refs))
-                else:
-                    own = value.copied()
-                    results.append(Result(StoredObject(own.data, own.buffers, False, ()), value.refs))
-        except BaseException:
-            self._provider.discard(put, task.attempt)
-            raise
-        return results
-
     def _arguments(self, task: ReceivedTask) -> tuple[tuple[Any, ...], dict[str, Any]]:
         call = self._deserialize(task.stored_args) if task.stored_args is not None else NO_CALL
         if not task.slots:
@@ -248,7 +218,14 @@ class TaskExecutor:
         if task.cancelled and isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
             cancelled = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
             return Execution(CANCELLED, [], self._pack(task, cancelled), duration_us, False)
-        return Execution(FAILED, [], self._pack(task, error), duration_us, self._is_retryable(task, error))
+        results: list[Result] = []
+        if isinstance(error, BrokenOff):
+            results, error = error.results, error.error
+        retryable = self._is_retryable(task, error)
+        if retryable and results:
+            self._returns.discard(task, results)
+            results = []
+        return Execution(FAILED, results, self._pack(task, error), duration_us, retryable)
 
     @staticmethod
     def _is_orderly_exit(error: BaseException) -> bool:
@@ -282,17 +259,10 @@ class TaskExecutor:
             return False
 
 
+def _streaming(task: ReceivedTask) -> StreamingTask:
+    template = task.header.template
+    return StreamingTask(task.task_id, task.attempt, task.header.owner, task.items_arrived, template.most_unread)
+
+
 def _us_since(started_ns: int) -> int:
     return (time.perf_counter_ns() - started_ns) // 1000
-
-
-def _several(result: Any, count: int, name: str) -> list[Any]:
-    try:
-        values = list(result)
-    except TypeError:
-        raise ValueError(
-            f"task {name} has num_returns={count}, but returned one object of type {type(result).__name__}"
-        ) from None
-    if len(values) != count:
-        raise ValueError(f"task {name} has num_returns={count}, but returned {len(values)} objects")
-    return values

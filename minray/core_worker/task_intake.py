@@ -13,6 +13,7 @@ NOT_STARTED instead. ``list.pop`` decides, which the GIL makes atomic.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.task_executor import Execution
-from minray.core_worker.values import from_value, to_value, to_values
+from minray.core_worker.values import from_value, to_values
 from minray.exceptions import pack_exception
 from minray.platform.base import Buffer, Platform
 from minray.protocol.actor import PushActorTask
@@ -42,6 +43,7 @@ class ReceivedTask:
         "header",
         "depth",
         "gpu_ids",
+        "items_arrived",
         "calls",
         "stored_args",
         "slots",
@@ -68,6 +70,7 @@ class ReceivedTask:
         self.header = header
         self.depth = request.depth
         self.gpu_ids = gpu_ids
+        self.items_arrived = request.items_arrived
         self.calls = [call]
         """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken."""
         self.stored_args: StoredObject | None = None
@@ -252,16 +255,16 @@ class TaskIntake:
         kept = self._references.keep_after_task(task.held)
         if kept:
             await self._borrowing.keep(kept)
-        if execution.status != OK:
-            self._answer_failed(task, execution, exiting)
-            return
-        beside: list[Any] = []
         nested: list[list[RefInfo]] = []
         for value in execution.values:
             refs = [(ref._id, ref._owner) for ref in value.refs]
             owner = task.header.owner
             lent = (self._borrowing.lend_now(refs, owner) or await self._borrowing.lend(refs, owner)) if refs else []
             nested.append(lent)
+        if execution.status != OK:
+            self._answer_failed(task, execution, exiting, nested)
+            return
+        beside: list[Any] = []
         values = to_values(zip((value.stored for value in execution.values), nested, strict=True), beside)
         self.release(task)
         self.answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
@@ -274,10 +277,13 @@ class TaskIntake:
         self.release(task)
         self.answer(task, PushTaskReply(NOT_STARTED, [], 0, worker_exiting=exiting), ())
 
-    def _answer_failed(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
+    def _answer_failed(
+        self, task: ReceivedTask, execution: Execution, exiting: bool, nested: Sequence[list[RefInfo]] = ()
+    ) -> None:
         beside: list[Any] = []
-        error = to_value(StoredObject(execution.error, (), True, ()), [], beside)
-        reply = PushTaskReply(execution.status, [error], execution.duration_us, execution.retryable, exiting)
+        stored = [*(value.stored for value in execution.values), StoredObject(execution.error, (), True, ())]
+        values = to_values(zip(stored, itertools.chain(nested, itertools.repeat([])), strict=False), beside)
+        reply = PushTaskReply(execution.status, values, execution.duration_us, execution.retryable, exiting)
         self.release(task)
         self.answer(task, reply, beside)
 

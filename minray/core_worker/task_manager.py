@@ -23,6 +23,7 @@ import msgspec
 from minray.common.ids import short
 from minray.common.state_table import InvalidTransition
 from minray.common.task_spec import TaskTemplate
+from minray.core_worker.object_ref_streams import ObjectRefStream
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo
 from minray.protocol.raylet import Dependency
@@ -115,6 +116,8 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While PUSHED: its position within the lease."""
     estimate_us: float = 0.0
     """While PUSHED: how much work it was taken for."""
+    stream: ObjectRefStream | None = None
+    """Of a streaming generator: its items."""
     memory_kills: int = 0
     """How often its worker was killed because the node had no memory."""
     handle_id: bytes = b""

@@ -20,9 +20,10 @@ import cloudpickle
 from minray import serialization
 from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
-from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate
 from minray.core_worker.actor_task_submitter import ActorClient
 from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.generator_reader import GeneratorReader
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
@@ -34,6 +35,7 @@ from minray.platform.base import Parker
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
 from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources, Poll
+from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.serialization import Serialized
 
 EXPORTED = FunctionExport(b"", True)
@@ -52,6 +54,7 @@ class UserApi:
         self._own = core.address
         self._inline_limit = core.config.system_config.max_direct_call_object_size
         self._function_count = 0
+        self._generators = GeneratorReader(core, self.wait)
 
     # --- tasks
 
@@ -82,6 +85,18 @@ class UserApi:
         """The runtime environment that tasks submitted here inherit."""
         return self.core.environment
 
+    def captured(self) -> SchedulingStrategy | None:
+        """The placement group in which tasks submitted here run unless they say otherwise."""
+        strategy = self.placed()
+        return strategy if strategy is not None and strategy.captures_children else None
+
+    def placed(self) -> SchedulingStrategy | None:
+        """What has brought the running task, or the actor that this process is, to its place; None in a driver."""
+        core = self.core
+        actor = core.actor_receiver.actor
+        running = core.executor.current if actor is None else actor.constructor
+        return None if running is None else running.header.template.shape.strategy
+
     def new_function_id(self) -> bytes:
         self._function_count += 1
         return self.core.config.worker_id[:12] + self._function_count.to_bytes(4, "big")
@@ -89,7 +104,7 @@ class UserApi:
     def submit(
         self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
     ) -> Any:
-        """One call: its reference, a list of them, or None for ``num_returns=0``."""
+        """One call: its reference, a list of them, None for ``num_returns=0``, or a generator of them."""
         core = self.core
         task, _held = self.make_task(prepared, args, kwargs)
         task.handle_id = handle_id
@@ -98,6 +113,8 @@ class UserApi:
         if core.call_sites is not None:
             core.call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
         self._post(core.submit, task)
+        if prepared.template.is_streaming:
+            return self._generators.new(task_id)
         if num_returns == 1:
             return ObjectRef(task_id + b"\0\0\0\1", self._own, core.drop_ref)
         if num_returns == 0:
@@ -180,6 +197,7 @@ class UserApi:
         for index, value in zip(large, self.core.provider.get(wanted, left_s), strict=True):
             if value is None:
                 raise GetTimeoutError(timeout_s=timeout_s)
+            values[index].is_fetched = True
             values[index] = self.core.as_stored(value)
         return values
 
@@ -267,6 +285,14 @@ class UserApi:
         else:
             self.run_on_loop(lambda: self.core.deletion.delete([(ref._id, ref._owner) for ref in refs]))
 
+    def placement_group_ready(self, group_id: bytes, value: Any) -> ObjectRef[Any]:
+        """A reference whose object has this value as soon as the placement group is there."""
+        core = self.core
+        object_id = core.task_ids.next() + PUT_INDEX
+        own = serialization.serialize(value).copied()
+        self._post(core.placement_groups.begin_ready, object_id, group_id, StoredObject(own.data, own.buffers, False, ()))
+        return ObjectRef(object_id, self._own, core.drop_ref)
+
     # --- futures, explanations, calls to the loop
 
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
@@ -309,6 +335,10 @@ class UserApi:
     def resource_reports(self) -> list[NodeResources]:
         """The last report of each node."""
         return self._read_channel(RESOURCES, NodeResources)
+
+    def known_placement_groups(self) -> list[PlacementGroupInfo]:
+        """All that the gcs knows, those that were removed lately too."""
+        return self._read_channel(PLACEMENT_GROUPS, PlacementGroupInfo)
 
     def locations_of(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> dict[bytes, Location]:
         """Where they are, by object id; without those whose owner cannot say. Raises GetTimeoutError."""

@@ -25,14 +25,16 @@ from minray.common.resources import ResourceSet, fits, lack_of
 from minray.common.task_spec import STRATEGY_DEFAULT
 from minray.gcs.actor_manager import ActorRow
 from minray.platform.base import Platform, PlatformError
+from minray.protocol import actor as causes
 from minray.protocol import core_worker as tasks
-from minray.protocol.actor import ACTOR_UNSCHEDULABLE, CREATION_TASK_FAILED, RUNTIME_ENV_FAILED, DeathCause
+from minray.protocol.actor import CREATION_TASK_FAILED, RUNTIME_ENV_FAILED, DeathCause
 from minray.protocol.base import Address, Done, R, Request
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import NodeInfo
 from minray.protocol.raylet import (
     ENVIRONMENT_FAILED,
     GRANTED,
+    GROUP_REMOVED,
     SPILLBACK,
     UNSCHEDULABLE,
     CancelWorkerLease,
@@ -47,6 +49,13 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.2
 """After an answer that leads nowhere: the nodes' views of each other need this long to agree."""
 ASK_AGAIN_S = 1.0
+
+IMPOSSIBLE = {
+    UNSCHEDULABLE: causes.ACTOR_UNSCHEDULABLE,
+    ENVIRONMENT_FAILED: RUNTIME_ENV_FAILED,
+    GROUP_REMOVED: causes.GROUP_REMOVED,
+}
+"""Replies after which no worker will ever be granted, and what the actor has died of then."""
 
 
 class Nodes(Protocol):
@@ -188,9 +197,8 @@ class ActorScheduler:
             reply = await self._request(row, lease_id, raylet, final)
             if reply is not None and reply.kind == GRANTED and reply.worker is not None:
                 return _Lease(lease_id, raylet, reply.worker, reply.pid, reply.gpu_ids)
-            if reply is not None and reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED):
-                kind = ACTOR_UNSCHEDULABLE if reply.kind == UNSCHEDULABLE else RUNTIME_ENV_FAILED
-                await self._outcomes.on_impossible(row, DeathCause(kind, reply.reason))
+            if reply is not None and reply.kind in IMPOSSIBLE:
+                await self._outcomes.on_impossible(row, DeathCause(IMPOSSIBLE[reply.kind], reply.reason))
                 return None
             lease_id = b""
             if reply is not None and reply.kind == SPILLBACK:

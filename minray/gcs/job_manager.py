@@ -100,6 +100,10 @@ class JobManager:
     def get(self, job_id: bytes) -> JobInfo | None:
         return self._jobs.get(job_id)
 
+    def is_over(self, job_id: bytes) -> bool:
+        """Also if it is unknown: it was forgotten, or its driver never heard of it."""
+        return self._states.get(job_id) != RUNNING
+
     def running(self) -> list[JobInfo]:
         return [job for job in self._jobs.values() if not job.end_time]
 

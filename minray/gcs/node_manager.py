@@ -97,6 +97,9 @@ class NodeManager:
         """Why a node died; None if it lives or is unknown."""
         return self._nodes[node_id].death_cause if self._states.get(node_id) == DEAD else None
 
+    def get(self, node_id: bytes) -> NodeInfo | None:
+        return self._nodes.get(node_id)
+
     def available(self, node_id: bytes) -> Mapping[str, int]:
         """What a living node had free when it last reported; everything, before its first report."""
         report = self._resources.get(node_id)

@@ -32,18 +32,23 @@ from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import JobManager
 from minray.gcs.kv_manager import KvManager
 from minray.gcs.node_manager import NodeManager
+from minray.gcs.placement_group_manager import PlacementGroupManager
+from minray.gcs.placement_group_scheduler import PlacementGroupScheduler
 from minray.gcs.storage import GcsStorage
 from minray.gcs.worker_manager import WorkerManager
 from minray.platform.base import Listener, Platform
 from minray.protocol import gcs as protocol
 from minray.protocol.actor import ACTORS
 from minray.protocol.base import DONE, Address, Done, encode
+from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.rpc.pubsub import Publisher
 from minray.rpc.service import Call, Dispatcher
 
 logger = logging.getLogger(__name__)
 
-CHANNELS = (protocol.NODES, protocol.RESOURCES, protocol.WORKER_DEATHS, protocol.JOBS)
+CHANNELS = (protocol.NODES, protocol.RESOURCES, protocol.WORKER_DEATHS, protocol.JOBS, PLACEMENT_GROUPS)
+
+
 class GcsServer:
     """One gcs; ``start`` it once."""
 
@@ -63,7 +68,17 @@ class GcsServer:
         self._changes = Changes()
         self._closed = asyncio.Event()
         self._actors = ActorService(platform, config.system_config, self._address, self, self)
-        self._dispatcher = Dispatcher(self, self._actors)
+        self._groups = PlacementGroupManager(platform.record)
+        self._group_scheduler = PlacementGroupScheduler(
+            platform,
+            config.system_config,
+            self._groups,
+            lambda: self._nodes,
+            self._changes,
+            self._store_group,
+            self._jobs.is_over,
+        )
+        self._dispatcher = Dispatcher(self, self._actors, self._group_scheduler)
 
     def _address(self) -> Address:
         """As an owner of leases."""
@@ -90,16 +105,25 @@ class GcsServer:
             self._watch_node(node)
         for job in self._jobs.running():
             self._watch_driver(job)
+        starts = self._storage.start_count() + 1
+        self._storage.put_start_count(starts)
+        self._group_scheduler.start(starts, self._storage.commit)
         await self._actors.resume()
         for job in self._jobs.finished():
             if job.kept and not self._actors.has_detached(job.job_id):
                 await self.on_last_detached_actor(job.job_id)
+
+    async def _store_group(self, group: PlacementGroupInfo) -> None:
+        self._storage.put_placement_group(group)
+        await self._storage.commit()
+        self.publish(self._groups.on_committed(group))
 
     async def _load(self) -> None:
         self._nodes = NodeManager(self._storage.cluster_id, self._platform.record)
         self.publish(self._nodes.load(self._storage.nodes()))
         self.publish(self._jobs.load(self._storage.jobs(), self._storage.job_count()))
         self._values.load(self._storage.values())
+        self.publish(self._groups.load(self._storage.placement_groups()))
         self._actors.load(self._storage)
         for job in self._jobs.finished():
             if not job.kept:
@@ -112,6 +136,7 @@ class GcsServer:
         if self._closed.is_set():
             return
         self._health.close()
+        self._group_scheduler.close()
         self._actors.close()
         self._dispatcher.close()
         listeners, self._listeners = self._listeners, []
@@ -129,6 +154,8 @@ class GcsServer:
             self._publisher.publish(channel, key, None if record is None else encode(record))
             if channel == protocol.JOBS and record is None:
                 self._storage.delete_job(key)
+            if channel == PLACEMENT_GROUPS and record is None:
+                self._storage.delete_placement_group(key)
 
     # --- Nodes -----------------------------------------------------------------------------------------------------------
 
@@ -146,6 +173,7 @@ class GcsServer:
                 await self._storage.commit()
                 self.publish(self._nodes.on_committed(node))
                 self._watch_node(node)
+                self._group_scheduler.on_node_joined()
                 self._actors.on_nodes_changed()
         return protocol.RegisterNodeReply(cluster_id, may_restart=self._storage.durable)
 
@@ -161,7 +189,10 @@ class GcsServer:
             logger.error("refused a report of resources: %s", refused)
         else:
             self._health.on_heard(node_id)
-            self.publish(self._nodes.on_report(request.resources))
+            publications = self._nodes.on_report(request.resources)
+            self.publish(publications)
+            if publications:
+                self._group_scheduler.on_report(node_id)
             self._actors.on_nodes_changed()
         return protocol.RegisterNodeReply(self._storage.cluster_id, refused)
 
@@ -181,6 +212,7 @@ class GcsServer:
                 await self._storage.commit()
                 self.publish(self._nodes.on_committed(node))
                 self._health.unwatch(node.address.worker_id)
+                self._group_scheduler.on_node_dead(node_id)
         for job in self._jobs.running():
             if job.driver.node_id == node_id:
                 await self._maybe_finish_with_node(job)
@@ -231,6 +263,7 @@ class GcsServer:
             if job is not None:
                 await self._commit_end(job)
         if job is not None:
+            self._group_scheduler.on_job_finished(job_id)
             await self._actors.on_job_finished(job_id)
 
     async def _commit_end(self, job: protocol.JobInfo) -> None:
@@ -246,6 +279,7 @@ class GcsServer:
             job = self._jobs.release(job_id)
             if job is not None:
                 await self._commit_end(job)
+        self._group_scheduler.on_job_finished(job_id)
 
     def job_is_over(self, job_id: bytes) -> bool:
         """Whether nothing of this job may begin any more."""

@@ -2,8 +2,9 @@
 
 Ray: src/ray/gcs/gcs_table_storage.h, src/ray/gcs/store_client/
 
-    cluster  "id" -> the cluster's id; "jobs" -> the number of the newest job
+    cluster  "id" -> the cluster's id; "jobs" -> the number of the newest job; "starts" -> how often a gcs was started
     nodes    node id (hex) -> NodeInfo          jobs   job id (hex) -> JobInfo
+    placement_groups    group id (hex) -> PlacementGroupInfo
     kv       key (hex), colon, namespace -> value
     actors   actor id (hex) -> ActorRow
 
@@ -22,8 +23,9 @@ from minray.gcs.actor_manager import ActorRow
 from minray.platform.base import Platform, Storage, StorageFailed
 from minray.protocol.base import Record, decode, encode
 from minray.protocol.gcs import JobInfo, NodeInfo
+from minray.protocol.placement_group import PlacementGroupInfo
 
-CLUSTER, NODES, JOBS, KV, ACTORS = "cluster", "nodes", "jobs", "kv", "actors"
+CLUSTER, NODES, JOBS, KV, ACTORS, PLACEMENT_GROUPS = "cluster", "nodes", "jobs", "kv", "actors", "placement_groups"
 CLUSTER_ID_BYTES = 16
 
 R = TypeVar("R", bound=Record)
@@ -69,6 +71,13 @@ class GcsStorage:
     def job_count(self) -> int:
         return int.from_bytes(self._storage.load(CLUSTER).get("jobs", b""), "big")
 
+    def start_count(self) -> int:
+        """How many gcs processes have worked with these tables."""
+        return int.from_bytes(self._storage.load(CLUSTER).get("starts", b""), "big")
+
+    def placement_groups(self) -> list[PlacementGroupInfo]:
+        return self._load(PLACEMENT_GROUPS, PlacementGroupInfo)
+
     def values(self) -> Iterator[tuple[str, bytes, bytes]]:
         for row, value in self._storage.load(KV).items():
             key, _, namespace = row.partition(":")
@@ -88,6 +97,15 @@ class GcsStorage:
 
     def put_job_count(self, count: int) -> None:
         self._storage.put(CLUSTER, "jobs", count.to_bytes(8, "big"))
+
+    def put_start_count(self, count: int) -> None:
+        self._storage.put(CLUSTER, "starts", count.to_bytes(8, "big"))
+
+    def put_placement_group(self, group: PlacementGroupInfo) -> None:
+        self._storage.put(PLACEMENT_GROUPS, group.group_id.hex(), encode(group))
+
+    def delete_placement_group(self, group_id: bytes) -> None:
+        self._storage.delete(PLACEMENT_GROUPS, group_id.hex())
 
     def delete_job(self, job_id: bytes) -> None:
         self._storage.delete(JOBS, job_id.hex())

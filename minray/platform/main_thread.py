@@ -53,7 +53,13 @@ INSIST_S, INSIST_LIMIT_S = 0.01, 1.0
 """The first and the longest pause between two signals for one interrupt."""
 DEFERRED_S = 0.003
 """And the pause after one that came at a bad moment."""
-_COUNTING = ("minray/object_ref.py", "minray/core_worker/user_api.py")
+_COUNTING = (
+    "minray/object_ref.py",
+    "minray/core_worker/generator_reader.py",
+    "minray/core_worker/outgoing_stream.py",
+    "minray/core_worker/results.py",
+    "minray/core_worker/user_api.py",
+)
 """Files whose own frames count references, and never block."""
 _POSTING = (LoopBorder.post.__code__, LoopBorder.post_later.__code__)
 

@@ -24,8 +24,9 @@ DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING, DEAD = (
 """Ray's names of the states of an actor."""
 
 CREATION_TASK_FAILED, ACTOR_UNSCHEDULABLE, RUNTIME_ENV_FAILED, KILLED, OUT_OF_SCOPE = range(5)
-OWNER_DIED, JOB_FINISHED, WORKER_DIED, NODE_DIED, EXITED = range(5, 10)
-"""Why an actor died. EXITED: it wanted to (``exit_actor``, ``__ray_terminate__``, ``sys.exit()``)."""
+OWNER_DIED, JOB_FINISHED, WORKER_DIED, NODE_DIED, EXITED, GROUP_REMOVED = range(5, 11)
+"""Why an actor died. EXITED: it wanted to (``exit_actor``, ``__ray_terminate__``, ``sys.exit()``). GROUP_REMOVED: it cannot
+begin (again) without its placement group."""
 
 
 class DeathCause(Record, frozen=True):
@@ -215,6 +216,8 @@ class PushActorTask(Request[PushTaskReply], frozen=True):
     arguments: list[Argument] = []
     nested: list[RefInfo] = []
     inline_buffers: list[bytes] = []
+    items_arrived: int = 0
+    """See PushTask."""
 
 
 class MethodSpec(Record, frozen=True):
@@ -227,6 +230,10 @@ class MethodSpec(Record, frozen=True):
     retry_exceptions: bool = False
     retry_exception_types: bytes = b""
     concurrency_group: str = ""
+    is_streaming: bool = False
+    """A generator, unless its ``num_returns`` is given."""
+    most_unread: int = 0
+    """Of a generator: back-pressure; 0: none."""
 
 
 class HandleSpec(Record, frozen=True):

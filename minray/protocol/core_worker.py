@@ -54,7 +54,7 @@ class Argument(Record, frozen=True):
 class PushTaskReply(Record, frozen=True):
     status: int
     values: list[Value]
-    """One per return value; for FAILED and CANCELLED a single error."""
+    """One per return value. If not OK: what a generator has yielded for some of them, and an error for all others."""
     duration_us: int
     retryable: bool = False
     """FAILED with an exception that ``retry_exceptions`` covers."""
@@ -92,6 +92,34 @@ class PushTask(Request[PushTaskReply], frozen=True):
     gpu_ids: list[int] = []
     actor_id: bytes = b""
     """The task is the constructor of this actor, and the worker its home from now on."""
+    items_arrived: int = 0
+    """Streaming: so many items the owner has from an earlier attempt; they need not come again."""
+
+
+class GeneratorItemReply(Record, frozen=True):
+    read: int
+    """How many items the reader has taken by now."""
+    is_unwanted: bool
+    """Nobody will read any more, or another attempt runs: nothing needs to be reported or waited for."""
+
+
+class ReportGeneratorItem(Request[GeneratorItemReply], frozen=True):
+    """From an executor to the owner: a streaming generator has yielded. The same item, attempt and number change nothing."""
+
+    task_id: bytes
+    attempt: int
+    number: int
+    """From 1."""
+    value: Value | None
+    """None: there is no such item, the iterator has come to its end."""
+
+
+class WaitForReader(Request[GeneratorItemReply], frozen=True):
+    """From an executor that is held up by back-pressure: answers when so many items were read, or nobody will read."""
+
+    task_id: bytes
+    attempt: int
+    count: int
 
 
 class CancelTaskReply(Record, frozen=True):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from minray.common.task_spec import LeaseShape
 from minray.protocol.base import Address, Done, Record, Request
 
-GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED = range(6)
+GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED = range(7)
 """Kinds of lease replies."""
 
 
@@ -83,11 +83,11 @@ class RequestWorkerLease(Request[LeaseReply], frozen=True):
     backlog: int
     """How many more tasks of this key wait at the owner."""
     grant_or_reject: bool
-    dependencies: list[Dependency] = []
     actor_id: bytes = b""
     """Of the actor that will live in the worker; the owner is the gcs then."""
     retriable: bool = True
     """What will run may be run again if its worker is killed."""
+    dependencies: list[Dependency] = []
 
 
 MAX_CALLS = "max_calls"
@@ -132,6 +132,8 @@ class LeaseFailure(Record, frozen=True):
     memory_used: int = 0
     memory_total: int = 0
     """It was killed because the node had so many bytes in use of so many; else 0."""
+    group_removed: bool = False
+    """It was in a placement group that has been removed."""
 
 
 class GetLeaseFailure(Request[LeaseFailure], frozen=True):

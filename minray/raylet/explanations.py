@@ -7,6 +7,7 @@ Everything here only reads. A sentence names the resource, who holds it and sinc
 
 from __future__ import annotations
 
+from minray.common.bundles import is_reserved, plain_name
 from minray.common.ids import short
 from minray.common.resources import UNIT, describe
 from minray.protocol.raylet import WorkerStatus
@@ -42,8 +43,10 @@ class Explanations:
         if state == states.ALLOCATED:
             return self._broker.pool.describe_wait(str(self._broker.nodes.local))
         if state == states.WAITING:
+            if request.shape.strategy.group_id:
+                return "no node is known to hold such a bundle (yet)"
             if request in self._broker.cluster.infeasible():
-                return self._broker.cluster.why_infeasible(request.resources)
+                return self._broker.cluster.why_infeasible(request)
             return f"asks whether node {request.shape.strategy.node_id.hex()} exists"
         return ""
 
@@ -71,7 +74,7 @@ class Explanations:
         others = f" and {len(holders) - MAX_HOLDERS} more" if len(holders) > MAX_HOLDERS else ""
         used = (total - local.available.get(name, 0)) / UNIT
         by = f" by {', '.join(holders[:MAX_HOLDERS])}{others}" if holders else ""
-        return f"waits for {name} on node {node}: {used:g} of {total / UNIT:g} in use{by}"
+        return f"waits for {_readable(name)} on node {node}: {used:g} of {total / UNIT:g} in use{by}"
 
     def _describe_holder(self, lease: Lease) -> str:
         worker = self._broker.entries[lease.request.lease_id].worker
@@ -103,3 +106,8 @@ class Explanations:
             )
             for worker in pool.workers.values()
         ]
+
+
+def _readable(name: str) -> str:
+    """A resource, and if it is one of a bundle, that it is."""
+    return f"{plain_name(name)} of its placement group" if is_reserved(name) else name

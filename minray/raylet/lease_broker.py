@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
+from minray.common.labels import labels_of
 from minray.common.resources import CPU, OBJECT_STORE_MEMORY, UNIT, ResourceSet
 from minray.common.state_table import StateMachine
+from minray.common.tombstones import remember
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Platform, PlatformError
 from minray.protocol.base import Address, Done
@@ -34,6 +36,7 @@ from minray.protocol.gcs import WorkerDeath
 from minray.protocol.raylet import (
     CANCELLED,
     GRANTED,
+    GROUP_REMOVED,
     MAX_CALLS,
     REJECTED,
     SPILLBACK,
@@ -61,6 +64,9 @@ logger = logging.getLogger(__name__)
 MAX_PRESTART = 8
 MAX_DEAD_OWNERS = 100_000
 MAX_PENDING_SHAPES = 100
+
+
+IN_REMOVED_GROUP = LeaseReply(GROUP_REMOVED, reason="its placement group was removed")
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +124,8 @@ class LeaseBroker:
             max_backoff_s=system.worker_cap_max_backoff_delay_ms / 1000,
             arguments=self.arguments.manager,
         )
-        here = NodeView(config.node_id, config.node_name, known=True, alive=True)
+        labels = labels_of(config.node_id, config.labels)
+        here = NodeView(config.node_id, config.node_name, known=True, alive=True, labels=labels)
         here.total, here.available = self.local.total, self.local.available
         self.nodes = ClusterResourceScheduler(
             here,
@@ -140,6 +147,8 @@ class LeaseBroker:
         self._dead_owners: dict[bytes, None] = {}
         """Incarnations whose death certificates the gcs keeps, or that died here: their late requests are refused."""
         self._finished_jobs: dict[bytes, None] = {}
+        self._removed_groups: OrderedDict[bytes, None] = OrderedDict()
+        """Placement groups in which nothing is leased any more."""
         self._revoking: dict[bytes, None] = {}
         """Owners that have been asked for idle leases and have not answered yet."""
         self._timer: asyncio.Handle | None = None
@@ -163,8 +172,8 @@ class LeaseBroker:
         if end is not None:
             return end.reply
         refusal = self._refusal(message)
-        if refusal:
-            return LeaseReply(CANCELLED, reason=refusal)
+        if refusal is not None:
+            return refusal
         request = LeaseRequest(
             lease_id,
             message.owner.worker_id,
@@ -181,14 +190,16 @@ class LeaseBroker:
         self.advance()
         return None
 
-    def _refusal(self, message: RequestWorkerLease) -> str:
-        """Why nothing is leased to this owner any more; empty if it is."""
+    def _refusal(self, message: RequestWorkerLease) -> LeaseReply | None:
+        """Why nothing is leased to this owner, or in this group, any more; None if it is."""
         node = self.nodes.get(message.owner.node_id)
         if message.owner.worker_id in self._dead_owners or (node is not None and not node.alive):
-            return "its owner is dead"
+            return LeaseReply(CANCELLED, reason="its owner is dead")
         if message.shape.job_id in self._finished_jobs:
-            return "its job has finished"
-        return ""
+            return LeaseReply(CANCELLED, reason="its job has finished")
+        if message.shape.strategy.group_id in self._removed_groups:
+            return IN_REMOVED_GROUP
+        return None
 
     def cancel(self, lease_id: bytes) -> None:
         """Withdraw a request. One that is granted is the owner's to return: the grant is on its way to him."""
@@ -275,18 +286,32 @@ class LeaseBroker:
             del self._dead_owners[next(iter(self._dead_owners))]
         self._peers.on_death_of(worker_id, reason)
         self._peers.forget(worker_id)
-        self._reclaim_where(lambda entry: entry.owner.worker_id == worker_id, f"its owner is dead: {reason}")
+        over = LeaseReply(CANCELLED, reason=f"its owner is dead: {reason}")
+        self._reclaim_where(lambda entry: entry.owner.worker_id == worker_id, over)
 
     def on_node_death(self, node_id: bytes, reason: str) -> None:
-        self._reclaim_where(lambda entry: entry.owner.node_id == node_id, f"its owner's node is dead: {reason}")
+        over = LeaseReply(CANCELLED, reason=f"its owner's node is dead: {reason}")
+        self._reclaim_where(lambda entry: entry.owner.node_id == node_id, over)
 
     def on_job_finished(self, job_id: bytes) -> None:
         if job_id in self._finished_jobs:
             return
         self._finished_jobs[job_id] = None
         self.pool.on_job_finished(job_id)
-        self._reclaim_where(lambda entry: entry.request.shape.job_id == job_id, "its job has finished")
+        over = LeaseReply(CANCELLED, reason="its job has finished")
+        self._reclaim_where(lambda entry: entry.request.shape.job_id == job_id, over)
         self._reap()
+
+    def on_group_removed(self, group_id: bytes) -> None:
+        """A placement group is no more: its leases end, the waiting ones and, by killing their workers, the granted ones."""
+        if group_id not in self._removed_groups:
+            remember(self._removed_groups, group_id, None)
+            if self.works_in_group(group_id):
+                self._reclaim_where(lambda entry: entry.request.shape.strategy.group_id == group_id, IN_REMOVED_GROUP)
+
+    def works_in_group(self, group_id: bytes) -> bool:
+        """Whether there are leases in a group, or requests for some."""
+        return any(entry.request.shape.strategy.group_id == group_id for entry in self.entries.values())
 
     def on_registered(self, address: Address, pid: int) -> bool:
         accepted = self.pool.on_registered(address, pid, self._now())
@@ -312,7 +337,9 @@ class LeaseBroker:
         entry = self.entries.get(worker.lease_id)
         if entry is not None:
             self.local.end(worker.lease_id)
-            self._finish(entry, End(death.certificate(worker.lease_id, worker.doom, worker.memory_usage)))
+            group_removed = entry.request.shape.strategy.group_id in self._removed_groups
+            certificate = death.certificate(worker.lease_id, worker.doom, worker.memory_usage, group_removed)
+            self._finish(entry, End(certificate))
         if self._closed:
             return
         if death.pid:  # Also of one that has not registered: it may have listened already, and left its socket.
@@ -321,8 +348,8 @@ class LeaseBroker:
             self.on_owner_death(worker_id, True, cause)
         self.advance()
 
-    def _reclaim_where(self, applies: Callable[[Entry], bool], reason: str) -> None:
-        end = End(reply=LeaseReply(CANCELLED, reason=reason))
+    def _reclaim_where(self, applies: Callable[[Entry], bool], reply: LeaseReply) -> None:
+        end = End(reply=reply)
         for entry in [entry for entry in self.entries.values() if applies(entry)]:
             self._reclaim(entry, end)
         self.advance()
@@ -371,8 +398,8 @@ class LeaseBroker:
             assignment = self.cluster.assign(now)
             for placement in assignment.placed:
                 self._answer(placement)
-            for request in assignment.infeasible:
-                why = self.cluster.why_infeasible(request.resources)
+            for request in [request for request in assignment.infeasible if not request.shape.strategy.group_id]:
+                why = self.cluster.why_infeasible(request)
                 logger.warning("lease %s waits for a node to join: it %s", short(request.lease_id), why)
             for request in assignment.allocated:
                 self.arguments.pin(request.lease_id)
@@ -458,7 +485,7 @@ class LeaseBroker:
             call.reply(reply)
 
     def _granted(self, entry: Entry, worker: Worker) -> LeaseReply:
-        gpu_ids = sorted(self.local.leases[entry.request.lease_id].gpus)
+        gpu_ids = sorted(self.local.leases[entry.request.lease_id].gpus.taken)
         contended = self.local.is_contended(entry.request)
         return LeaseReply(GRANTED, worker.address, worker.pid, gpu_ids, contended)
 

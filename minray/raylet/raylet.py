@@ -3,8 +3,9 @@
 Ray: src/ray/raylet/raylet.h, main.cc
 
 A raylet listens, starts its first workers, registers, and then follows four channels of the gcs: nodes and what they have
-free (for spilling), deaths of processes and ends of jobs (for taking leases back). It ends when it is asked to, when the
-gcs refuses it (it was declared dead: S3), or after a minute without the gcs (G111). Its workers end with it.
+free (for spilling), deaths of processes and ends of jobs (for taking leases back); if need be a fifth one, of placement
+groups. It ends when it is asked to, when the gcs refuses it (it was declared dead: S3), or after a minute without the gcs
+(G111). Its workers end with it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.log_monitor import LogMonitor, OpenLog
 from minray.raylet.memory_monitor import MemoryMonitor
 from minray.raylet.node_manager import NodeManager
+from minray.raylet.placement_groups import PlacementGroups
 from minray.raylet.resource_reporter import ResourceReporter
 from minray.rpc.connection import Peers, PeerUnreachable
 from minray.rpc.patient_caller import PatientCaller
@@ -93,8 +95,9 @@ class Raylet:
             on_worker_death=self._report_worker_death,
             on_unknown_nodes=self._confirm_nodes,
         )
+        self.groups = PlacementGroups(platform, self._gcs, self._broker)
         node_manager = NodeManager(
-            platform, config, lambda: self.address, self._broker, self._log_monitor, self._on_shutdown
+            platform, config, lambda: self.address, self._broker, self._log_monitor, self.groups, self._on_shutdown
         )
         self._patient = PatientCaller(self._peers, self._gcs)
         self.objects = ObjectManager(
@@ -109,7 +112,7 @@ class Raylet:
         self.store = self._make_store()
         self.io_workers = IoWorkers(platform, config, self.store)
         self._memory_monitor = self._make_memory_monitor()
-        self._dispatcher = Dispatcher(node_manager, self.store, self.objects)
+        self._dispatcher = Dispatcher(node_manager, self.groups, self.store, self.objects)
         self._reporter = ResourceReporter(
             self._gcs,
             self._read_resources,
@@ -243,6 +246,7 @@ class Raylet:
         self._memory_monitor.close()
         for subscription in self._subscriptions:
             subscription.close()
+        self.groups.close()
         loop = asyncio.get_running_loop()
         await asyncio.gather(
             loop.create_task(self._broker.close(), name="close_workers"),
@@ -271,12 +275,13 @@ class Raylet:
     # --- To the gcs ----------------------------------------------------------------------------------------------------
 
     def _on_change(self) -> None:
+        self.groups.settle()
         self._reporter.changed()
 
     def _read_resources(self, version: int) -> NodeResources:
         broker = self._broker
         return NodeResources(
-            self._config.node_id, version, self._config.resources, broker.available(), broker.pending()
+            self._config.node_id, version, dict(broker.local.total), broker.available(), broker.pending()
         )
 
     def _report_worker_death(self, death: WorkerDeath) -> None:
@@ -317,7 +322,7 @@ class Raylet:
                     self._end(f"refused by the gcs: {node.death_cause or 'it was declared dead'}")
                 return
             self._raylets[key] = node.address
-            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause)
+            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause, node.labels)
             if not node.alive:
                 self._peers.on_death_of(node.address.worker_id, node.death_cause)
                 self.objects.on_node_death(node.address.worker_id, node.death_cause)
@@ -328,7 +333,7 @@ class Raylet:
     def _on_resources(self, key: bytes, value: bytes | None) -> None:
         if value is not None:
             resources = decode(NodeResources, value)
-            self._broker.nodes.on_resources(key, resources.version, resources.available)
+            self._broker.nodes.on_resources(key, resources.version, resources.total, resources.available)
             self._broker.advance()
 
     def _on_worker_death(self, key: bytes, value: bytes | None) -> None:

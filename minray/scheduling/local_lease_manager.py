@@ -1,6 +1,6 @@
-"""Who gets this node's resources next: the queue of lease requests, and the account of what is taken.
+"""Who gets this node's resources next: the queue of lease requests, and the leases that hold some.
 
-Ray: src/ray/raylet/scheduling/local_lease_manager.h, local_resource_manager.h
+Ray: src/ray/raylet/scheduling/local_lease_manager.h
 
 Rules
   * ``assign`` is called after every change and gives out what can be given; nothing else allocates.
@@ -22,13 +22,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from minray.common.resources import CPU, GPU, UNIT, GpuInstances, ResourceSet, add, fits, subtract
+from minray.common.bundles import is_cpu
+from minray.common.resources import CPU, GPU, UNIT, add, fits, subtract
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import LeaseShape
 from minray.scheduling.lease import ALLOCATED, ENDING, FETCHING, GRANTED, QUEUED, Assignment, LeaseRequest
+from minray.scheduling.local_resource_manager import NO_GPUS, Gpus, LocalResourceManager
 
 _Key = TypeVar("_Key")
 
@@ -54,8 +56,7 @@ class Lease:
     """A request that was given resources."""
 
     request: LeaseRequest
-    gpus: dict[int, int] = field(default_factory=dict)
-    """Which GPUs, and how much of each."""
+    gpus: Gpus = NO_GPUS
     blocked: bool = False
     """Its worker waits in ``get`` or ``wait``, and its CPUs are lent out."""
 
@@ -73,9 +74,8 @@ class LocalLeaseManager:
         arguments: Arguments | None = None,
     ) -> None:
         """Without ``arguments`` there are no leases with large ones."""
-        self.total: ResourceSet = dict(total)
-        self.available: ResourceSet = dict(total)
-        """Total less what leases hold, plus what blocked ones lend. Always the same dict: others may look at it."""
+        self.resources = LocalResourceManager(total)
+        self.total, self.available = self.resources.total, self.resources.available
         self.leases: dict[bytes, Lease] = {}
         """Those that hold resources: ALLOCATED, GRANTED, ENDING."""
         self._states = states
@@ -86,7 +86,6 @@ class LocalLeaseManager:
         """Those of them that nobody has been told of yet."""
         self._initial_backoff_s = initial_backoff_s
         self._max_backoff_s = max_backoff_s
-        self._gpus = GpuInstances(self.total.get(GPU, 0) // UNIT)
         self._queues: dict[LeaseShape, dict[bytes, LeaseRequest]] = {}
         """Requests that wait here, by shape, in the order in which they came; no empty queues."""
         self._queued: dict[bytes, tuple[int, LeaseRequest]] = {}
@@ -172,7 +171,7 @@ class LocalLeaseManager:
     def _best_of(self, shape: LeaseShape, now: float, assignment: Assignment) -> LeaseRequest | None:
         """The request of a shape that should run first; None if none can run now."""
         queue = self._queues[shape]
-        if not self._has_room(next(iter(queue.values()))):
+        if not self.resources.has_room(next(iter(queue.values())).resources):
             return None
         best = min(queue.values(), key=self._rank)
         if not self._may_run(best):
@@ -193,20 +192,10 @@ class LocalLeaseManager:
     def _may_run(self, request: LeaseRequest) -> bool:
         return not request.dependency_ids or self._arguments is None or self._arguments.may_run(request.lease_id)
 
-    def _has_room(self, request: LeaseRequest) -> bool:
-        if not fits(request.resources, self.available):
-            return False
-        amount = request.resources.get(GPU, 0)
-        if amount:  # the sum may fit although no single GPU has enough
-            taken = self._gpus.allocate(amount)
-            self._gpus.free(taken)
-            return bool(taken)
-        return True
-
     def cap(self, shape: LeaseShape) -> int:
         """How many leases of a shape are given without hesitation."""
-        cpus = self.total.get(CPU, 0)
-        need = dict(shape.resources).get(CPU, 0)
+        name, need = next(((name, amount) for name, amount in shape.resources if is_cpu(name)), (CPU, 0))
+        cpus = self.total.get(name, 0)
         if need == 0:
             return max(ZERO_CPU_LEASES_MIN, ZERO_CPU_LEASES_PER_CPU * cpus // UNIT)
         return max(1, round(cpus / need))
@@ -220,12 +209,9 @@ class LocalLeaseManager:
     def _allocate(self, request: LeaseRequest, now: float) -> None:
         self._states.set(request.lease_id, ALLOCATED)
         self._remove(request)
-        subtract(self.available, request.resources)
         if request.dependency_ids and self._arguments is not None:
             self._arguments.on_allocated(request.lease_id)
-        amount = request.resources.get(GPU, 0)
-        gpus = self._gpus.allocate(amount) if amount else {}
-        self.leases[request.lease_id] = Lease(request, gpus)
+        self.leases[request.lease_id] = Lease(request, self.resources.allocate(request.resources))
         self._held_by_owner[request.owner_id] += 1
         if not request.for_actor:
             self._held_by_shape[request.shape] += 1
@@ -258,7 +244,7 @@ class LocalLeaseManager:
         if lease.blocked == blocked:
             return
         lease.blocked = blocked
-        cpus = {name: amount for name, amount in lease.request.resources.items() if name == CPU}
+        cpus = {name: amount for name, amount in lease.request.resources.items() if is_cpu(name)}
         if blocked:
             self._blocked_depths[lease.request.depth] += 1
             add(self.available, cpus)
@@ -278,8 +264,7 @@ class LocalLeaseManager:
         self.set_blocked(lease_id, False)
         lease = self.leases.pop(lease_id)
         self._states.set(lease_id, NEW)
-        add(self.available, lease.request.resources)
-        self._gpus.free(lease.gpus)
+        self.resources.free(lease.request.resources, lease.gpus)
         _decrease(self._held_by_owner, lease.request.owner_id)
         if not lease.request.for_actor:
             _decrease(self._held_by_shape, lease.request.shape)
@@ -305,7 +290,7 @@ class LocalLeaseManager:
     def lacking(self, request: LeaseRequest) -> list[str]:
         """The resources that a queued request waits for; empty if it waits for its turn or for the worker cap."""
         names = [name for name, amount in request.resources.items() if self.available.get(name, 0) < amount]
-        return names or ([] if self._has_room(request) else [GPU])
+        return names or ([] if self.resources.has_room(request.resources) else [GPU])
 
     def over_cap_at(self, request: LeaseRequest) -> float | None:
         """When the worker cap lets one more lease of this shape through, if that is what a request waits for."""
@@ -316,7 +301,7 @@ class LocalLeaseManager:
         return [
             lease
             for lease in self.leases.values()
-            if lease.request.resources.get(name) and not (name == CPU and lease.blocked)
+            if lease.request.resources.get(name) and not (is_cpu(name) and lease.blocked)
         ]
 
 

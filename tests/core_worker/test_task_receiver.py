@@ -18,6 +18,8 @@ from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.results import ResultKeeper
+from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.task_executor import MARKS, TaskExecutor
 from minray.core_worker.task_intake import TaskIntake
 from minray.core_worker.task_receiver import TaskReceiver
@@ -139,8 +141,8 @@ class Worker:
         platform: Any = SimpleNamespace(user_code=self, processes=processes)
         myself: Any = self
         lending: Any = self.lending
-        limit = MAX_DIRECT_CALL_OBJECT_SIZE
-        self.executor = TaskExecutor(platform, myself, self.make_refs, myself, limit, "00", "127.0.0.1")
+        returns = ReturnValues(ResultKeeper(myself, MAX_DIRECT_CALL_OBJECT_SIZE))
+        self.executor = TaskExecutor(platform, myself, self.make_refs, returns, myself, "00", "127.0.0.1")
         self.intake = TaskIntake(platform, WORKER, self.references, self.store, lending, myself, "127.0.0.1")
         self.receiver = TaskReceiver(platform, self.executor, myself, self.intake, myself)
 

@@ -110,7 +110,7 @@ class Watch:
         self.messages += 1
         if self.messages == MOST_MESSAGES:
             self.on_broken("L5", f"{MOST_MESSAGES} messages; the last one is {word}")
-        if word == "PushTask":
+        if word == "PushTask" and end.pipe.source.name in self.cluster.cores:  # The gcs pushes constructors of actors.
             self._on_push(end.pipe.source.name, decode(PushTask, message.payload))
         elif word == "RequestWorkerLease reply":
             self._on_grant()
@@ -148,6 +148,8 @@ def _rows_of(gcs: Any) -> dict[tuple[str, ...], str]:
     """What a gcs holds to be durable, with its state."""
     rows = {("node", node_id.hex()): "there" if node.alive else "over" for node_id, node in gcs._nodes._nodes.items()}
     rows |= {("job", job_id.hex()): "over" if job.end_time else "there" for job_id, job in gcs._jobs._jobs.items()}
+    groups = gcs._groups.all()
+    rows |= {("group", group.group_id.hex()): "over" if group.state == "REMOVED" else "there" for group in groups}
     for namespace, values in gcs._values._namespaces.items():
         rows |= {("value", namespace, key.hex()): "there" for key in values}
     return rows

@@ -18,7 +18,7 @@ from minray.simulation.trace import SEND
 ANY = 1_000_000
 TASKS = {
     "gcs": {"gcs": 1, "watch": ANY, "Poll": ANY},
-    "raylet": {"raylet": 1, "follow": 4, "report_resources": 1, "worker_process": ANY, "watch_memory": 1},
+    "raylet": {"raylet": 1, "follow": 5, "report_resources": 1, "worker_process": ANY, "watch_memory": 1},
     "driver": {"driver": 1, "follow": 3},
     "worker": {"worker": 1, "follow": 3},
 }

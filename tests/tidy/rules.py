@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-NOUNS = {"common", "protocol", "platform.base", "exceptions", "tracebacks", "object_ref", "serialization"}
+NOUNS = {
+    "common", "protocol", "platform.base", "exceptions", "tracebacks", "object_ref", "object_ref_generator",
+    "serialization",
+}  # fmt: skip
 BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
 FRONT_PORCH = {
     "__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util", "memory_summary",
@@ -36,7 +39,8 @@ MAY_IMPORT: dict[str, set[str] | None] = {
             "worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental",
             "actor", "actor_options", "definition", "explanation",
         ),  # fmt: skip
-        FRONT_PORCH | {"core_worker", "serialization", "exceptions", "object_ref", "common", "protocol"},
+        FRONT_PORCH
+        | {"core_worker", "serialization", "exceptions", "object_ref", "object_ref_generator", "common", "protocol"},
     ),
     "worker_output": {"core_worker", "protocol"},
     "memory_summary": {"core_worker", "protocol", "text_table"},
@@ -53,6 +57,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     # level 0
     "serialization": {"exceptions", "object_ref", "common"},
     "object_ref": {"common"},
+    "object_ref_generator": {"object_ref", "common"},
     "exceptions": {"common", "tracebacks"},
     "tracebacks": set(),
     "protocol": {"common"},
