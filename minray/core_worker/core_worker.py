@@ -109,7 +109,7 @@ class CoreWorker:
         self.locator = ObjectLocator(self)
         self.placement_groups = PlacementGroups(self)
         self.statistician = Statistician(self)
-        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician.stats)
+        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician)
         self.is_exiting = False
         self._no_effects = Effects()
         """An empty one for the next dropped reference, which mostly has none."""

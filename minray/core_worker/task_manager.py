@@ -14,6 +14,7 @@ To make lost results again uses one of them, too (G70).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
     "FINISHED",
     "FAILED",
 )
+MOST_RECENT = 1000
+"""So many tasks that have ended are remembered, for people."""
 NO_ARGUMENTS: list[Argument] = []
 NOTHING: list[bytes] = []
 """Shared by all that have none; never changed."""
@@ -151,6 +154,8 @@ class TaskManager:
         """All that have not ended, by task id, oldest first."""
         self.submitted_count = 0
         self.finished_count = 0
+        self.recent: deque[tuple[bytes, TaskTemplate, bytes, int, str, bytes]] = deque(maxlen=MOST_RECENT)
+        """Of the last that have ended: id, template, of an actor's call the actor, attempt, FINISHED or FAILED, parent."""
 
     def add(self, task: PendingTask) -> None:
         self.tasks[task.task_id] = task
@@ -167,6 +172,9 @@ class TaskManager:
         if new is FINISHED or new is FAILED:
             del self.tasks[task.task_id]
             self.finished_count += 1
+            client = task.prepared.client
+            actor_id = b"" if client is None else client.actor_id
+            self.recent.append((task.task_id, task.prepared.template, actor_id, task.attempt, new, task.parent_id))
 
     def begin_again(self, task: PendingTask, needs: tuple[bytes, ...]) -> None:
         """Results of a task that has ended are lost, and it has used up a retry: it takes these arguments once more."""

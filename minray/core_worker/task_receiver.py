@@ -261,6 +261,9 @@ class TaskReceiver:
         """No task is here that has not been answered."""
         return all(task.reply is not None for task in self._tasks.values())
 
+    def unanswered(self) -> list[ReceivedTask]:
+        return [task for task in self._tasks.values() if task.reply is None]
+
     def close(self) -> None:
         if self._preparing is not None:
             self._preparing.cancel()

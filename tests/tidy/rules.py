@@ -25,7 +25,7 @@ FRONT_PORCH = {
     "actor", "actor_options", "definition", "explanation",
 }  # fmt: skip
 ROOTS = {
-    "__init__", "__main__", "cli", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles",
+    "__init__", "__main__", "cli", "cli_state", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles",
     "simulation",
 }  # fmt: skip
 EVERYTHING = None
