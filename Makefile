@@ -11,6 +11,7 @@ BENCH_ARGS ?=
 SPEC_ARGS ?= --seconds 90
 SPEC_REAL_ARGS ?= --seconds 60
 EXHAUSTIVE_ARGS ?=
+CHAOS_ARGS ?= --seconds 600
 ZOO_ARGS ?=
 MUTANTS_ARGS ?=
 # Where minray keeps its sessions when nobody says otherwise.
@@ -20,7 +21,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec spec-real exhaustive clean
+.PHONY: help venv lint types unit test test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec spec-real exhaustive chaos clean
 
 help:
 	@echo "make demo            the main job on a local cluster"
@@ -35,6 +36,7 @@ help:
 	@echo "make spec            a campaign: programs and faults by seed, judged; a failure becomes a small witness"
 	@echo "make spec-real       the same programs and judge on real clusters, whose processes are killed, stopped and cut off"
 	@echo "make exhaustive      small programs, and every fault of three kinds at every point of theirs"
+	@echo "make chaos           ten minutes of mixed work on three nodes, whose processes are killed at random"
 	@echo "make leak-check      fail if a minray process, file or shared memory is left on this machine"
 	@echo "make clean           remove what the targets above have made"
 
@@ -98,6 +100,9 @@ spec-real: $(STAMP)
 
 exhaustive: $(STAMP)
 	$(PY) -m tests.spec.exhaustive $(EXHAUSTIVE_ARGS)
+
+chaos: $(STAMP)
+	$(PY) -m tests.spec.mixed_work $(CHAOS_ARGS)
 
 leak-check: $(STAMP)
 	$(PY) -m tests.leaks $(SESSIONS)

@@ -31,6 +31,18 @@ TARGETS = {
     "single client tasks sync": 10,
     "single client tasks async": 25,
     "multi client tasks async": 20,
+    "1:1 actor calls sync": 6,
+    "1:1 actor calls async": 10,
+    "1:1 actor calls concurrent": 5,
+    "1:n actor calls async": 10,
+    "n:n actor calls async": 8,
+    "n:n actor calls with arg async": 10,
+    "1:1 async-actor calls sync": 8,
+    "1:1 async-actor calls async": 10,
+    "1:1 async-actor calls with args async": 10,
+    "1:n async-actor calls async": 10,
+    "n:n async-actor calls async": 10,
+    "placement group create/removal": 5,
 }
 """At least so many times as fast as Ray."""
 LIMITS = {

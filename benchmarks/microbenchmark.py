@@ -1,8 +1,8 @@
-"""The rows of Ray's own microbenchmark that need no actors, for minray and Ray alike.
+"""The rows of Ray's own microbenchmark, for minray and Ray alike.
 
 Run as ``python -m benchmarks.microbenchmark minray --quick``; prints one JSON object. Each row calls its function for a
-warm-up and then in rounds of a fixed time, and reports the rate of every round. Where Ray's rows use actors as clients,
-tasks without CPUs play them on both sides.
+warm-up and then in rounds of a fixed time, and reports the rate of every round. Where Ray's rows for tasks use actors as
+clients, tasks without CPUs play them on both sides; the rows for actors are in ``benchmarks.actor_rows``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from benchmarks.actor_rows import actor_rows
 
 Row = tuple[str, float, Callable[[], Any]]
 """Name as Ray prints it, what one call counts for, the call."""
@@ -52,6 +54,15 @@ def rows(ray: Any) -> list[Row]:
         for _ in range(1000):
             _ready, not_ready = ray.wait(not_ready)
 
+    groups = importlib.import_module(f"{ray.__name__}.util.placement_group")
+
+    def create_and_remove_groups() -> None:
+        made = [groups.placement_group([{"custom": 0.001}]) for _ in range(100)]
+        for group in made:
+            group.wait(timeout_seconds=30)
+        for group in made:
+            groups.remove_placement_group(group)
+
     value = ray.put(0)
     array = np.zeros(100 * 1024 * 1024, np.int64)
     containing = create_object_containing_refs.remote()
@@ -68,6 +79,8 @@ def rows(ray: Any) -> list[Row]:
         ("single client tasks sync", 1, lambda: ray.get(small_value.remote())),
         ("single client tasks async", 1000, lambda: ray.get([small_value.remote() for _ in range(1000)])),
         ("multi client tasks async", 40_000, lambda: ray.get([small_value_batch.remote(10_000) for _ in range(4)])),
+        *actor_rows(ray),
+        ("placement group create/removal", 100, create_and_remove_groups),
     ]
 
 
@@ -96,7 +109,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only rows whose name contains this")
     arguments = parser.parse_args()
     ray = importlib.import_module(arguments.library)
-    ray.init(num_cpus=2, logging_level="ERROR", log_to_driver=False)
+    ray.init(num_cpus=2, resources={"custom": 100}, logging_level="ERROR", log_to_driver=False)
     results = {}
     for name, multiplier, call in rows(ray):
         if arguments.only in name:

@@ -3,25 +3,34 @@
 Ray: python/ray/__init__.py
 
 What a user types is gathered here from the front porch: ``driver`` (init, shutdown), ``remote_function`` (remote),
-``worker`` (get, put, wait, cancel, why, nodes, resources), ``runtime_context``, ``object_ref``, ``exceptions``, ``util``,
-``internal`` and ``experimental``.
+``worker`` (get, put, wait, cancel, nodes, resources), ``explanation`` (why),
+``actor`` (get_actor, kill, method), ``runtime_context``, ``object_ref``, ``object_ref_generator``, ``exceptions``,
+``util``, ``internal`` and ``experimental``.
 """
 
-from minray import cluster_utils, exceptions, experimental, internal, util
+from minray import actor, cluster_utils, exceptions, experimental, internal, util
 from minray._version import __version__
-from minray.common.ids import FunctionID, JobID, NodeID, TaskID, UniqueID, WorkerID
+from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
+from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
 from minray.driver import RayContext, init, is_initialized, shutdown
+from minray.explanation import why
 from minray.object_ref import ObjectID, ObjectRef
+from minray.object_ref_generator import ObjectRefGenerator
 from minray.remote_function import RemoteFunction, remote
 from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
-from minray.worker import available_resources, cancel, cluster_resources, get, nodes, put, wait, why
+from minray.worker import available_resources, cancel, cluster_resources, get, nodes, put, wait
 
 __all__ = [
+    "ActorClass",
+    "ActorHandle",
+    "ActorID",
     "FunctionID",
     "JobID",
     "NodeID",
     "ObjectID",
     "ObjectRef",
+    "ObjectRefGenerator",
+    "PlacementGroupID",
     "RayContext",
     "RemoteFunction",
     "RuntimeContext",
@@ -29,18 +38,23 @@ __all__ = [
     "UniqueID",
     "WorkerID",
     "__version__",
+    "actor",
     "available_resources",
     "cancel",
     "cluster_resources",
     "cluster_utils",
     "exceptions",
+    "exit_actor",
     "experimental",
     "get",
+    "get_actor",
     "get_gpu_ids",
     "get_runtime_context",
     "init",
     "internal",
     "is_initialized",
+    "kill",
+    "method",
     "nodes",
     "put",
     "remote",

@@ -7,6 +7,7 @@ Ray: python/ray/scripts/scripts.py
     minray start --address=10.0.0.1:23456 --token-file=FILE    one more node, on this machine
     minray status                                              who is there, what is in use, what waits for what
     minray memory                                              what fills the object stores, and who refers to it
+    minray list actors|tasks|objects|nodes|workers|jobs        what there is; get and summary: see ``cli_state``
     minray stop                                                end all that ``minray start`` has begun here
 
 Rules
@@ -31,6 +32,7 @@ from typing import Any
 import click
 
 from minray._version import __version__
+from minray.cli_state import state_commands
 from minray.cluster_client import ClusterClient, end_gracefully
 from minray.common.config import SystemConfig
 from minray.common.resources import to_floats
@@ -110,6 +112,7 @@ def main() -> None:
 @click.option("--num-gpus", type=click.FloatRange(0), help="Logical GPUs.")
 @click.option("--memory", type=click.FloatRange(0), help="Bytes for tasks that ask for memory.")
 @click.option("--object-store-memory", type=click.FloatRange(0), help="Bytes.")
+@click.option("--object-spilling-directory", default="", help="Directories or URLs (s3://...), joined by colons.")
 @click.option("--resources", type=JsonObject(), default="{}", help='Further resources: \'{"fast_disk": 2}\'.')
 @click.option("--labels", type=JsonObject(), default="{}", help='\'{"zone": "a"}\'.')
 @click.option("--storage", help="File for the head's tables, by which the cluster survives its gcs; '' for none.")
@@ -139,6 +142,7 @@ def start(
             num_gpus=description["num_gpus"],
             memory=description["memory"],
             object_store_memory=description["object_store_memory"],
+            object_spilling_directory=description["object_spilling_directory"],
             resources=description["resources"],
             labels=description["labels"],
             node_name=description["node_name"],
@@ -346,6 +350,10 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     if token is None:
         raise RuntimeError(f"the token of the cluster at {address} is not known here: use --token-file or $MINRAY_TOKEN")
     return ClusterClient(endpoint_of(address), token, SystemConfig.from_overrides(with_environment(None)))
+
+
+for _command in state_commands(lambda address, token_file: _client(address or setting("ADDRESS"), token_file)):
+    main.add_command(_command)
 
 
 def describe_cluster(

@@ -140,9 +140,9 @@ def init(
 
     ``num_cpus``, ``num_gpus`` (logical), ``resources``, ``labels``, ``object_store_memory`` (bytes) describe the node to
     be started and are ValueErrors when joining, as is ``object_spilling_directory``: where objects go when memory runs
-    short, one path, or several joined by ``os.pathsep``, which take turns. ``runtime_env`` holds for all tasks of this
-    driver. ``log_to_driver`` shows what workers print. Returns a mapping with the cluster's addresses that is also a
-    context manager.
+    short, one directory or URL (``s3://...``), or several joined by ``os.pathsep``, which take turns. ``runtime_env``
+    holds for all tasks of this driver. ``log_to_driver`` shows what workers print. Returns a mapping with the cluster's
+    addresses that is also a context manager.
 
     Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
     ConnectionError if the named cluster cannot be reached or does not know our token, ValueError and TypeError for

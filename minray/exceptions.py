@@ -12,8 +12,8 @@ Ray: python/ray/exceptions.py (and the `RayException` message of src/ray/protobu
 * A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. One that a task's body let through
   has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError.
 
-Left out: the errors of actors, placement groups and generators. What we do not like: an exception that is linked to one
-that cannot be unpickled (its cause, or a member of its group) is lost together with it.
+What we do not like: an exception that is linked to one that cannot be unpickled (its cause, or a member of its group) is
+lost together with it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import traceback
 import types
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple, TypeGuard, cast
 
 import cloudpickle
 
+from minray.exception_parts import ARGS, group_of, members_of, new_exception, reduces_itself, set_members
 from minray.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
 
 TRACEBACK_TEXT_CHARACTERS = 64 * 1024
@@ -339,8 +339,79 @@ class TaskUnschedulableError(_SystemError):
     task_name: str = ""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class TaskPlacementGroupRemoved(_SystemError):
+    """The placement group of the task was removed before the task was done."""
+
+    task_name: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ActorPlacementGroupRemoved(_SystemError):
+    """The placement group of the actor was removed."""
+
+    actor_id: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RayActorError(_SystemError):
+    """A call of an actor could not be carried out."""
+
+    actor_id: str = ""
+    actor_init_failed: bool = False
+    """Its constructor raised; the reason tells what."""
+    preempted: bool = False
+
+    @property
+    def error_msg(self) -> str:
+        return str(self)
+
+    def _describe(self) -> str:
+        sentence = (type(self).__doc__ or "").partition("\n")[0].rstrip(".")
+        return f"{sentence} (actor {self.actor_id}){f': {self.reason}' if self.reason else ''}"
+
+
+class ActorDiedError(RayActorError):
+    """The actor is dead."""
+
+
+class ActorUnavailableError(RayActorError):
+    """The actor cannot be reached now; the call may have run or not."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ActorUnschedulableError(_SystemError):
+    """No node may ever run the actor."""
+
+    actor_id: str = ""
+
+
+class PendingCallsLimitExceeded(_SystemError):
+    """The handle has as many unfinished calls as max_pending_calls allows."""
+
+
+class AsyncioActorExit(_SystemError):
+    """Ends the actor that raises it, as `exit_actor` does."""
+
+
+class ActorAlreadyExistsError(_SystemError, ValueError):
+    """An actor of this name exists in the namespace."""
+
+
+class ActorHandleNotFoundError(_SystemError, ValueError):
+    """The handle belongs to another session."""
+
+
 class RaySystemError(_SystemError):
     """minray itself failed."""
+
+
+class StreamingGeneratorReplayInconsistentError(RaySystemError):
+    """The generator was run again and has not yielded as many items as before."""
+
+
+class ObjectRefStreamEndOfStreamError(_SystemError):
+    """The generator has no more items."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -387,6 +458,12 @@ def unpack_exception(data: bytes) -> RayError:
         return result
     finally:
         del result
+
+
+def describe_packed(data: bytes) -> str:
+    """The text of a packed exception; nothing of the user's is unpickled for it."""
+    _, failure_fields, _, _ = pickle.loads(data)
+    return str(TaskFailure(*failure_fields))
 
 
 def wrap_dependency(error: RayError, task_name: str) -> RayError:
@@ -451,14 +528,14 @@ def _make_task_error(failure: TaskFailure, cause: BaseException, attributes: _Ow
     dual = _dual_class(type(cause))
     if dual is not None:
         try:
-            error = cast(RayTaskError, _new_exception(dual, _group_of(cause)))
-            _set_members(error, _members_of(cause))
+            error = cast(RayTaskError, new_exception(dual, group_of(cause)))
+            set_members(error, members_of(cause))
         except Exception:  # as above: RayTaskError with .cause is promised, the rest is wished for
             error = RayTaskError()
     user_attributes = dict(vars(cause) if attributes is None else attributes)
     if isinstance(user_attributes.get("__notes__"), list):
         user_attributes["__notes__"] = user_attributes["__notes__"].copy()
-    _ARGS.__set__(error, _ARGS.__get__(cause))
+    ARGS.__set__(error, ARGS.__get__(cause))
     vars(error).update(user_attributes, _minray_failure=failure, _minray_cause=cause)
     object.__setattr__(error, "__cause__", cause)
     return error
@@ -571,19 +648,13 @@ class _ExceptionPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return super().reducer_override(value)
         error: BaseException = self._stand_ins.get(id(value), value)
         links = _links_of(error, is_root=error is self._root, is_end=id(value) in self._ends)
-        if not _is_wrapper(error) and (isinstance(error, RayTaskError) or not _reduces_itself(type(error))):
+        if not _is_wrapper(error) and (isinstance(error, RayTaskError) or not reduces_itself(type(error))):
             return _reduce_by_parts(error, links)
         reduced = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         if isinstance(reduced, str):  # the name of a global
             return reduced
         function, arguments, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
         return function, arguments, (links, state, setter), items, pairs, _restore_reduced
-
-
-def _reduces_itself(error_class: type[BaseException]) -> bool:
-    """Has the author of the class decided how it is pickled?"""
-    definers = [next(base for base in error_class.__mro__ if name in vars(base)) for name in ("__reduce_ex__", "__reduce__")]
-    return any(definer.__module__ != "builtins" for definer in definers)
 
 
 def _restore_reduced(error: Any, state: tuple[_Links, Any, Any]) -> None:
@@ -597,64 +668,17 @@ def _restore_reduced(error: Any, state: tuple[_Links, Any, Any]) -> None:
 
 def _reduce_by_parts(error: BaseException, links: _Links) -> tuple[Any, ...]:
     error_class = getattr(error, "_minray_cause_class", None) or type(error)
-    state = (_ARGS.__get__(error), dict(vars(error)), _members_of(error), links)
-    return _new_exception, (error_class, _group_of(error)), state, None, None, _restore_parts
+    state = (ARGS.__get__(error), dict(vars(error)), members_of(error), links)
+    return new_exception, (error_class, group_of(error)), state, None, None, _restore_parts
 
 
 def _restore_parts(error: BaseException, state: tuple[tuple[Any, ...], dict[str, Any], dict[str, Any], _Links]) -> None:
     args, attributes, members, links = state
-    _ARGS.__set__(error, args)
+    ARGS.__set__(error, args)
     vars(error).update(attributes)
-    _set_members(error, members)
+    set_members(error, members)
     links.restore(error)
     del error
-
-
-def _group_of(error: BaseException) -> tuple[Any, ...]:
-    """What only the constructor of an exception group can set."""
-    return (error.message, error.exceptions) if isinstance(error, BaseExceptionGroup) else ()
-
-
-def _new_exception(error_class: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    """An instance, made without running code of the class's author: by the nearest `__new__` that is built in."""
-    for base in error_class.__mro__:
-        if isinstance(vars(base).get("__new__"), types.BuiltinFunctionType):
-            try:
-                return base.__new__(error_class, *arguments)
-            except TypeError:  # "is not safe": another base has the larger layout
-                continue
-    raise TypeError(f"no way to make a {error_class.__qualname__}")
-
-
-_ARGS: Any = vars(BaseException)["args"]
-"""The descriptors: a class may have replaced `args` by something of its own."""
-_NOT_MEMBERS = (_ARGS, vars(AttributeError)["obj"])
-"""`obj` is whatever lacked the attribute, a module or a socket maybe; pickle leaves it out too."""
-
-
-def _member_descriptors(error_class: type[BaseException]) -> dict[str, Any]:
-    """Where values live that are not in `__dict__`: slots, and the fields of built-in exceptions such as `errno`."""
-    kinds = types.MemberDescriptorType | types.GetSetDescriptorType
-    everything = {name: value for base in reversed(error_class.__mro__) for name, value in vars(base).items()}
-    public = {name: value for name, value in everything.items() if isinstance(value, kinds) and not name.startswith("__")}
-    return {name: value for name, value in public.items() if value not in _NOT_MEMBERS}
-
-
-def _members_of(error: BaseException) -> dict[str, Any]:
-    values = {}
-    for name, descriptor in _member_descriptors(type(error)).items():
-        with suppress(AttributeError):  # an empty slot
-            values[name] = descriptor.__get__(error)
-    return values
-
-
-def _set_members(error: BaseException, values: dict[str, Any]) -> None:
-    present = _members_of(error)
-    for name, descriptor in _member_descriptors(type(error)).items():
-        # Setting what is there already would matter: an OSError with errno None is printed differently from one without.
-        if name in values and not (name in present and present[name] is values[name]):
-            with suppress(AttributeError, TypeError):  # read-only
-                descriptor.__set__(error, values[name])
 
 
 # --- tracebacks -------------------------------------------------------------------------------------------------------

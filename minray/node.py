@@ -14,17 +14,20 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import cloudpickle  # noqa: F401  (imported once, in the zygote, for all workers)
 import msgspec
 
+from minray.cluster_client import end_gracefully
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
 from minray.discovery import NODE_FILE, SOCKETS, NodeFile, make_session, make_token
 from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.endpoints import free_port
+from minray.platform.external_storage import is_external, split_places
 from minray.platform.host import RealHost
 from minray.platform.processes import OwnedZygote, start_zygote
 from minray.platform.session import LOGS, make_spill_directories, remove_session
@@ -57,16 +60,20 @@ class NodeOptions:
     storage: str = ""
     """Where the gcs keeps its tables; empty: in memory."""
     detached: bool = False
+    object_spilling_directory: str = ""
+    """Of this node; empty: as the cluster's configuration says."""
     system_config: SystemConfig = field(default_factory=SystemConfig)
 
 
 class Node:
     """A running node, as the process that began it sees it."""
 
-    def __init__(self, zygote: OwnedZygote, file: NodeFile, token: bytes) -> None:
+    def __init__(self, zygote: OwnedZygote, file: NodeFile, token: bytes, has_external: bool) -> None:
         self.zygote = zygote
         self.file = file
         self.token = token
+        self._has_external = has_external
+        """Whether it may have objects where only its raylet can remove them."""
 
     @property
     def node_id(self) -> str:
@@ -92,7 +99,10 @@ class Node:
             raise RuntimeError(f"the node has ended: {error}") from None
 
     def close(self) -> None:
-        """End everything on this node, now."""
+        """End everything on this node, now; but for what is elsewhere, its raylet is asked first."""
+        if self._has_external and self.processes():
+            with suppress(PlatformError, OSError):
+                end_gracefully(self.file, self.token, "its program has ended")
         self.zygote.close()
 
 
@@ -162,7 +172,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         options.labels,
         options.head,
         options.system_config,
-        _spill_directories(session, options.system_config.object_spilling_directory),
+        _spill_directories(session, options.object_spilling_directory or options.system_config.object_spilling_directory),
     )
     _start_process(zygote, "raylet", msgspec.msgpack.encode(config), control=True, essential=not options.head)
     file = NodeFile(
@@ -184,13 +194,13 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         (session / NODE_FILE).write_bytes(msgspec.json.encode(file))
     except OSError as error:
         raise RuntimeError(f"cannot write {session / NODE_FILE}: {error.strerror}") from None
-    return Node(zygote, file, token)
+    return Node(zygote, file, token, any(map(is_external, config.spill_directories)))
 
 
 def _spill_directories(session: Path, places: str) -> list[str]:
     """Made for this session. RuntimeError if one cannot be."""
     try:
-        return make_spill_directories(str(session), [place for place in places.split(os.pathsep) if place])
+        return make_spill_directories(str(session), split_places(places))
     except OSError as error:
         raise RuntimeError(f"cannot spill objects to {error.filename}: {error.strerror}") from None
 

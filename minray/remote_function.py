@@ -1,10 +1,9 @@
-"""``@minray.remote`` on a function.
+"""``@minray.remote``, and what it makes of a function.
 
 Ray: python/ray/remote_function.py
 
 A ``RemoteFunction`` is a definition with options. Calling ``.remote(...)`` submits a task and returns at once with a
-reference to its result. The definition is pickled and exported at the first call (G15), or when it is first captured by
-something else that is pickled; copies made by ``.options`` and copies in other processes share that export.
+reference to its result. On a class ``@remote`` makes something else, see ``actor``.
 """
 
 from __future__ import annotations
@@ -12,67 +11,32 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from minray import worker
-from minray.core_worker.task_manager import FunctionExport, PreparedTemplate
+from minray.actor import ActorClass, make_actor_class
+from minray.actor_options import ACTOR_CHECKS
+from minray.common.task_spec import SchedulingStrategy
+from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
+from minray.definition import Definition
 from minray.object_ref import ObjectRef
-from minray.task_options import check_options, make_template
+from minray.task_options import CHECKS, STREAMING, check_options, make_template
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Definition:
-    """One Python function, shared by all RemoteFunctions made from it."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.function_id = b""
-        """Empty before its first use in the job below."""
-        self.job_id = b""
-        self.export: FunctionExport | None = None
-        """In a process that has exported it itself."""
-        self.exported_by: UserApi | None = None
-
-    def export_through(self, api: UserApi) -> FunctionExport:
-        """Make the definition known to the cluster, unless it is."""
-        export = self.export
-        if export is None or self.exported_by is not api:
-            # A copy was exported by whom it comes from. (Job ids repeat in other clusters, so equal ones prove nothing.)
-            is_copy = self.exported_by is None
-            self.exported_by = api
-            if is_copy and self.function_id and self.job_id == api.core.job_id:
-                self.export = export = FunctionExport(self.function_id, True)
-            else:
-                self.function_id, self.job_id = api.new_function_id(), api.core.job_id
-                self.export = export = FunctionExport(self.function_id, False)  # first: it may refer to itself
-                try:
-                    api.export(export, self.function)
-                except BaseException:
-                    self.function_id, self.export = b"", None
-                    raise
-        return export
-
-    def __getstate__(self) -> dict[str, Any]:
-        api = worker.connected_api()
-        if api is not None:
-            self.export_through(api)
-        return {"function": self.function, "function_id": self.function_id, "job_id": self.job_id}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, export=None, exported_by=None)
-
-
 class RemoteFunction(Generic[P, R]):
     """A function whose calls are tasks: ``f.remote(x)`` returns an ``ObjectRef``."""
 
-    def __init__(self, definition: _Definition, options: dict[str, Any]) -> None:
+    def __init__(self, definition: Definition, options: dict[str, Any]) -> None:
         self._definition = definition
         self._options = options
         self._prepared: PreparedTemplate | None = None
         self._prepared_by: UserApi | None = None
+        self._captured: SchedulingStrategy | None = None
+        """The placement group that the task was in for which this was prepared, if child tasks run there too."""
         functools.update_wrapper(self, definition.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -81,10 +45,13 @@ class RemoteFunction(Generic[P, R]):
         )
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R]:
-        """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``."""
+        """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
+
+        A generator function returns an ObjectRefGenerator, unless it has another ``num_returns`` than "streaming".
+        """
         api = worker.current_api()
         prepared = self._prepared
-        if prepared is None or self._prepared_by is not api:
+        if prepared is None or self._prepared_by is not api or self._captured != api.captured():
             prepared = self._prepare(api)
         reference: ObjectRef[R] = api.submit(prepared, args, kwargs)
         return reference
@@ -101,54 +68,82 @@ class RemoteFunction(Generic[P, R]):
 
     def _prepare(self, api: UserApi) -> PreparedTemplate:
         export = self._definition.export_through(api)
-        template = make_template(export.function_id, self._name(), self._options, api.core.job_id, api.base_environment())
-        self._prepared, self._prepared_by = api.prepare(template, export), api
+        captured, options = api.captured(), self._options
+        if options.get("num_returns") is None and inspect.isgeneratorfunction(self._definition.function):
+            options = {**options, "num_returns": STREAMING}
+        template = make_template(
+            export.function_id, self._name(), options, api.core.job_id, api.base_environment(), captured
+        )
+        self._prepared, self._prepared_by, self._captured = api.prepare(template, export), api, captured
         return self._prepared
 
     def _name(self) -> str:
-        return str(getattr(self._definition.function, "__qualname__", repr(self._definition.function)))
+        return self._definition.name
 
     def __getstate__(self) -> dict[str, Any]:
         return {"definition": self._definition, "options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._definition, self._options = state["definition"], state["options"]
-        self._prepared = self._prepared_by = None
+        self._prepared = self._prepared_by = self._captured = None
 
     def __repr__(self) -> str:
         return f"<remote function {self._name()}>"
 
 
-@overload
-def remote(function: Callable[P, R], /) -> RemoteFunction[P, R]: ...
-@overload
-def remote(**options: Any) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]: ...
-def remote(*args: Any, **options: Any) -> Any:
-    """Make a function remote: ``@remote``, ``@remote(num_cpus=2)``, or ``remote(f)``.
+class _Remote(Protocol):
+    """``@remote`` with options."""
 
-    Options and their defaults: ``num_cpus`` 1, ``num_gpus`` 0 (logical), ``memory`` (bytes), ``resources`` {},
-    ``num_returns`` 1, ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0 (without limit; 1 with GPUs), ``name``,
-    ``scheduling_strategy`` "DEFAULT", ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
+    @overload
+    def __call__(self, definition: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, definition: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+
+
+@overload
+def remote(definition: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
+@overload
+def remote(definition: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+@overload
+def remote(**options: Any) -> _Remote: ...
+def remote(*args: Any, **options: Any) -> Any:
+    """Make a function or a class remote: ``@remote``, ``@remote(num_cpus=2)``, or ``remote(f)``.
+
+    Options of functions and their defaults: ``num_cpus`` 1, ``num_gpus`` 0 (logical), ``memory`` (bytes), ``resources`` {},
+    ``num_returns`` 1 ("streaming" for a generator function), ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0
+    (without limit; 1 with GPUs), ``name``, ``scheduling_strategy`` "DEFAULT" (or the placement group that captures the child
+    tasks of the running one), ``label_selector`` {}, ``runtime_env``, ``_generator_backpressure_num_objects`` -1 (how many
+    items of a generator may be unread; any number).
+
+    Of classes: ``num_cpus`` (1 to be placed, 0 to live) and the other resources, ``max_restarts`` 0, ``max_task_retries``
+    0, ``max_concurrency`` 1 (1000 with coroutine methods), ``concurrency_groups``, ``max_pending_calls`` -1,
+    ``allow_out_of_order_execution``, ``name``, ``namespace``, ``lifetime``, ``get_if_exists``, ``scheduling_strategy``,
+    ``label_selector``, ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
     """
     if args:
         if len(args) != 1 or options or not callable(args[0]):
-            raise TypeError("remote takes one function, or keyword options only: @remote or @remote(num_cpus=2, ...)")
+            raise TypeError("remote takes a function or class, or keyword options only: @remote or @remote(num_cpus=2, ...)")
         return _make_remote(args[0], {})
     if not options:
         raise TypeError("@remote() without options is written @remote")
-    check_options(options, at_call=False)
-    return lambda function: _make_remote(function, options)
+    for name, value in options.items():
+        if name in CHECKS and value is not None:
+            CHECKS[name](name, value)
+        elif name not in CHECKS and name not in ACTOR_CHECKS:
+            raise ValueError(f"{name!r} is not an option of a remote function or class")
+    return lambda definition: _make_remote(definition, options)
 
 
-def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, Any]:
-    if isinstance(function, RemoteFunction):
-        raise TypeError(f"{function!r} is remote already; use .options(...) to change its options")
+def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, Any] | ActorClass:
     if inspect.isclass(function):
-        raise TypeError(f"class {function.__name__}: minray runs functions as tasks; classes (actors) are not supported")
+        return make_actor_class(function, options)
+    check_options(options, at_call=False)
+    if isinstance(function, RemoteFunction | ActorClass):
+        raise TypeError(f"{function!r} is remote already; use .options(...) to change its options")
     if not callable(function):
         raise TypeError(f"remote takes a function, not {type(function).__name__}")
     if inspect.iscoroutinefunction(function):
         raise ValueError(f"{function.__name__} is an async function; make it a plain one and use asyncio.run inside")
-    if inspect.isgeneratorfunction(function):
-        raise ValueError(f"{function.__name__} is a generator; return a list, or num_returns=n values, instead")
-    return RemoteFunction(_Definition(function), options)
+    if inspect.isasyncgenfunction(function):
+        raise ValueError(f"{function.__name__} is an async generator; make it a plain one, or a method of an actor")
+    return RemoteFunction(Definition(function), options)

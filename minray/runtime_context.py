@@ -11,7 +11,11 @@ from dataclasses import asdict
 from typing import Any
 
 from minray import worker
+from minray.actor import ActorHandle, own_handle
+from minray.common.bundles import plain
+from minray.common.labels import labels_of
 from minray.common.resources import to_floats
+from minray.core_worker.actor_api import ActorApi
 
 
 class RuntimeContext:
@@ -30,6 +34,36 @@ class RuntimeContext:
         running = worker.current_api().core.executor.current
         return running.task_id.hex() if running is not None else None
 
+    def get_actor_id(self) -> str | None:
+        running = worker.current_api().core.executor.current
+        return running.actor_id.hex() if running is not None and running.actor_id else None
+
+    def get_actor_name(self) -> str | None:
+        """Empty for an actor without a name; None outside of actors."""
+        running = worker.current_api().core.executor.current
+        if running is None or not running.actor_id:
+            return None
+        return next((info.name for info in ActorApi(worker.current_api()).all() if info.actor_id == running.actor_id), "")
+
+    @property
+    def was_current_actor_reconstructed(self) -> bool:
+        """Whether this is not the actor's first incarnation."""
+        actor = worker.current_api().core.actor_receiver.actor
+        return actor is not None and actor.constructor.attempt > 0
+
+    @property
+    def current_actor(self) -> ActorHandle:
+        """A handle of the actor that asks; it does not keep it alive. Raises RuntimeError outside of actors."""
+        return own_handle()
+
+    def is_canceled(self) -> bool:
+        """Whether the running call was cancelled (G45). RuntimeError in an async actor, whose coroutine is cancelled."""
+        core = worker.current_api().core
+        actor, running = core.actor_receiver.actor, core.executor.current
+        if actor is not None and actor.options.is_async:
+            raise RuntimeError("is_canceled() is for plain methods; in an async actor asyncio.CancelledError is raised")
+        return running is not None and running.cancelled
+
     def get_task_name(self) -> str | None:
         running = worker.current_api().core.executor.current
         return running.header.template.name if running is not None else None
@@ -39,8 +73,26 @@ class RuntimeContext:
 
     def get_assigned_resources(self) -> dict[str, float]:
         """The resources that the running task was given; empty in a driver."""
-        running = worker.current_api().core.executor.current
-        return to_floats(dict(running.header.template.shape.resources)) if running is not None else {}
+        core = worker.current_api().core
+        actor, running = core.actor_receiver.actor, core.executor.current
+        holder = actor.constructor if actor is not None else running
+        return to_floats(plain(dict(holder.header.template.shape.resources))) if holder is not None else {}
+
+    def get_node_labels(self) -> dict[str, str]:
+        """The labels of the node where this runs."""
+        api = worker.current_api()
+        here = api.core.config.node_id
+        return labels_of(here, next(node.labels for node in api.known_nodes() if node.node_id == here))
+
+    def get_placement_group_id(self) -> str | None:
+        """The placement group that the running task, or this actor, is in."""
+        strategy = worker.current_api().placed()
+        return strategy.group_id.hex() or None if strategy is not None else None
+
+    @property
+    def should_capture_child_tasks_in_placement_group(self) -> bool:
+        """Whether tasks submitted from here run in its placement group, unless they say otherwise."""
+        return worker.current_api().captured() is not None
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         """The logical GPUs that belong to the running task."""

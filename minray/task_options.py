@@ -3,7 +3,9 @@
 Ray: python/ray/_common/ray_option_utils.py, docs "ray.remote"
 
 Errors are Ray's: an unknown name or a value out of range is a ValueError, a wrong type a TypeError. Options that belong to
-what minray does not have yet (generators, placement groups, labels) are unknown names like any other.
+what minray does not have are unknown names like any other.
+
+A task in a placement group asks for the group's resources instead of a node's: ``make_shape`` gives them their names.
 """
 
 from __future__ import annotations
@@ -15,20 +17,33 @@ from typing import Any
 
 import cloudpickle
 
-from minray.common.resources import CPU, GPU, MEMORY, resource_set
+from minray.common.bundles import ANY_BUNDLE, within
+from minray.common.ids import PlacementGroupID
+from minray.common.labels import parse_selector
+from minray.common.resources import CPU, GPU, MEMORY, ResourceSet, resource_set, to_floats
 from minray.common.task_spec import (
     DEFAULT_MAX_RETRIES,
     STRATEGY_AFFINITY,
     STRATEGY_DEFAULT,
+    STRATEGY_PLACEMENT_GROUP,
     STRATEGY_SPREAD,
+    LabelSelector,
     LeaseShape,
     RuntimeEnv,
     SchedulingStrategy,
     TaskTemplate,
 )
-from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from minray.util.placement_group import PlacementGroup, check_fits, check_placement_group_index
+from minray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
-STRATEGIES = "'DEFAULT', 'SPREAD' or a NodeAffinitySchedulingStrategy"
+STRATEGIES = "'DEFAULT', 'SPREAD', or a NodeAffinity-, NodeLabel- or PlacementGroupSchedulingStrategy"
+STREAMING = "streaming"
+"""As ``num_returns``: a generator, whose items are objects of their own as soon as they are yielded."""
+BACKPRESSURE = "_generator_backpressure_num_objects"
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 
 
@@ -53,7 +68,7 @@ def _check_resources(name: str, value: Any) -> None:
     resource_set(value)
 
 
-def _check_integer(least: int) -> Callable[[str, Any], None]:
+def check_integer(least: int) -> Callable[[str, Any], None]:
     def check(name: str, value: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} must be an int, not {type(value).__name__}")
@@ -63,7 +78,20 @@ def _check_integer(least: int) -> Callable[[str, Any], None]:
     return check
 
 
-def _check_retry_exceptions(name: str, value: Any) -> None:
+def _check_num_returns(name: str, value: Any) -> None:
+    if value == "dynamic":
+        raise ValueError(f'{name}="dynamic" is not supported: use {name}="streaming", the default of generator functions')
+    if value != STREAMING:
+        check_integer(0)(name, value)
+
+
+def _check_backpressure(name: str, value: Any) -> None:
+    check_integer(-1)(name, value)
+    if value == 0:
+        raise ValueError(f"{name} must be at least 1, or -1 for none, but is 0")
+
+
+def check_retry_exceptions(name: str, value: Any) -> None:
     if isinstance(value, bool):
         return
     classes = isinstance(value, list | tuple) and all(isinstance(entry, type) for entry in value)
@@ -71,7 +99,7 @@ def _check_retry_exceptions(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True, False, or a list of exception classes, not {value!r}")
 
 
-def _check_name(name: str, value: Any) -> None:
+def check_name(name: str, value: Any) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
 
@@ -80,8 +108,26 @@ def _check_strategy(name: str, value: Any) -> None:
     if isinstance(value, str):
         if value not in ("DEFAULT", "SPREAD"):
             raise ValueError(f"{name} must be {STRATEGIES}, not {value!r}")
-    elif not isinstance(value, NodeAffinitySchedulingStrategy):
+    elif not isinstance(
+        value, NodeAffinitySchedulingStrategy | NodeLabelSchedulingStrategy | PlacementGroupSchedulingStrategy
+    ):
         raise TypeError(f"{name} must be {STRATEGIES}, not {type(value).__name__}")
+
+
+def _check_group(name: str, value: Any) -> None:
+    if not isinstance(value, PlacementGroup) and value != "default":
+        raise TypeError(f"{name} must be a PlacementGroup, not {type(value).__name__}")
+
+
+def _check_selector(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
+        raise TypeError(f"{name} must be a dict from label to value, 'in(...)' or their opposites with '!', not {value!r}")
+    parse_selector(value)
+
+
+def _check_bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
 
 
 def check_runtime_env(name: str, value: Any) -> None:
@@ -127,13 +173,18 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "num_gpus": _check_amount,
     "memory": _check_amount,
     "resources": _check_resources,
-    "num_returns": _check_integer(0),
-    "max_retries": _check_integer(-1),
-    "retry_exceptions": _check_retry_exceptions,
-    "max_calls": _check_integer(0),
-    "name": _check_name,
+    "num_returns": _check_num_returns,
+    "max_retries": check_integer(-1),
+    "retry_exceptions": check_retry_exceptions,
+    "max_calls": check_integer(0),
+    "name": check_name,
     "scheduling_strategy": _check_strategy,
+    "label_selector": _check_selector,
+    "placement_group": _check_group,
+    "placement_group_bundle_index": check_integer(ANY_BUNDLE),
+    "placement_group_capture_child_tasks": _check_bool,
     "runtime_env": check_runtime_env,
+    BACKPRESSURE: _check_backpressure,
 }
 """Every option; None means its default everywhere."""
 
@@ -160,32 +211,71 @@ def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> Runt
     return RuntimeEnv(tuple(sorted(env_vars.items())), working_dir, modules or base.py_modules)
 
 
-def make_template(
-    function_id: bytes, function_name: str, options: Mapping[str, Any], job_id: bytes, base_env: RuntimeEnv
-) -> TaskTemplate:
-    """What the options become."""
-    given = {name: value for name, value in options.items() if value is not None}
+def resource_amounts(given: Mapping[str, Any]) -> dict[str, float]:
+    """What is asked for, by resource; a CPU if nothing is said of CPUs."""
     amounts: dict[str, float] = {CPU: given.get("num_cpus", 1), GPU: given.get("num_gpus", 0), **given.get("resources", {})}
     if "memory" in given:
         amounts[MEMORY] = given["memory"]
+    return amounts
+
+
+def make_shape(
+    amounts: Mapping[str, float],
+    given: Mapping[str, Any],
+    job_id: bytes,
+    base_env: RuntimeEnv,
+    captured: SchedulingStrategy | None = None,
+) -> LeaseShape:
+    """What a worker must have; for tasks and actors alike.
+
+    ``captured``: the placement group of the running task, if its child tasks run there too. Raises ValueError for a bundle
+    that does not exist, or cannot ever hold this.
+    """
+    needs = resource_set(amounts)
+    strategy = _strategy(given, needs, captured)
+    env = merge_runtime_env(base_env, given.get("runtime_env"))
+    return LeaseShape(located(needs, strategy), strategy, env, job_id, _labels(given))
+
+
+def located(needs: ResourceSet, strategy: SchedulingStrategy) -> tuple[tuple[str, int], ...]:
+    """The needs under the names that they have where they are to be met, sorted."""
+    if strategy.group_id:
+        needs = within(strategy.group_id, strategy.bundle_index, needs)
+    return tuple(sorted(needs.items()))
+
+
+def make_template(
+    function_id: bytes,
+    function_name: str,
+    options: Mapping[str, Any],
+    job_id: bytes,
+    base_env: RuntimeEnv,
+    captured: SchedulingStrategy | None = None,
+) -> TaskTemplate:
+    """What the options become. ``captured``: see ``make_shape``."""
+    given = {name: value for name, value in options.items() if value is not None}
     retry_exceptions = given.get("retry_exceptions", False)
     types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
-    shape = LeaseShape(
-        tuple(sorted(resource_set(amounts).items())),
-        _strategy(given.get("scheduling_strategy", "DEFAULT")),
-        merge_runtime_env(base_env, given.get("runtime_env")),
-        job_id,
-    )
+    is_streaming = given.get("num_returns") == STREAMING
     return TaskTemplate(
         function_id,
         given.get("name") or function_name,
-        shape,
-        given.get("num_returns", 1),
+        make_shape(resource_amounts(given), given, job_id, base_env, captured),
+        1 if is_streaming else given.get("num_returns", 1),
         given.get("max_retries", _default_max_retries()),
         bool(retry_exceptions),
         cloudpickle.dumps(types_of) if types_of else b"",
         given.get("max_calls", 1 if given.get("num_gpus") else 0),
+        is_streaming=is_streaming,
+        most_unread=max(0, given.get(BACKPRESSURE, 0)),
     )
+
+
+def _labels(given: Mapping[str, Any]) -> LabelSelector:
+    hard, value = parse_selector(given.get("label_selector", {})), given.get("scheduling_strategy")
+    if isinstance(value, NodeLabelSchedulingStrategy):
+        return LabelSelector((*hard, *value.hard), value.soft)
+    return LabelSelector(hard)
 
 
 def _default_max_retries() -> int:
@@ -193,7 +283,31 @@ def _default_max_retries() -> int:
     return int(text) if text else DEFAULT_MAX_RETRIES
 
 
-def _strategy(value: str | NodeAffinitySchedulingStrategy) -> SchedulingStrategy:
+def _strategy(
+    given: Mapping[str, Any], needs: ResourceSet, captured: SchedulingStrategy | None
+) -> SchedulingStrategy:
+    value = given.get("scheduling_strategy")
     if isinstance(value, NodeAffinitySchedulingStrategy):
         return SchedulingStrategy(STRATEGY_AFFINITY, bytes.fromhex(value.node_id), value.soft)
-    return SchedulingStrategy(STRATEGY_SPREAD if value == "SPREAD" else STRATEGY_DEFAULT)
+    if isinstance(value, str | NodeLabelSchedulingStrategy):
+        return SchedulingStrategy(STRATEGY_SPREAD if value == "SPREAD" else STRATEGY_DEFAULT)
+    if isinstance(value, PlacementGroupSchedulingStrategy):
+        group = value.placement_group or PlacementGroup.empty()
+        index, captures = value.placement_group_bundle_index, value.placement_group_capture_child_tasks
+    else:
+        group = given.get("placement_group", "default")
+        index = given.get("placement_group_bundle_index", ANY_BUNDLE)
+        captures = given.get("placement_group_capture_child_tasks")
+        if group == "default":
+            inherits = captured is not None and captures is not False
+            group = PlacementGroup(PlacementGroupID(captured.group_id)) if inherits and captured else PlacementGroup.empty()
+    check_placement_group_index(group, index)
+    if group.is_empty:
+        return SchedulingStrategy()
+    check_fits(group, index, to_floats(needs))
+    return SchedulingStrategy(
+        STRATEGY_PLACEMENT_GROUP,
+        group_id=group.id.binary(),
+        bundle_index=index,
+        captures_children=captured is not None if captures is None else captures,
+    )

@@ -1,4 +1,4 @@
-"""The front porch: ``get``, ``put``, ``wait``, ``cancel``, ``why``, and what the cluster has.
+"""The front porch: ``get``, ``put``, ``wait``, ``cancel``, and what the cluster has.
 
 Ray: python/ray/_private/worker.py
 
@@ -14,11 +14,15 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar, overload
 
+from minray.common.bundles import without_bundles
 from minray.common.resources import to_floats
+from minray.core_worker.actor_api import ActorApi
 from minray.core_worker.user_api import UserApi
 from minray.object_ref import ObjectRef, current_hooks, set_default_hooks
+from minray.object_ref_generator import ObjectRefGenerator
 
 T = TypeVar("T")
+Waitable = TypeVar("Waitable", bound=ObjectRef[Any] | ObjectRefGenerator[Any])
 
 current_process_api: ContextVar[UserApi] = ContextVar("minray_api")
 """Set in simulated processes, together with ``object_ref.current_hooks``."""
@@ -75,13 +79,17 @@ os.register_at_fork(after_in_child=_after_fork)
 @overload
 def get(object_refs: ObjectRef[T], *, timeout: float | None = None) -> T: ...
 @overload
+def get(object_refs: ObjectRefGenerator[T], *, timeout: float | None = None) -> ObjectRefGenerator[T]: ...
+@overload
 def get(object_refs: Sequence[ObjectRef[T]], *, timeout: float | None = None) -> list[T]: ...
 def get(object_refs: Any, *, timeout: float | None = None) -> Any:
     """The value of a reference, or of each reference of a list, in order (G5-G7).
 
     Waits until all are there, ``timeout`` seconds at most (None: without end; 0: a poll). Raises what the task raised,
-    GetTimeoutError when the time is up, ValueError for anything but references.
+    GetTimeoutError when the time is up, ValueError for anything but references. A generator is returned as it is (C3).
     """
+    if type(object_refs) is ObjectRefGenerator:
+        return object_refs
     api = current_api()
     if type(object_refs) is ObjectRef:
         return api.get((object_refs,), timeout)[0]
@@ -99,42 +107,49 @@ def put(value: T) -> ObjectRef[T]:
 
 
 def wait(
-    object_refs: list[ObjectRef[T]], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
-) -> tuple[list[ObjectRef[T]], list[ObjectRef[T]]]:
+    object_refs: list[Waitable], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
+) -> tuple[list[Waitable], list[Waitable]]:
     """Wait until ``num_returns`` of the references are ready; returns ``(ready, rest)``, both in input order (G8, G9).
 
     With ``timeout`` (seconds) the first list may be shorter. A large value is ready when it is on this node, and is brought
-    here for that; with ``fetch_local=False`` it is enough that it exists anywhere. Raises ValueError for duplicates and for
-    an impossible ``num_returns``, TypeError for anything but a list.
+    here for that; with ``fetch_local=False`` it is enough that it exists anywhere. A generator is ready when its next item
+    is, or when it has no more. Raises ValueError for duplicates and for an impossible ``num_returns``, TypeError for
+    anything but a list.
     """
     if not isinstance(object_refs, list):
         raise TypeError(f"wait takes a list of ObjectRefs, not {type(object_refs).__name__}")
     api = current_api()
     if not object_refs:
         return [], []
-    _check_refs("wait", object_refs, TypeError)
+    refs: list[Any] = [ref._peek() if isinstance(ref, ObjectRefGenerator) else ref for ref in object_refs]
+    _check_refs("wait", refs, TypeError)
     if not isinstance(num_returns, int):
         raise TypeError(f"num_returns must be an int, not {type(num_returns).__name__}")
     if not 0 < num_returns <= len(object_refs):
         raise ValueError(f"num_returns must be from 1 to {len(object_refs)} (the number of references), not {num_returns}")
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout must not be negative, but is {timeout}")
-    return api.wait(object_refs, num_returns, timeout, fetch_local)
+    found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
+    if refs != object_refs:
+        given = dict(zip(refs, object_refs, strict=True))
+        found = [given[ref] for ref in found[0]], [given[ref] for ref in found[1]]
+    return found
 
 
-def cancel(object_ref: ObjectRef[Any], *, force: bool = False, recursive: bool = True) -> None:
+def cancel(object_ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False, recursive: bool = True) -> None:
     """Cancel the task that makes this object (G40-G48): one that has not started never will, a running one is interrupted
-    (KeyboardInterrupt), with ``force=True`` its worker is killed. ``recursive`` takes its child tasks along. Idempotent."""
-    if type(object_ref) is not ObjectRef:
-        raise TypeError(f"cancel takes an ObjectRef, not {type(object_ref).__name__}")
-    current_api().cancel(object_ref, force, recursive)
+    (KeyboardInterrupt), with ``force=True`` its worker is killed. ``recursive`` takes its child tasks along. Idempotent.
 
-
-def why(object_ref: ObjectRef[Any]) -> str:
-    """Why this reference is not ready: a chain down to a missing resource, a running task or a dead process."""
+    Of an actor's running call the coroutine is cancelled, and a plain method finds ``is_canceled()`` true in its runtime
+    context (G45); ``force=True`` is a ValueError there (G44)."""
+    if type(object_ref) is ObjectRefGenerator:
+        object_ref = object_ref.completed()
     if type(object_ref) is not ObjectRef:
-        raise TypeError(f"why takes an ObjectRef, not {type(object_ref).__name__}")
-    return current_api().why(object_ref)
+        raise TypeError(f"cancel takes an ObjectRef or an ObjectRefGenerator, not {type(object_ref).__name__}")
+    api = current_api()
+    if force and ActorApi(api).is_call(object_ref):
+        raise ValueError("force=True does not apply to an actor's call: use minray.kill to end the actor (G44)")
+    api.cancel(object_ref, force, recursive)
 
 
 def _check_refs(name: str, refs: list[Any], error: type[Exception] = ValueError) -> None:
@@ -170,7 +185,7 @@ def cluster_resources() -> dict[str, float]:
 
 
 def available_resources() -> dict[str, float]:
-    """What of it is free now; as recent as the nodes' reports (a tenth of a second)."""
+    """What is free of it, not reserved by placement groups; as recent as the nodes' reports (a tenth of a second)."""
     api = current_api()
     alive = {info.node_id for info in api.known_nodes() if info.alive}
     return _sum_up([report.available for report in api.resource_reports() if report.node_id in alive])
@@ -181,4 +196,4 @@ def _sum_up(sets: list[dict[str, int]]) -> dict[str, float]:
     for amounts in sets:
         for name, amount in amounts.items():
             total[name] = total.get(name, 0) + amount
-    return {name: amount for name, amount in to_floats(total).items() if amount > 0}
+    return {name: amount for name, amount in to_floats(without_bundles(total)).items() if amount > 0}

@@ -935,6 +935,11 @@ NAMES_AND_BASES = """
     ObjectFreedError:ObjectLostError OwnerDiedError:ObjectLostError GetTimeoutError:RayError GetTimeoutError:TimeoutError
     ObjectStoreFullError:RayError OutOfDiskError:RayError OutOfMemoryError:RayError RuntimeEnvSetupError:RayError
     TaskUnschedulableError:RayError RaySystemError:RayError UnserializableException:RayError
+    TaskPlacementGroupRemoved:RayError ActorPlacementGroupRemoved:RayError
+    RayActorError:RayError ActorDiedError:RayActorError ActorUnavailableError:RayActorError ActorUnschedulableError:RayError
+    PendingCallsLimitExceeded:RayError AsyncioActorExit:RayError ActorAlreadyExistsError:ValueError
+    ActorAlreadyExistsError:RayError ActorHandleNotFoundError:ValueError ActorHandleNotFoundError:RayError
+    StreamingGeneratorReplayInconsistentError:RaySystemError ObjectRefStreamEndOfStreamError:RayError
 """.split()
 
 

@@ -18,6 +18,9 @@ MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
 TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
 """All inlined arguments of one task together (G76)."""
 
+GENERATOR_REPORTS_IN_FLIGHT = 64
+"""A generator that is so many items ahead of its owner's answers waits."""
+
 FUNCTION_SIZE_ERROR_THRESHOLD = 48 * 1024 * 1024
 """A pickled function must be smaller (Ray: 95 MiB; here it travels inside one record)."""
 
@@ -42,21 +45,40 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Beyond one worker per CPU and class, granting slows down: doubling from the first to the second of these."""
     scheduler_spread_threshold: float = 0.5
     scheduler_top_k_fraction: float = 0.2
+    locality_aware_leasing_enabled: bool = True
+    """Whether an owner asks for a worker where most bytes of the task's large arguments are (G103)."""
+    max_task_args_memory_fraction: float = 0.7
+    """The large arguments of running tasks take at most this part of a store (G86)."""
     num_prestart_workers: int = -1
     """-1: one per CPU, at most 8."""
     worker_register_timeout_seconds: float = 60.0
     kill_idle_workers_interval_ms: int = 200
     idle_worker_killing_time_threshold_ms: int = 1000
     raylet_report_resources_period_milliseconds: int = 100
+    memory_usage_threshold: float = 0.95
+    """A node that uses more of its memory kills workers (G89)."""
+    memory_monitor_refresh_ms: int = 250
+    """How often that is looked at; 0: never."""
+    task_oom_retry_delay_base_ms: int = 1000
+    """A task that was killed for memory is made again after this time, then after twice as long, up to a minute (G20)."""
     health_check_period_ms: int = 3000
     health_check_timeout_ms: int = 10_000
     health_check_failure_threshold: int = 5
     gcs_rpc_server_reconnect_timeout_s: float = 60.0
     """A raylet that cannot reach the gcs for this long exits (G111)."""
+    gcs_create_placement_group_retry_min_interval_ms: int = 100
+    gcs_create_placement_group_retry_max_interval_ms: int = 1000
+    """A placement group that a node has refused is tried again: the first pause, growing by half to the second of these."""
     rpc_reconnect_timeout_s: float = 5.0
     """How long a peer that cannot be reached (but was not seen dead) is retried before its calls fail."""
     rpc_connect_timeout_s: float = 10.0
     cancellation_retry_ms: int = 2000
+    actor_graceful_shutdown_timeout_ms: int = 30_000
+    """An actor without handles that has not ended by itself after this time is killed (G28)."""
+    actor_scheduling_queue_max_reorder_wait_seconds: float = 30.0
+    """How long an actor waits for a call that its caller made before others that have come (G56)."""
+    timeout_ms_task_wait_for_death_info: int = 1000
+    """How long a caller whose actor cannot be reached waits for the reason."""
     record_ref_creation_sites: bool = False
     """Whether processes remember which line of the user's code has made each reference; costs microseconds for each."""
     get_warning_s: float = 10.0
@@ -73,7 +95,10 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     automatic_object_spilling_enabled: bool = True
     """Whether objects go to disk when memory runs short; otherwise a full store is an error after a while."""
     object_spilling_directory: str = ""
-    """Where objects go for which there is no memory: directories, joined by ``os.pathsep``; empty: in the session's own."""
+    """Where objects go for which there is no memory: directories, and URLs for which fsspec has a file system, joined by
+    ``os.pathsep``; empty: in the session's own."""
+    object_spilling_compression: str = ""
+    """How what is written there is made smaller: ``zlib``, or not at all."""
     object_spilling_threshold: float = 0.8
     """Spilling begins when objects that are nowhere else take this part of a store (G85)."""
     min_spilling_size: int = 100 * 1024 * 1024
@@ -102,6 +127,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             config = msgspec.convert(overrides or {}, cls)
         except msgspec.ValidationError as error:
             raise TypeError(f"_system_config: {error}") from None
+        if config.object_spilling_compression not in ("", "zlib"):
+            name = config.object_spilling_compression
+            raise ValueError(f"_system_config: object_spilling_compression must be '' or 'zlib', not {name!r}")
         if config.transport not in ("stream", "grpc"):
             raise ValueError(f"_system_config: transport must be 'stream' or 'grpc', not {config.transport!r}")
         return config
@@ -147,7 +175,7 @@ class RayletConfig(msgspec.Struct, frozen=True):
     is_head: bool
     system_config: SystemConfig
     spill_directories: list[str]
-    """Where objects go for which there is no memory; they are this node's alone, and end with its session."""
+    """Where objects go for which there is no memory: directories and URLs; they are this node's alone, and end with it."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):

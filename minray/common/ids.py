@@ -9,8 +9,11 @@ Layout (sizes as in Ray)
   * job id      4 bytes, a counter of the gcs
   * node id, worker id (an incarnation of a process)      16 bytes, random
   * task id    24 bytes: 8 counter of the submitter, 12 of the submitter's worker id, 4 job id
-  * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values
+  * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values; of a
+    streaming generator, 1 says that it has ended (``completed()``) and its items follow
+  * actor id   16 bytes: parts of the id of the task that creates it, its job id last
   * lease id   20 bytes: 8 counter of the asking process, 12 of its worker id
+  * placement group id   18 bytes: 14 random, 4 job id
 
 An object id is its task's id plus an index, so that a retry re-creates the same ids (G94); the job is read off any of
 them. Ids are never derived from pickled bytes, which differ between runs.
@@ -26,6 +29,7 @@ UNIQUE_ID_BYTES = 16
 TASK_ID_BYTES = 24
 OBJECT_ID_BYTES = 28
 LEASE_ID_BYTES = 20
+PLACEMENT_GROUP_ID_BYTES = 18
 PUT_INDEX = b"\0\0\0\0"
 
 
@@ -62,12 +66,36 @@ def return_id(task_id: bytes, index: int) -> bytes:
     return task_id + index.to_bytes(4, "big")
 
 
+def item_id(task_id: bytes, number: int) -> bytes:
+    """The id of item ``number`` (from 1) of a streaming generator."""
+    return return_id(task_id, number + 1)
+
+
 def task_of(object_id: bytes) -> bytes:
     return object_id[:TASK_ID_BYTES]
 
 
 def job_of(task_or_object_id: bytes) -> bytes:
     return task_or_object_id[TASK_ID_BYTES - JOB_ID_BYTES : TASK_ID_BYTES]
+
+
+def actor_of(creation_task_id: bytes) -> bytes:
+    """The actor that a task creates."""
+    return creation_task_id[4:16] + creation_task_id[TASK_ID_BYTES - JOB_ID_BYTES :]
+
+
+def creation_task_of(actor_id: bytes, owner_id: bytes) -> bytes:
+    """The task that creates an actor, if its owner has not submitted 2^32 tasks before."""
+    return bytes(4) + actor_id[:12] + owner_id[8:12] + actor_id[-JOB_ID_BYTES:]
+
+
+def job_of_actor(actor_id: bytes) -> bytes:
+    return actor_id[-JOB_ID_BYTES:]
+
+
+def short_actor(actor_id: bytes) -> str:
+    """For logs and names: whose actor it is, and which of his."""
+    return f"{actor_id[4:6].hex()}-{int.from_bytes(actor_id[:4], 'big')}"
 
 
 def short(any_id: bytes) -> str:
@@ -149,6 +177,13 @@ class FunctionID(BaseID):
     __slots__ = ()
 
 
+class ActorID(BaseID):
+    __slots__ = ()
+
+    def job_id(self) -> JobID:
+        return JobID(job_of_actor(self._binary))
+
+
 class JobID(BaseID):
     __slots__ = ()
     SIZE = JOB_ID_BYTES
@@ -160,3 +195,8 @@ class TaskID(BaseID):
 
     def job_id(self) -> JobID:
         return JobID(job_of(self._binary))
+
+
+class PlacementGroupID(BaseID):
+    __slots__ = ()
+    SIZE = PLACEMENT_GROUP_ID_BYTES

@@ -12,7 +12,7 @@ The node's own name ``node:<ip>`` is a custom resource of amount 1, as in Ray.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 UNIT = 10_000
 """Ten-thousandths: the granularity of all resources (Ray: kResourceUnitScaling)."""
@@ -55,6 +55,22 @@ def fits(demand: Mapping[str, int], available: Mapping[str, int]) -> bool:
     return all(available.get(name, 0) >= amount for name, amount in demand.items())
 
 
+def lack_of(demand: Mapping[str, int], totals: Iterable[Mapping[str, int]], where: str = "") -> str:
+    """For people: why nobody of those who have ``totals`` can ever meet a demand; ``where`` says what else they must be."""
+    needs = f"needs {describe(demand)}{where}; "
+    most: dict[str, int] = {}
+    for total in totals:
+        for name, amount in total.items():
+            most[name] = max(most.get(name, 0), amount)
+    nowhere = [name for name in demand if not most.get(name)]
+    if nowhere:
+        return f"{needs}no node has {' or '.join(nowhere)}"
+    short = {name: most[name] for name, amount in demand.items() if most[name] < amount}
+    if short:
+        return f"{needs}the most that a node has is {describe(short)}"
+    return f"{needs}no single node has all of it"
+
+
 def add(target: ResourceSet, amounts: Mapping[str, int]) -> None:
     for name, amount in amounts.items():
         target[name] = target.get(name, 0) + amount
@@ -69,18 +85,20 @@ def subtract(target: ResourceSet, amounts: Mapping[str, int]) -> None:
 class GpuInstances:
     """Which logical GPUs are free. Whole ones go to one task; a fraction shares the fullest that has room."""
 
-    __slots__ = ("_free",)
+    __slots__ = ("_free", "_whole")
 
-    def __init__(self, count: int) -> None:
-        self._free = [UNIT] * count
+    def __init__(self, shares: Mapping[int, int]) -> None:
+        """``shares``: how much there is of each; of those of a bundle it may be a part."""
+        self._whole = dict(shares)
+        self._free = dict(shares)
 
     def allocate(self, amount: int) -> dict[int, int]:
         """Instance to share taken; empty if fragmentation leaves no fitting instance (the caller waits)."""
         if amount >= UNIT:
-            chosen = [index for index, free in enumerate(self._free) if free == UNIT][: amount // UNIT]
+            chosen = [index for index, free in self._free.items() if free == UNIT][: amount // UNIT]
             taken = dict.fromkeys(chosen, UNIT)
         else:
-            fitting = [(free, index) for index, free in enumerate(self._free) if free >= amount]
+            fitting = [(free, index) for index, free in self._free.items() if free >= amount]
             taken = {min(fitting)[1]: amount} if fitting else {}
         if sum(taken.values()) != amount:
             return {}
@@ -91,4 +109,4 @@ class GpuInstances:
     def free(self, taken: Mapping[int, int]) -> None:
         for index, share in taken.items():
             self._free[index] += share
-            assert self._free[index] <= UNIT, "a GPU share was freed twice"
+            assert self._free[index] <= self._whole[index], "a GPU share was freed twice"

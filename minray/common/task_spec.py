@@ -16,7 +16,7 @@ import msgspec
 
 DEFAULT_MAX_RETRIES = 3
 
-STRATEGY_DEFAULT, STRATEGY_SPREAD, STRATEGY_AFFINITY = 0, 1, 2
+STRATEGY_DEFAULT, STRATEGY_SPREAD, STRATEGY_AFFINITY, STRATEGY_PLACEMENT_GROUP = range(4)
 
 
 class SchedulingStrategy(msgspec.Struct, frozen=True, array_like=True):
@@ -27,6 +27,21 @@ class SchedulingStrategy(msgspec.Struct, frozen=True, array_like=True):
     """For node affinity."""
     soft: bool = False
     """Affinity: whether another node will do when this one is dead or cannot ever hold the task (G102)."""
+    group_id: bytes = b""
+    """For a placement group, whose names the resources of the shape have (see ``common.bundles``)."""
+    bundle_index: int = -1
+    """-1: any of its bundles."""
+    captures_children: bool = False
+    """Whether tasks that a task submits run in the same group, unless they say otherwise."""
+
+
+class LabelSelector(msgspec.Struct, frozen=True, array_like=True):
+    """Which nodes will do, by their labels: terms of ``common.labels``."""
+
+    hard: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """All must hold."""
+    soft: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """Nodes for which these hold are better."""
 
 
 class RuntimeEnv(msgspec.Struct, frozen=True, array_like=True):
@@ -45,6 +60,18 @@ class LeaseShape(msgspec.Struct, frozen=True, array_like=True):
     strategy: SchedulingStrategy
     runtime_env: RuntimeEnv
     job_id: bytes
+    labels: LabelSelector = LabelSelector()
+
+
+class ActorOptions(msgspec.Struct, frozen=True, array_like=True):
+    """How the process of an actor runs its calls."""
+
+    max_concurrency: int = 1
+    """So many calls of the default group at once (G53)."""
+    groups: tuple[tuple[str, int], ...] = ()
+    """Further concurrency groups, each with its own limit."""
+    is_async: bool = False
+    """It has coroutine methods: all its calls run on one event loop (G54)."""
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
@@ -61,6 +88,16 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     retry_exception_types: bytes
     """Pickled tuple of classes; empty: all exceptions."""
     max_calls: int
+    method: str = ""
+    """Of an actor: which is called; empty for functions and constructors."""
+    concurrency_group: str = ""
+    """Of a method: which of its actor's groups it runs in."""
+    actor: ActorOptions | None = None
+    """Of a constructor: how its process runs calls."""
+    is_streaming: bool = False
+    """A generator whose items are reported as they are yielded; its one return value says that it has ended."""
+    most_unread: int = 0
+    """Streaming: back-pressure, so many items at most may be unread; 0: any number."""
 
     def is_reconstructable(self) -> bool:
         """Whether a lost result may be made again by running the task again (G67, G70)."""

@@ -69,7 +69,8 @@ class Borrowing:
 
     def lend_here(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> None:
         """Note a ticket."""
-        if borrower.worker_id != self._own.worker_id and not self._watching:
+        is_ours = borrower.worker_id == lender.worker_id == self._own.worker_id
+        if not is_ours and not self._watching:
             self._watching = True
             self._on_first_lent()
         self._references.lend(object_id, borrower, ticket, lender)

@@ -18,13 +18,20 @@ from typing import Any
 from minray.common.config import WorkerConfig, store_endpoint, worker_endpoint
 from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.core_worker.actor_host import ActorHost
+from minray.core_worker.actor_manager import ActorManager
+from minray.core_worker.actor_task_receiver import ActorTaskReceiver
 from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.call_sites import CallSites
 from minray.core_worker.dependency_resolver import DependencyResolver
 from minray.core_worker.explainer import Explainer
 from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.future_resolver import FutureResolver
+from minray.core_worker.generator_executor import GeneratorExecutor
+from minray.core_worker.generators import Generators
+from minray.core_worker.job_environment import take_on
 from minray.core_worker.lease_client import LeaseClient
+from minray.core_worker.lease_policy import LocalityAwareLeasePolicy
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.object_deletion import ObjectDeletion
@@ -32,35 +39,26 @@ from minray.core_worker.object_directory import ObjectDirectory
 from minray.core_worker.object_locator import ObjectLocator
 from minray.core_worker.object_recovery_manager import ObjectRecoveryManager
 from minray.core_worker.outcomes import TaskOutcomes
+from minray.core_worker.placement_groups import PlacementGroups
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.results import ResultKeeper
+from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.state_reader import StateReader
 from minray.core_worker.stats import Statistician
 from minray.core_worker.store_provider import LargeObject, StoreProvider
 from minray.core_worker.task_executor import TaskExecutor
+from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
 from minray.core_worker.task_receiver import TaskReceiver
 from minray.core_worker.value_fetcher import ValueFetcher
-from minray.exceptions import OwnerDiedError, RayError, RuntimeEnvSetupError, pack_exception
+from minray.exceptions import OwnerDiedError, RayError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.base import Address, decode
-from minray.protocol.core_worker import (
-    CancelObject,
-    PrintLines,
-    RefInfo,
-)
-from minray.protocol.gcs import (
-    NODES,
-    WORKER_DEATHS,
-    FinishJob,
-    GetJob,
-    JobConfig,
-    JobInfo,
-    NodeInfo,
-    RegisterJob,
-)
+from minray.protocol.core_worker import CancelObject, PrintLines, RefInfo
+from minray.protocol.gcs import NODES, WORKER_DEATHS, FinishJob, JobConfig, JobInfo, NodeInfo, RegisterJob
 from minray.protocol.object_store import Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
 from minray.rpc.connection import Peers, ignore
@@ -103,12 +101,15 @@ class CoreWorker:
         self.tasks = TaskManager(platform.record)
         self.functions = FunctionManager(self.gcs)
         self.call_sites = CallSites() if system.record_ref_creation_sites else None
+        self.actors = ActorManager(self)
         self.deletion = ObjectDeletion(self)
+        self.generators = Generators(self)
         self.recovery = ObjectRecoveryManager(self)
         self.fetcher = ValueFetcher(self)
         self.locator = ObjectLocator(self)
+        self.placement_groups = PlacementGroups(self)
         self.statistician = Statistician(self)
-        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician.stats)
+        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician)
         self.is_exiting = False
         self._no_effects = Effects()
         """An empty one for the next dropped reference, which mostly has none."""
@@ -183,33 +184,30 @@ class CoreWorker:
         )
         self.lease_client = LeaseClient(peers, self.patient, self.raylet, self.address, self.outcomes)
         lease_ids = LeaseIdFactory(self.config.worker_id)
-        self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client)
+        policy = LocalityAwareLeasePolicy(self.config.node_id, self._copies_of, system.locality_aware_leasing_enabled)
+        self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client, policy.best_raylet)
         self.lease_client.submitter = self.submitter
-        self.explainer = Explainer(
-            peers, self.raylet, self.address, self.tasks, self.store, self.references, self.resolver, self.submitter
-        )
+        self.explainer = Explainer(self)
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
+        results = ResultKeeper(self.provider, system.max_direct_call_object_size)
+        self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results)
         self.executor = TaskExecutor(
             platform,
             self.functions,
             self.make_refs,
-            self.provider,
-            system.max_direct_call_object_size,
+            ReturnValues(results),
+            self.generator_executor,
             node_id_hex,
             node_ip,
         )
-        self.receiver = TaskReceiver(
-            platform,
-            self.address,
-            self.executor,
-            self.functions,
-            self.references,
-            self.store,
-            self.borrowing,
-            self,
-            self.fetcher,
-            self.config.node_ip,
+        intake = TaskIntake(
+            platform, self.address, self.references, self.store, self.borrowing, self.fetcher, self.config.node_ip
         )
+        self.intake = intake
+        self.receiver = TaskReceiver(platform, self.executor, self.functions, intake, self)
+        self.host = ActorHost(self)
+        max_wait_s = system.actor_scheduling_queue_max_reorder_wait_seconds
+        self.actor_receiver = ActorTaskReceiver(platform, self.executor, intake, self.host, max_wait_s)
 
     async def close(self) -> None:
         """Leave the cluster: a driver ends its job. Errors of a cluster that is gone do not matter any more.
@@ -227,10 +225,15 @@ class CoreWorker:
                 logger.debug("could not finish the job: %s", error)
         for subscription in self._subscriptions:
             subscription.close()
+        self.placement_groups.close()
         for task in list(self.background):
             task.cancel()
+        self.actors.close()
         if hasattr(self, "receiver"):
             self.receiver.close()
+            self.generator_executor.close()
+            self.actor_receiver.close()
+            self.intake.close()
             self.borrowing.close()
             self.lease_client.close()
             self.patient.close()
@@ -266,15 +269,31 @@ class CoreWorker:
         template = task.prepared.template
         for index in range(1, template.num_returns + 1):
             self.references.add_owned(return_id(task.task_id, index))
+        if template.is_streaming:
+            self.generators.begin(task)
+        self.hold_arguments(task)
+        client = task.prepared.client
+        if client is not None:
+            self.actors.submitter.on_submitted(client, task)
+        if task.slots or not task.prepared.export.done:
+            self.wait_for_arguments(task)
+        elif client is not None:
+            self.actors.submitter.on_task_ready(client, task)
+        else:
+            self.submitter.on_task_ready(task, self.now())
+
+    def hold_arguments(self, task: PendingTask) -> None:
+        """A new task keeps what it refers to."""
         held = task.held_ids()
         if held:
             self.references.add_submitted(held, [None] * len(held))
+        if task.handle_id:
+            self.references.hold(task.handle_id)
         self.tasks.add(task)
-        if task.slots or not task.prepared.export.done:
-            self.tasks.move(task, WAITING)
-            self.resolver.resolve(task)
-        else:
-            self.submitter.on_task_ready(task, self.now())
+
+    def wait_for_arguments(self, task: PendingTask) -> None:
+        self.tasks.move(task, WAITING)
+        self.resolver.resolve(task)
 
     def export(self, export: FunctionExport, pickled: bytes) -> None:
         """Before the first task of a definition: make it known (references in its closure have pinned themselves)."""
@@ -328,13 +347,19 @@ class CoreWorker:
         self.on_object(object_id, self.error_object(error, name))
 
     def error_object(self, error: RayError, name: str = "") -> StoredObject:
-        """An error in the place of a value; safe in any thread."""
+        """In the place of a value, safe in any thread; ``name`` is that of the task which has failed so."""
         pid, node_id = self.platform.processes.pid, self.config.node_id.hex()
         packed = pack_exception(error, task_name=name, pid=pid, node_id=node_id, ip=self.config.node_ip)
         return StoredObject(packed, (), True, ())
 
     def _on_lost_object(self, object_id: bytes, owner: Address, reason: str) -> None:
         self.put_error(object_id, OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
+
+    def _copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:
+        """How large an object is, and which nodes have it; of a borrowed one, where it was seen."""
+        size, raylets = self.directory.copies_of(object_id)
+        place = self.resolver.place_of(object_id)
+        return (size, raylets) if raylets or place is None else (place.size, [place.raylet])
 
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
         """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
@@ -346,6 +371,8 @@ class CoreWorker:
         self.store.delete(object_id)
         self.directory.free(object_id)
         self.resolver.forget(object_id)
+        self.actors.on_freed(object_id)
+        self.placement_groups.forget(object_id)
         self.recovery.on_freed(object_id, effects)
         if self.call_sites is not None:
             self.call_sites.forget(object_id)
@@ -367,8 +394,16 @@ class CoreWorker:
         return None if owner.worker_id == self.config.worker_id else owner
 
     def on_ref_dropped(self, object_id: bytes) -> None:
+        self._apply_rarely(self.references.remove_local, object_id)
+
+    def on_call_ended(self, handle_id: bytes) -> None:
+        """One call less needs its actor."""
+        self._apply_rarely(self.references.let_go, handle_id)
+
+    def _apply_rarely(self, event: Callable[[bytes, Effects], None], object_id: bytes) -> None:
+        """For an event that mostly has no effects."""
         effects = self._no_effects
-        self.references.remove_local(object_id, effects)
+        event(object_id, effects)
         if effects.freed:
             self._no_effects = Effects()
             self.borrowing.apply(effects)
@@ -450,24 +485,10 @@ class CoreWorker:
 
     async def prepare_environment(self, template: TaskTemplate) -> None:
         """This worker's first task: take on its job and runtime environment, for good."""
-        if self.job is None:
-            self.job = (await self.gcs.call(GetJob(template.shape.job_id))).job
-            if self.job is None:
-                raise RuntimeEnvSetupError(reason=f"the gcs does not know job {template.shape.job_id.hex()}")
-            self.job_id = template.shape.job_id
-            self.task_ids = TaskIdFactory(self.config.worker_id, self.job_id)
-        environment = self.environment = template.shape.runtime_env
-        try:
-            self._enter(environment, self.job.config)
-        except OSError as error:
-            raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
+        await take_on(self, template)
 
-    def _enter(self, environment: RuntimeEnv, job: JobConfig) -> None:
-        paths = [*environment.py_modules, *job.sys_path]
-        if environment.working_dir:
-            paths.insert(0, environment.working_dir)
-        working_dir = environment.working_dir or job.working_dir or None
-        self.platform.user_code.enter_environment(paths, working_dir, dict(environment.env_vars))
+    def run_constructor(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+        self.host.run_constructor(task, then)
 
     def on_exiting(self) -> None:
         """``max_calls`` is reached: end as soon as nobody depends on this process."""
@@ -481,7 +502,14 @@ class CoreWorker:
         self.platform.processes.exit(0)
 
     def is_free(self) -> bool:
-        return not self.tasks.tasks and not self.references.owns_borrowed() and self.receiver.is_idle()
+        """Nobody depends on this process."""
+        return not self.tasks.tasks and not self.actors.owns_living() and self.is_through()
+
+    def is_through(self) -> bool:
+        """Nobody does, but for actors that it has made."""
+        if self.tasks.tasks.keys() - self.actors.constructors() or self.references.owns_borrowed():
+            return False
+        return self.receiver.is_idle() and self.actor_receiver.is_idle() and self.intake.is_idle()
 
     # --- watching others
 

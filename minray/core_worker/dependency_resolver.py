@@ -6,6 +6,8 @@ G10: a task never starts before its arguments are computed. G1: if one of them i
 and its body does not run. Arguments that are large stay references; the executing worker gets them from their owner. A
 function that the gcs does not know yet counts as one more argument to wait for. A task that comes again, because an argument
 was lost, or its own results, keeps the values that it carries and waits for the rest.
+
+Those that are in the object store are the task's *dependencies*: whoever grants it a worker brings them there first.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.task_manager import WAITING, PendingTask
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, Value
+from minray.protocol.object_store import Place
+from minray.protocol.raylet import Dependency
 
 
 class DependencyResolver:
@@ -36,8 +40,8 @@ class DependencyResolver:
         self._futures = futures
         self._on_ready = on_ready
         self._on_failed_argument = on_failed_argument
-        self._large: set[bytes] = set()
-        """Borrowed objects that exist, elsewhere, and are too large to be put into a message."""
+        self._large: dict[bytes, Place | None] = {}
+        """Borrowed objects that exist, elsewhere, and are too large to be put into a message: where they were seen."""
         self._for_function: dict[bytes, list[PendingTask]] = {}
         """Tasks whose function is being exported, by function id."""
 
@@ -74,8 +78,8 @@ class DependencyResolver:
         self._store.wait([object_id], Waiter(1, False, lambda: self._arrived(task, object_id)))
         if owner.worker_id != self._own_id:
 
-            def on_large() -> None:
-                self._large.add(object_id)
+            def on_large(place: Place | None) -> None:
+                self._large[object_id] = place
                 self._arrived(task, object_id)
 
             self._futures.probe(object_id, owner, MAX_DIRECT_CALL_OBJECT_SIZE, on_large)
@@ -93,12 +97,16 @@ class DependencyResolver:
     def _complete(self, task: PendingTask) -> None:
         task.waiting_for = None
         arguments: list[Argument] = []
+        dependencies: dict[bytes, Dependency] = {}
         room = TASK_RPC_INLINED_BYTES_LIMIT
         for index, (object_id, owner) in enumerate(task.slots):
             stored = self._store.objects.get(object_id)
             if task.is_inlined(index):
                 arguments.append(task.arguments[index])
                 continue
+            place = self.place_of(object_id)
+            if place is not None:
+                dependencies[object_id] = Dependency(object_id, owner, place.size)
             if stored is None:
                 arguments.append(Argument(None, object_id, owner))
                 continue
@@ -113,11 +121,17 @@ class DependencyResolver:
             else:
                 arguments.append(Argument(None, object_id, owner))
         task.arguments = arguments
+        task.dependencies = tuple(dependencies.values())
         self._on_ready(task)
+
+    def place_of(self, object_id: bytes) -> Place | None:
+        """Where the first copy of a large object is, or was when its owner was asked; None for what is not in a store."""
+        stored = self._store.objects.get(object_id)
+        return self._large.get(object_id) if stored is None else stored.place
 
     def forget(self, object_id: bytes) -> None:
         """Nobody here holds this object any more."""
-        self._large.discard(object_id)
+        self._large.pop(object_id, None)
 
     def missing_of(self, task: PendingTask) -> list[bytes]:
         """What a waiting task waits for, for ``why``."""

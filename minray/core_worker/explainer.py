@@ -10,19 +10,23 @@ at a resource, a running task, or a death. Of a large object only its owner know
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
-from minray.common.ids import short, task_of
+from minray.common.bundles import ANY_BUNDLE, plain
+from minray.common.ids import short, short_actor, task_of
+from minray.common.labels import describe_terms
 from minray.common.resources import describe
-from minray.core_worker.dependency_resolver import DependencyResolver
-from minray.core_worker.memory_store import MemoryStore
-from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
-from minray.core_worker.reference_counter import ReferenceCounter
-from minray.core_worker.task_manager import PUSHED, QUEUED, PendingTask, TaskManager
+from minray.core_worker.actor_explainer import ActorExplainer, describe_call, is_of_actor
+from minray.core_worker.normal_task_submitter import LeasedWorker
+from minray.core_worker.task_manager import PUSHED, QUEUED, PendingTask
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Explain
 from minray.protocol.raylet import ExplainLease
-from minray.rpc.connection import Peer, Peers
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
 
 MAX_HOPS = 12
 PATIENCE_S = 5.0
@@ -31,63 +35,55 @@ PATIENCE_S = 5.0
 class Explainer:
     """Reads the tables of one core worker."""
 
-    def __init__(
-        self,
-        peers: Peers,
-        local_raylet: Peer,
-        own: Address,
-        tasks: TaskManager,
-        store: MemoryStore,
-        references: ReferenceCounter,
-        resolver: DependencyResolver,
-        submitter: NormalTaskSubmitter,
-    ) -> None:
-        self._peers = peers
-        self._local_raylet = local_raylet
-        self._own = own
-        self._tasks = tasks
-        self._store = store
-        self._references = references
-        self._resolver = resolver
-        self._submitter = submitter
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+        self.actors = ActorExplainer(core)
 
     async def explain_in_time(self, object_id: bytes, owner: Address) -> list[str]:
         """The same for people, who do not wait for a process that does not answer."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await self.explain(object_id, owner)
-        except TimeoutError:
-            return [f"{short(object_id)} is not ready; a process on the way to the reason did not answer in time"]
+        return await _in_time(self.explain(object_id, owner), short(object_id))
+
+    async def explain_actor_in_time(self, actor_id: bytes, owner: Address) -> list[str]:
+        return await _in_time(self.actors.explain_actor(actor_id, owner), f"actor {short_actor(actor_id)}")
 
     async def explain(self, object_id: bytes, owner: Address | None, hops: int = 0) -> list[str]:
         """One line per link of the chain, the asked object first."""
-        stored = self._store.objects.get(object_id)
-        is_ours = owner is None or owner.worker_id == self._own.worker_id
+        stored = self._core.store.objects.get(object_id)
+        is_ours = owner is None or owner.worker_id == self._core.address.worker_id
         if stored is not None and (is_ours or stored.place is None):
             return [f"{short(object_id)} is ready" + (" (it is an error)" if stored.is_error else "")]
         if hops >= MAX_HOPS:
             return ["..."]
         if owner is not None and not is_ours:
             return await self._ask_owner(object_id, owner, hops)
-        task = self._tasks.tasks.get(task_of(object_id))
+        group_id = self._core.placement_groups.group_awaited_by(object_id)
+        if group_id is not None:
+            text, _ = await self._core.placement_groups.explain(group_id)
+            return [f"{short(object_id)} is ready when its placement group is", text]
+        task = self._core.tasks.tasks.get(task_of(object_id))
         if task is None:
             return [f"{short(object_id)}: no task makes it any more (it was freed, or never existed)"]
-        lines = await self._explain_task(task, hops)
+        lines = await self.explain_task(task, hops)
         return lines if task.needs is None else [f"{short(object_id)} was lost and is being made again", *lines]
 
     async def _ask_owner(self, object_id: bytes, owner: Address, hops: int) -> list[str]:
         try:
-            return (await self._peers.to(owner).call(Explain(object_id, hops + 1))).lines
+            return (await self._core.peers.to(owner).call(Explain(object_id, hops + 1))).lines
         except PlatformError as error:
             return [f"{short(object_id)}: its owner, worker {short(owner.worker_id)}, cannot be reached: {error}"]
 
-    async def _explain_task(self, task: PendingTask, hops: int) -> list[str]:
-        name = f"task {task.prepared.template.name} ({short(task.task_id)})"
+    async def explain_task(self, task: PendingTask, hops: int) -> list[str]:
+        """The same for what makes an object: a task, an actor's call, a constructor."""
+        if hops >= MAX_HOPS:
+            return ["..."]
+        if is_of_actor(task):
+            return await self.actors.explain_call(task, hops)
+        name = describe_call(task)
         if task.state is PUSHED:
             return [f"{name} {self._where(task)}"]
         if task.state is QUEUED:
             return [f"{name} waits for a worker: needs {self._needs(task)}", *await self._explain_lease(task)]
-        missing = self._resolver.missing_of(task)
+        missing = self._core.resolver.missing_of(task)
         lines = [f"{name} waits for {len(missing)} argument{'s' if len(missing) != 1 else ''}"]
         owners = dict(task.slots)
         for object_id in missing[:1]:
@@ -108,18 +104,41 @@ class Explainer:
         return f"is queued behind {ahead} other task{'s' if ahead != 1 else ''} {place}"
 
     def _needs(self, task: PendingTask) -> str:
-        return describe(dict(task.prepared.template.shape.resources)) or "nothing"
+        shape = task.prepared.template.shape
+        needs = describe(plain(dict(shape.resources)))
+        if shape.labels.hard:
+            needs += f" on a node with labels {describe_terms(shape.labels.hard)}"
+        if not shape.strategy.group_id:
+            return needs
+        index = shape.strategy.bundle_index
+        return f"{needs} in {'any bundle' if index == ANY_BUNDLE else f'bundle {index}'} of its placement group"
 
     async def _explain_lease(self, task: PendingTask) -> list[str]:
-        request = self._submitter.request_of(task.prepared.template.shape)
-        if request is None:
-            workers = [worker for worker in self._submitter.leased_workers() if worker.in_flight]
-            return [f"it waits for one of {len(workers)} leased workers, which are busy"] if workers else []
-        return [text] if (text := await self._ask_raylet(request)) else []
+        group_id = task.prepared.template.shape.strategy.group_id
+        if not group_id:
+            return await self._explain_request(task)
+        text, is_there = await self._core.placement_groups.explain(group_id)
+        return [text, *await self._explain_request(task)] if is_there else [text]
 
-    async def _ask_raylet(self, request: LeaseRequest) -> str:
-        raylet = self._local_raylet if request.raylet is None else self._peers.to(request.raylet)
+    async def _explain_request(self, task: PendingTask) -> list[str]:
+        request = self._core.submitter.request_of(task)
+        if request is None:
+            workers = [worker for worker in self._core.submitter.leased_workers() if worker.in_flight]
+            return [f"it waits for one of {len(workers)} leased workers, which are busy"] if workers else []
+        return [text] if (text := await self.ask_raylet(request.raylet, request.lease_id)) else []
+
+    async def ask_raylet(self, address: Address | None, lease_id: bytes) -> str:
+        """Why it does not grant a lease; without an address the raylet of this node."""
+        raylet = self._core.raylet if address is None else self._core.peers.to(address)
         try:
-            return (await raylet.call(ExplainLease(request.lease_id))).text
+            return (await raylet.call(ExplainLease(lease_id))).text
         except PlatformError as error:
             return f"its raylet cannot be reached: {error}"
+
+
+async def _in_time(answer: Coroutine[Any, Any, list[str]], what: str) -> list[str]:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await answer
+    except TimeoutError:
+        return [f"{what} is not ready; a process on the way to the reason did not answer in time"]

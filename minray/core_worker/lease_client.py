@@ -25,6 +25,7 @@ from minray.protocol.raylet import (
     CANCELLED,
     ENVIRONMENT_FAILED,
     GRANTED,
+    GROUP_REMOVED,
     REJECTED,
     SPILLBACK,
     UNSCHEDULABLE,
@@ -103,13 +104,21 @@ class LeaseClient:
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
             worker.gpu_ids,
-            list(task.unwanted) if task.unwanted else NO_INDICES,
+            items_arrived=0 if task.stream is None else task.stream.arrived,
+            unwanted=list(task.unwanted) if task.unwanted else NO_INDICES,
         )
         self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
 
     def request_lease(self, request: LeaseRequest) -> None:
         message = RequestWorkerLease(
-            request.lease_id, self._own, request.shape, request.depth, request.backlog, request.grant_or_reject
+            request.lease_id,
+            self._own,
+            request.key.shape,
+            request.depth,
+            request.backlog,
+            request.grant_or_reject,
+            retriable=request.retriable,
+            dependencies=list(request.key.dependencies),
         )
         self._raylet(request.raylet).send(message, partial(self._on_lease, request))
 
@@ -153,8 +162,8 @@ class LeaseClient:
         elif reply.kind == SPILLBACK:
             self.submitter.on_lease_redirected(request, reply.raylet, True, now)
         elif reply.kind == REJECTED:
-            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_redirected(request, None, False, loop.time()))
-        elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED):
+            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
+        elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED):
             self._outcomes.on_unschedulable(request, reply)
             self.submitter.on_lease_ended(request, now)
         else:

@@ -2,9 +2,9 @@
 
 Ray: src/ray/core_worker/task_submission/normal_task_submitter.h
 
-Pure: it decides, and acts only through its ``Actions`` port. One ``KeyQueue`` per lease shape: tasks that wait, workers
-that are leased, lease requests that are open. ``assign`` is all there is to scheduling; it is called
-at once when a worker is idle, else once for all the changes of a turn:
+Pure: it decides, and acts only through its ``Actions`` port. One ``KeyQueue`` per lease shape and set of large arguments:
+tasks that wait, workers that are leased, lease requests that are open. ``assign`` is all there is to scheduling; it is
+called at once when a worker is idle, else once for all the changes of a turn:
 
   1. give waiting tasks to leased workers: to idle ones first; deeper only behind tasks whose function was measured to
      be short, and only up to ``pipeline_target_milliseconds`` of work, so that no task waits long behind another;
@@ -13,6 +13,10 @@ at once when a worker is idle, else once for all the changes of a turn:
 A worker whose queue is empty keeps its lease for ``worker_lease_linger_milliseconds``, so that a loop of
 ``get(f.remote())`` pays no lease round trip. A raylet where others wait says so (``on_revoke``): then idle leases go
 back at once, and busy ones when they are older than ``worker_lease_timeout_milliseconds``, between two tasks.
+
+A request for tasks with large arguments goes to the node that has most of them (``lease_policy``), whose raylet pins them
+before it grants; so their workers are reused for the same arguments only. Idle ones that are leased there go back before: a
+node that is full of them would send us on to another one.
 
 A worker that gives tasks back unstarted has *stalled*: what it runs blocks (perhaps on those very tasks), or takes longer
 than its function was measured to take. Nothing is queued behind that.
@@ -24,14 +28,15 @@ unstarted tasks back (``reclaim``) from a worker that has not answered for a whi
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from minray.common.config import SystemConfig
 from minray.common.ids import LeaseIdFactory
-from minray.common.task_spec import LeaseShape
+from minray.common.task_spec import STRATEGY_DEFAULT, LeaseShape
 from minray.core_worker.task_manager import PUSHED, QUEUED, PendingTask, TaskManager
 from minray.protocol.base import Address
-from minray.protocol.raylet import MAX_CALLS, LeaseReply
+from minray.protocol.raylet import MAX_CALLS, Dependency, LeaseReply
 
 UNKNOWN_ESTIMATE_US = 1e9
 """The estimate of a task whose function was never measured: nothing is queued behind it."""
@@ -52,19 +57,28 @@ TIMER_SLACK_S = 0.0005
 class LeaseRequest:
     """One open request for a worker."""
 
-    __slots__ = ("lease_id", "shape", "raylet", "grant_or_reject", "backlog", "depth", "cancelled")
+    __slots__ = ("lease_id", "key", "raylet", "grant_or_reject", "backlog", "depth", "retriable", "cancelled")
 
     def __init__(
-        self, lease_id: bytes, shape: LeaseShape, raylet: Address | None, grant_or_reject: bool, backlog: int, depth: int
+        self,
+        lease_id: bytes,
+        key: KeyQueue,
+        raylet: Address | None,
+        grant_or_reject: bool,
+        backlog: int,
+        depth: int,
+        retriable: bool = True,
     ) -> None:
         self.lease_id = lease_id
-        self.shape = shape
+        self.key = key
         self.raylet = raylet
         """None: the local one."""
         self.grant_or_reject = grant_or_reject
         """True after a spillback: the next answer is final."""
         self.backlog = backlog
         self.depth = depth
+        self.retriable = retriable
+        """The task that it was asked for may be made again."""
         self.cancelled = False
         """We asked to take it back; if it is granted all the same, the worker goes back at once."""
 
@@ -89,14 +103,14 @@ class LeasedWorker:
         "stalled",
     )
 
-    def __init__(self, request: LeaseRequest, reply: LeaseReply, key: KeyQueue, now: float) -> None:
+    def __init__(self, request: LeaseRequest, reply: LeaseReply, now: float) -> None:
         assert reply.worker is not None
         self.lease_id = request.lease_id
         self.address = reply.worker
         self.raylet = request.raylet
         self.pid = reply.pid
         self.gpu_ids = reply.gpu_ids
-        self.key = key
+        self.key = request.key
         self.in_flight: dict[int, PendingTask] = {}
         """Pushed and not answered, by sequence, oldest first."""
         self.next_sequence = 1
@@ -118,12 +132,13 @@ class LeasedWorker:
 
 
 class KeyQueue:
-    """Everything about one lease shape."""
+    """Everything about one lease shape, and one set of large arguments."""
 
-    __slots__ = ("shape", "queue", "workers", "requests", "is_due")
+    __slots__ = ("shape", "dependencies", "queue", "workers", "requests", "is_due")
 
-    def __init__(self, shape: LeaseShape) -> None:
+    def __init__(self, shape: LeaseShape, dependencies: tuple[Dependency, ...] = ()) -> None:
         self.shape = shape
+        self.dependencies = dependencies
         self.queue: deque[PendingTask] = deque()
         self.workers: dict[bytes, LeasedWorker] = {}
         """By lease id, oldest first."""
@@ -156,12 +171,24 @@ class Actions(Protocol):
 class NormalTaskSubmitter:
     """All keys of one process."""
 
-    def __init__(self, config: SystemConfig, lease_ids: LeaseIdFactory, tasks: TaskManager, actions: Actions) -> None:
+    def __init__(
+        self,
+        config: SystemConfig,
+        lease_ids: LeaseIdFactory,
+        tasks: TaskManager,
+        actions: Actions,
+        best_raylet: Callable[[tuple[Dependency, ...]], Address | None] = lambda dependencies: None,
+    ) -> None:
+        """``best_raylet`` says where the node is that has most of these arguments; None: the local one, or none."""
         self._lease_ids = lease_ids
         self._tasks = tasks
         self._actions = actions
-        self._keys: dict[LeaseShape, KeyQueue] = {}
-        """Kept for good: a program has a handful of shapes, and their functions remember where they belong."""
+        self._best_raylet = best_raylet
+        self._keys: dict[tuple[LeaseShape, tuple[bytes, ...]], KeyQueue] = {}
+        """By shape and the ids of large arguments. Those without such are kept for good: a program has a handful of shapes,
+        and their functions remember where they belong. The others are forgotten when they are at rest."""
+        self._workers: dict[bytes, LeasedWorker] = {}
+        """All that are leased, by lease id."""
         self._linger_s = config.worker_lease_linger_milliseconds / 1000
         self._lease_timeout_s = config.worker_lease_timeout_milliseconds / 1000
         self._max_in_flight = config.max_tasks_in_flight_per_worker
@@ -219,25 +246,25 @@ class NormalTaskSubmitter:
 
     def on_lease_reply(self, request: LeaseRequest, reply: LeaseReply, now: float) -> None:
         """GRANTED: the worker is ours for a while, even if nobody wants it any more."""
-        key = self._keys[request.shape]
+        key = request.key
         del key.requests[request.lease_id]
-        worker = LeasedWorker(request, reply, key, now)
-        key.workers[worker.lease_id] = worker
+        worker = LeasedWorker(request, reply, now)
+        key.workers[worker.lease_id] = self._workers[worker.lease_id] = worker
         if reply.contended:
             self._revoked_until = now + self._lease_timeout_s
         self.assign(key, now)
 
     def on_lease_redirected(self, request: LeaseRequest, raylet: Address | None, grant_or_reject: bool, now: float) -> None:
-        """SPILLBACK, or REJECTED (then ``raylet`` is None: begin again at home), with a fresh lease id."""
-        key = self._keys[request.shape]
+        """SPILLBACK; or nobody answers (then ``raylet`` is None: begin again at home), with a fresh lease id."""
+        key = request.key
         del key.requests[request.lease_id]
         if key.queue:
             self._request(key, raylet, grant_or_reject)
         self.assign(key, now)
 
     def on_lease_ended(self, request: LeaseRequest, now: float) -> None:
-        """CANCELLED, or the request failed; what still waits asks again."""
-        key = self._keys[request.shape]
+        """REJECTED, CANCELLED, or the request failed; what still waits asks again."""
+        key = request.key
         del key.requests[request.lease_id]
         self.assign(key, now)
 
@@ -257,13 +284,13 @@ class NormalTaskSubmitter:
     def on_revoke(self, now: float) -> None:
         """A raylet says that others wait: idle leases go back at once."""
         self._revoked_until = now + self._lease_timeout_s
-        for key in self._keys.values():
+        for key in list(self._keys.values()):
             self.assign(key, now)
 
     def on_timer(self, now: float) -> None:
         """A worker has been idle for a while, or tasks have been queued on one: fetch them for others, or give it back."""
         self._timer_is_set = False
-        for key in self._keys.values():
+        for key in list(self._keys.values()):
             self._maybe_reclaim(key, now)
             self.assign(key, now)
 
@@ -273,11 +300,10 @@ class NormalTaskSubmitter:
         key.queue.remove(task)
         self.assign(key, now)
 
-    def take_queue(self, shape: LeaseShape) -> list[PendingTask]:
-        """All that waits for a shape which cannot be had."""
-        key = self._keys[shape]
-        tasks = list(key.queue)
-        key.queue.clear()
+    def take_queue(self, request: LeaseRequest) -> list[PendingTask]:
+        """All that waits for what cannot be had."""
+        tasks = list(request.key.queue)
+        request.key.queue.clear()
         return tasks
 
     def forget_all(self) -> None:
@@ -289,6 +315,7 @@ class NormalTaskSubmitter:
                     task.worker = None
                 worker.in_flight.clear()
             key.workers.clear()
+        self._workers.clear()
 
     # --- decisions
 
@@ -305,12 +332,16 @@ class NormalTaskSubmitter:
         if key.queue:
             wanted = min(len(key.queue), self._request_limit())
             while len(key.requests) < wanted:
-                self._request(key, None, False)
+                raylet = self._first_raylet(key)
+                if key.dependencies:
+                    self._return_idle_at(raylet)
+                self._request(key, raylet, False)
         else:
             for request in key.requests.values():
                 if not request.cancelled:
                     request.cancelled = True
                     self._actions.cancel_lease(request)
+            self._maybe_forget(key)
 
     def refill(self, worker: LeasedWorker, now: float) -> None:
         """A worker has answered. It gets more at once if it has nothing left, else together with others of this turn."""
@@ -382,6 +413,11 @@ class NormalTaskSubmitter:
                 else:
                     self._wake_later(left_s)
 
+    def _return_idle_at(self, raylet: Address | None) -> None:
+        for worker in list(self._workers.values()):
+            if worker.raylet == raylet and not worker.in_flight:
+                self._close(worker, kill_worker=worker.closing, reason=MAX_CALLS if worker.closing else "idle")
+
     def _maybe_reclaim(self, key: KeyQueue, now: float) -> None:
         """Ask back what is queued behind a task that takes its time; while that is not known, keep idle workers for it."""
         idle = [worker for worker in key.workers.values() if not worker.in_flight]
@@ -395,17 +431,32 @@ class NormalTaskSubmitter:
                 for other in idle:
                     other.idle_since = now
 
+    def _first_raylet(self, key: KeyQueue) -> Address | None:
+        if key.dependencies and key.shape.strategy.kind == STRATEGY_DEFAULT:
+            return self._best_raylet(key.dependencies)
+        return None
+
     def _request(self, key: KeyQueue, raylet: Address | None, grant_or_reject: bool) -> None:
         depth = key.queue[0].depth if key.queue else 0
+        retriable = not key.queue or key.queue[0].retries_left != 0
         backlog = max(0, len(key.queue) - len(key.requests) - 1)
-        request = LeaseRequest(self._lease_ids.next(), key.shape, raylet, grant_or_reject, backlog, depth)
+        request = LeaseRequest(self._lease_ids.next(), key, raylet, grant_or_reject, backlog, depth, retriable)
         key.requests[request.lease_id] = request
         self._actions.request_lease(request)
 
     def _close(self, worker: LeasedWorker, kill_worker: bool, reason: str) -> None:
         worker.closing = True
-        if worker.key.workers.pop(worker.lease_id, None) is not None:
+        if self._workers.pop(worker.lease_id, None) is not None:
+            del worker.key.workers[worker.lease_id]
             self._actions.return_lease(worker, kill_worker, reason)
+            self._maybe_forget(worker.key)
+
+    def _maybe_forget(self, key: KeyQueue) -> None:
+        """Arguments come and go: their keys must not pile up."""
+        if key.dependencies and not (key.queue or key.workers or key.requests):
+            name = key.shape, _ids(key.dependencies)
+            if self._keys.get(name) is key:
+                del self._keys[name]
 
     def _wake_later(self, delay_s: float) -> None:
         if not self._timer_is_set:
@@ -417,22 +468,31 @@ class NormalTaskSubmitter:
         return self._key(task)
 
     def _key(self, task: PendingTask) -> KeyQueue:
-        key = task.prepared.key
-        if key is None:
-            shape = task.prepared.template.shape
-            key = task.prepared.key = self._keys.setdefault(shape, KeyQueue(shape))
-        assert isinstance(key, KeyQueue)
-        return key
+        prepared = task.prepared
+        if task.dependencies:
+            name = prepared.template.shape, _ids(task.dependencies)
+            key = self._keys.get(name)
+            if key is None:
+                key = self._keys[name] = KeyQueue(prepared.template.shape, task.dependencies)
+            return key
+        if prepared.key is None:
+            shape = prepared.template.shape
+            prepared.key = self._keys.setdefault((shape, ()), KeyQueue(shape))
+        assert isinstance(prepared.key, KeyQueue)
+        return prepared.key
 
     # --- questions
 
-    def request_of(self, shape: LeaseShape) -> LeaseRequest | None:
-        """An open request that could serve this shape, for ``why``."""
-        key = self._keys.get(shape)
-        return next(iter(key.requests.values()), None) if key is not None else None
+    def request_of(self, task: PendingTask) -> LeaseRequest | None:
+        """An open request that could serve this task, for ``why``."""
+        return next(iter(self._key(task).requests.values()), None)
 
     def leased_workers(self) -> list[LeasedWorker]:
-        return [worker for key in self._keys.values() for worker in key.workers.values()]
+        return list(self._workers.values())
+
+
+def _ids(dependencies: tuple[Dependency, ...]) -> tuple[bytes, ...]:
+    return tuple(dependency.object_id for dependency in dependencies)
 
 
 def _load(worker: LeasedWorker) -> float:

@@ -66,6 +66,11 @@ class ObjectDirectory:
         earlier = [raylet for other, raylet in copies.receivers.values() if other < turn]
         return ObjectLocations(KNOWN, copies.attempt, copies.size, list(copies.raylets.values()), earlier, turn)
 
+    def copies_of(self, object_id: bytes) -> tuple[int, list[Address]]:
+        """How large an object of this process is, and which nodes have it; nothing is known of other objects."""
+        copies = self._objects.get(object_id)
+        return (copies.size, list(copies.raylets.values())) if copies is not None else (0, [])
+
     def _turn_of(self, copies: _Copies, receiver: Address, number: int) -> int:
         if receiver.node_id not in copies.receivers:
             self._turn_count += 1

@@ -124,6 +124,10 @@ class ObjectRecoveryManager:
         needs = self.lineage.needs_of(task.task_id)
         logger.debug("task %s runs again (attempt %d): its results are lost", short(task.task_id), task.attempt)
         core.references.add_submitted(needs, [None] * len(needs))
+        if task.handle_id and core.references.get(task.handle_id) is not None:
+            core.references.hold(task.handle_id)
+        else:
+            task.handle_id = b""
         core.tasks.begin_again(task, needs)
         core.resolver.resolve(task)
         return needs

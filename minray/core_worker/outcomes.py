@@ -15,30 +15,36 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import return_id, short
+from minray.core_worker.actor_task_submitter import Connection
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest
 from minray.core_worker.reference_counter import Effects
 from minray.core_worker.task_manager import FAILED as TASK_FAILED
 from minray.core_worker.task_manager import FINISHED, PUSHED, QUEUED, WAITING, PendingTask
-from minray.core_worker.values import from_value
+from minray.core_worker.values import from_values
 from minray.exceptions import (
     LocalRayletDiedError,
     NodeDiedError,
+    OutOfMemoryError,
     RayError,
     RuntimeEnvSetupError,
     TaskCancelledError,
+    TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
     wrap_packed_dependency,
 )
 from minray.platform.base import PlatformError
 from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply
-from minray.protocol.raylet import ENVIRONMENT_FAILED, KillWorker, LeaseFailure, LeaseReply
+from minray.protocol.raylet import ENVIRONMENT_FAILED, GROUP_REMOVED, KillWorker, LeaseFailure, LeaseReply
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
 
 logger = logging.getLogger(__name__)
+
+MAX_MEMORY_DELAY_S = 60.0
+"""The longest pause before a task is made again that was killed for memory."""
 
 
 class TaskOutcomes:
@@ -50,12 +56,27 @@ class TaskOutcomes:
     # --- from the dependency resolver
 
     def on_ready(self, task: PendingTask) -> None:
-        self._core.submitter.on_task_ready(task, self._core.now())
+        prepared = task.prepared
+        if prepared.client is not None:
+            self._core.actors.submitter.on_task_ready(prepared.client, task)
+        elif prepared.template.actor is not None:
+            self._core.actors.on_constructor_ready(task)
+        else:
+            self._core.submitter.on_task_ready(task, self._core.now())
 
     def on_failed_argument(self, task: PendingTask, stored: StoredObject) -> None:
         """G1: the task fails as its argument did, and its body does not run."""
         packed = wrap_packed_dependency(bytes(stored.data), task.prepared.template.name)
-        self._finish_with_error(task, StoredObject(packed, (), True, ()))
+        if task.prepared.template.actor is not None:
+            self._core.actors.on_constructor_failed(task, packed)
+        else:
+            self._finish_with_error(task, StoredObject(packed, (), True, ()))
+            self._on_ended_early(task)
+
+    def _on_ended_early(self, task: PendingTask) -> None:
+        """It has ended without being pushed: an actor's calls behind it need not wait for it."""
+        if task.prepared.client is not None:
+            self._core.actors.submitter.on_task_ended(task.prepared.client)
 
     # --- from the lease client
 
@@ -63,16 +84,19 @@ class TaskOutcomes:
         if reply.status in (OK, FAILED):
             task.prepared.on_duration(reply.duration_us)
         if reply.status == OK:
-            values: list[StoredObject | None] = []
-            start = 0
-            for index, value in enumerate(reply.values, 1):
-                values.append(from_value(value, buffers, start) if index not in task.unwanted else None)
-                start += value.buffer_count
-            self._finish(task, FINISHED, values)
+            values: list[StoredObject | None] = [*from_values(reply.values, buffers)]
+            for index in task.unwanted:
+                values[index - 1] = None
+            contradiction = None if task.stream is None else self._core.generators.contradiction(task)
+            if contradiction is None:
+                self._finish(task, FINISHED, values)
+            else:
+                self._finish_with_system_error(task, contradiction)
         elif reply.status == FAILED and reply.retryable and self._core.tasks.may_retry(task):
-            self._retry(task)
+            self.retry(task)
         else:
-            self._finish_with_error(task, from_value(reply.values[0], buffers))
+            *yielded, error = from_values(reply.values, buffers)
+            self._finish_with_error(task, error, yielded)
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         again = []
@@ -83,7 +107,10 @@ class TaskOutcomes:
                 again.append(task)
             elif task.state is PUSHED:
                 self._wait_again(task)
-        if again:
+        if again and again[0].prepared.client is not None:
+            for task in again:
+                self.on_ready(task)
+        elif again:
             self._core.submitter.on_tasks_unstarted(again, self._core.now())
 
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
@@ -112,37 +139,75 @@ class TaskOutcomes:
             self._discard_attempt(task, worker)
         if task.cancelled:
             self._finish_cancelled(task)
+        elif failure is not None and failure.group_removed:  # G106: there is nowhere to try again.
+            reason = "its placement group was removed while it ran"
+            error = TaskPlacementGroupRemoved(task_name=task.prepared.template.name, reason=reason)
+            self._finish_with_system_error(task, error)
+        elif failure is not None and failure.memory_total:
+            self._on_killed_for_memory(task, failure)
         elif self._core.tasks.may_retry(task):
-            self._retry(task)
+            self.retry(task)
         else:
             self._finish_with_system_error(task, _death_certificate(task, worker, failure))
+
+    def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
+        """G20: made again without end, later each time, unless it has no retries at all."""
+        delays = self._core.tasks.retry_after_memory(task)
+        if delays is not None:
+            base_s = self._core.config.system_config.task_oom_retry_delay_base_ms / 1000
+            self.retry(task, min(base_s * delays, MAX_MEMORY_DELAY_S))
+            return
+        error = OutOfMemoryError(
+            task_name=task.prepared.template.name,
+            pid=failure.pid,
+            used_bytes=failure.memory_used,
+            capacity_bytes=failure.memory_total,
+            reason=failure.cause,
+        )
+        self._finish_with_system_error(task, error)
 
     def _discard_attempt(self, task: PendingTask, worker: LeasedWorker) -> None:
         """It may have put large results into its node's store before it died."""
         made = [object_id for index, object_id in enumerate(task.result_ids(), 1) if index not in task.unwanted]
+        made += self._core.generators.unreported(task)
         self._core.directory.discard(made, task.attempt, worker.raylet or self._core.raylet_address)
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        for task in self._core.submitter.take_queue(request.shape):
+        for task in self._core.submitter.take_queue(request):
             name = task.prepared.template.name
             if reply.kind == ENVIRONMENT_FAILED:
                 error: RayError = RuntimeEnvSetupError(reason=reply.reason)
+            elif reply.kind == GROUP_REMOVED:
+                error = TaskPlacementGroupRemoved(task_name=name, reason=reply.reason)
             else:
                 error = TaskUnschedulableError(task_name=name, reason=reply.reason)
             self._finish_with_system_error(task, error)
 
     # --- endings
 
-    def _retry(self, task: PendingTask) -> None:
+    def retry(self, task: PendingTask, delay_s: float | None = None) -> None:
+        """Its next attempt has begun."""
         loop = asyncio.get_running_loop()
-        delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
+        if delay_s is None:
+            delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
             loop.call_later(delay_s, lambda: self.on_unstarted([task]))
         elif self._core.resolver.is_resolved(task):
-            self._core.submitter.on_task_ready(task, loop.time())
+            self.on_ready(task)
         else:
             self._wait_again(task)
+
+    def finish_constructor(self, task: PendingTask, state: str) -> None:
+        """It will not be called again."""
+        self._finish(task, state, ())
+
+    def finish_with_error(self, task: PendingTask, error: RayError) -> None:
+        """A call that its actor will not answer, whatever the reason."""
+        if task.cancelled:
+            self._finish_cancelled(task)
+        else:
+            self._finish_with_system_error(task, error)
 
     def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject | None]) -> None:
         """None: a result that was not wanted."""
@@ -153,15 +218,22 @@ class TaskOutcomes:
         for index, stored in enumerate(values, 1):
             if stored is not None:
                 core.on_result(return_id(task.task_id, index), stored)
+        if task.stream is not None and values[0] is not None:
+            core.generators.on_ended(task, values[0])
         if held:
             effects = Effects()
             core.references.remove_submitted(held, effects)
             core.borrowing.apply(effects)
         if task.unwanted:
             core.recovery.look_after(task)
+        if task.prepared.client is not None:
+            task.prepared.client.ended += 1
+            if task.handle_id:
+                core.on_call_ended(task.handle_id)
 
-    def _finish_with_error(self, task: PendingTask, stored: StoredObject) -> None:
-        self._finish(task, TASK_FAILED, [stored] * task.prepared.template.num_returns)
+    def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
+        """All return values but those that a generator has yielded before are the error."""
+        self._finish(task, TASK_FAILED, [*yielded, *[error] * (task.prepared.template.num_returns - len(yielded))])
 
     def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
         self._finish_with_error(task, self._core.error_object(error, task.prepared.template.name))
@@ -172,11 +244,16 @@ class TaskOutcomes:
 
     def on_lost_cluster(self, task: PendingTask) -> None:
         """A task that was submitted after the cluster had gone."""
-        for index in range(1, task.prepared.template.num_returns + 1):
+        template = task.prepared.template
+        reason = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
+        error = self._core.error_object(reason, template.name)
+        for index in range(1, template.num_returns + 1):
             object_id = return_id(task.task_id, index)
             self._core.references.add_owned(object_id)
-            error = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
-            self._core.put_error(object_id, error, task.prepared.template.name)
+            self._core.on_object(object_id, error)
+        if template.is_streaming:
+            self._core.generators.begin(task)
+            self._core.generators.on_ended(task, error)
 
     def fail_all(self, reason: str) -> None:
         """The cluster is gone: whatever has not ended ends now."""
@@ -192,13 +269,17 @@ class TaskOutcomes:
 
     def cancel(self, task: PendingTask, force: bool, recursive: bool) -> None:
         """G40-G43, G46: idempotent; the task's references always resolve."""
+        force = force and task.prepared.client is None  # an actor has other calls, too (G44, G46)
         if task.state is WAITING:
             task.cancelled = True
             self._finish_cancelled(task)
+            self._on_ended_early(task)
         elif task.state is QUEUED:
             task.cancelled = True
-            self._core.submitter.remove_queued(task, self._core.now())
+            if task.prepared.client is None:
+                self._core.submitter.remove_queued(task, self._core.now())
             self._finish_cancelled(task)
+            self._on_ended_early(task)
         elif not task.cancelled or force:
             task.cancelled = True
             name = f"cancel({short(task.task_id)})"
@@ -211,7 +292,7 @@ class TaskOutcomes:
         patience_s = self._core.config.system_config.cancellation_retry_ms / 1000
         while task.state is PUSHED:
             worker = task.worker
-            if not isinstance(worker, LeasedWorker):
+            if not isinstance(worker, LeasedWorker | Connection):
                 return
             request = CancelTask(task.task_id, task.attempt, force, recursive)
             try:
@@ -222,7 +303,7 @@ class TaskOutcomes:
                     await asyncio.sleep(patience_s)
             except (TimeoutError, PlatformError) as error:
                 logger.debug("cancelling %s: %r", short(task.task_id), error)
-            if force and task.state is PUSHED and task.worker is worker:
+            if force and isinstance(worker, LeasedWorker) and task.state is PUSHED and task.worker is worker:
                 raylet = self._core.raylet if worker.raylet is None else self._core.peers.to(worker.raylet)
                 raylet.send(KillWorker(worker.lease_id, "cancelled by force"), lambda *_: None)
 

@@ -165,6 +165,16 @@ class ReferenceCounter:
             assert reference.submitted >= 0, "a task let go of an argument twice"
             self._maybe_free(object_id, reference, effects)
 
+    def hold(self, object_id: bytes) -> None:
+        """The same for one object that is known here; ``let_go`` undoes it."""
+        self._references[object_id].submitted += 1
+
+    def let_go(self, object_id: bytes, effects: Effects) -> None:
+        reference = self._references[object_id]
+        reference.submitted -= 1
+        if not reference.is_held():
+            self._maybe_free(object_id, reference, effects)
+
     def on_value(self, object_id: bytes, nested: Iterable[RefInfo], own_id: bytes, effects: Effects) -> bool:
         """The value of an object has arrived with these references inside; False if nobody here wants it any more."""
         reference = self._references.get(object_id)

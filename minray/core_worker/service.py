@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from minray.core_worker.memory_store import Waiter
-from minray.core_worker.values import to_value
-from minray.protocol.base import DONE, Done
+from minray.core_worker.memory_store import StoredObject, Waiter
+from minray.core_worker.values import to_value, to_values
+from minray.protocol.actor import CallExplanation, ExitActor, ExplainCall, PushActorTask
+from minray.protocol.base import DONE, Address, Done
 from minray.protocol.core_worker import (
     FREED,
     LARGE,
@@ -31,10 +32,13 @@ from minray.protocol.core_worker import (
     ExitWorkerReply,
     Explain,
     Explanation,
+    GeneratorItemReply,
     GetCoreWorkerStats,
     GetObject,
     GetObjectLocations,
+    GetObjects,
     ObjectLocations,
+    ObjectReplies,
     ObjectReply,
     PrintLines,
     PushTask,
@@ -42,14 +46,22 @@ from minray.protocol.core_worker import (
     ReclaimTasks,
     RefInfo,
     RemoveBorrower,
+    ReportGeneratorItem,
     RevokeLeases,
     UpdateObjectLocations,
+    WaitForReader,
 )
 from minray.protocol.gcs import CheckAlive
+from minray.protocol.state import GetTasksInfo, TasksInfo
 from minray.rpc.service import Call
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
+
+
+def is_larger(stored: StoredObject, inline_limit: int) -> bool:
+    """Whether a value is not to be sent to one who asks with this limit."""
+    return inline_limit >= 0 and (stored.place is not None or stored.size() > inline_limit)
 
 
 class CoreWorkerService:
@@ -61,11 +73,24 @@ class CoreWorkerService:
     def handle_PushTask(self, request: PushTask, call: Call) -> PushTaskReply | None:
         return self._core.receiver.handle_PushTask(request, call)
 
+    def handle_PushActorTask(self, request: PushActorTask, call: Call) -> PushTaskReply | None:
+        return self._core.actor_receiver.handle_PushActorTask(request, call)
+
+    def handle_ExitActor(self, request: ExitActor, call: Call) -> Done:
+        return self._core.actor_receiver.handle_ExitActor(request, call)
+
     def handle_CancelTask(self, request: CancelTask, call: Call) -> CancelTaskReply:
-        return self._core.receiver.handle_CancelTask(request, call)
+        reply = self._core.actor_receiver.cancel(request)
+        return reply if reply is not None else self._core.receiver.handle_CancelTask(request, call)
 
     def handle_ReclaimTasks(self, request: ReclaimTasks, call: Call) -> Done:
         return self._core.receiver.handle_ReclaimTasks(request, call)
+
+    def handle_ReportGeneratorItem(self, request: ReportGeneratorItem, call: Call) -> GeneratorItemReply:
+        return self._core.generators.on_report(request, call.buffers)
+
+    def handle_WaitForReader(self, request: WaitForReader, call: Call) -> GeneratorItemReply | None:
+        return self._core.generators.on_wait(request, call)
 
     def handle_CancelObject(self, request: CancelObject, call: Call) -> Done:
         self._core.cancel(request.object_id, self._core.address, request.force, request.recursive)
@@ -82,16 +107,39 @@ class CoreWorkerService:
             stored = self._core.store.objects.get(object_id)
             if stored is None:
                 return ObjectReply(FREED)
-        if request.inline_limit >= 0 and (stored.place is not None or stored.size() > request.inline_limit):
-            return ObjectReply(LARGE)
-        nested: list[RefInfo] = []
-        if stored.nested:
-            refs = [(info.object_id, info.owner) for info in stored.nested]
-            lent = self._core.borrowing.lend_now(refs, request.requester, request.question)
-            nested = lent or await self._core.borrowing.lend(refs, request.requester, request.question)
+        if is_larger(stored, request.inline_limit):
+            return ObjectReply(LARGE, place=stored.place)
+        nested = await self._lend_nested(stored, request.requester, request.question)
         beside: list[Any] = []
         call.reply(ObjectReply(READY, to_value(stored, nested, beside)), beside)
         return None
+
+    async def _lend_nested(self, stored: StoredObject, requester: Address, question: bytes) -> list[RefInfo]:
+        """The references inside a value, with tickets for the one that it is about to be sent to."""
+        if not stored.nested:
+            return []
+        refs = [(info.object_id, info.owner) for info in stored.nested]
+        return self._core.borrowing.lend_now(refs, requester, question) or await self._core.borrowing.lend(
+            refs, requester, question
+        )
+
+    async def handle_GetObjects(self, request: GetObjects, call: Call) -> None:
+        replies: list[ObjectReply | None] = []
+        ready: list[tuple[StoredObject, bytes]] = []
+        for one in request.questions:
+            stored = self._core.store.objects.get(one.object_id)
+            if stored is None:
+                is_known = self._core.references.get(one.object_id) is not None
+                replies.append(ObjectReply(PENDING if is_known else FREED))
+            elif is_larger(stored, one.inline_limit):
+                replies.append(ObjectReply(LARGE, place=stored.place))
+            else:
+                replies.append(None)
+                ready.append((stored, one.question))
+        nested = [await self._lend_nested(stored, request.requester, question) for stored, question in ready]
+        beside: list[Any] = []
+        values = iter(to_values(zip((stored for stored, _ in ready), nested, strict=True), beside))
+        call.reply(ObjectReplies([reply or ObjectReply(READY, next(values)) for reply in replies]), beside)
 
     async def _arrives(self, object_id: bytes, timeout_s: float) -> bool:
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -133,11 +181,17 @@ class CoreWorkerService:
     def handle_GetCoreWorkerStats(self, request: GetCoreWorkerStats, call: Call) -> CoreWorkerStats:
         return self._core.statistician.stats(request)
 
+    def handle_GetTasksInfo(self, request: GetTasksInfo, call: Call) -> TasksInfo:
+        return self._core.statistician.account.tasks(request)
+
     def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:
         return CheckTicketsReply(self._core.borrowing.missing(request.lender_id, request.loans))
 
     async def handle_Explain(self, request: Explain, call: Call) -> Explanation:
         return Explanation(await self._core.explainer.explain(request.object_id, self._core.address, request.depth))
+
+    def handle_ExplainCall(self, request: ExplainCall, call: Call) -> CallExplanation:
+        return CallExplanation(self._core.explainer.actors.explain_here(request))
 
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
         self._core.submitter.on_revoke(self._core.now())

@@ -105,8 +105,9 @@ class StoreProvider:
     def put(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Place:
         """Write a value into the store; each byte is copied once.
 
-        Raises ObjectStoreFullError, OutOfDiskError or LocalRayletDiedError. The value stays even if this process dies right
-        after that: an owner who hears of it finds it.
+        Raises ObjectStoreFullError, OutOfDiskError or LocalRayletDiedError. What belongs to another process stays even if
+        this one dies right after that: an owner who hears of it finds it. What belongs to this process ends with it anyway,
+        so nobody waits until the store knows that it is complete: whoever reads it waits for that at the store.
         """
         pieces = [memoryview(value.data), *(memoryview(buffer) for buffer in value.buffers)]
         size = layout.stored_size([piece.nbytes for piece in pieces])
@@ -118,6 +119,9 @@ class StoreProvider:
         try:
             user_code.post(self._client.create, object_id, attempt, size, owner, created.set)
             place = self._write(size, attempt, pieces, *created.wait())
+            if self._client.is_own(owner):
+                user_code.post(self._client.seal, object_id, attempt, _do_nothing)
+                return place
             user_code.post(self._client.seal, object_id, attempt, partial(sealed.set, None))
             _, error = sealed.wait()
             if error is not None:
@@ -164,6 +168,10 @@ class StoreProvider:
 
         wanted = [(known.object_id, known.owner, known.attempt) for known in objects]
         self._client.pin(wanted, purpose, timeout_s, on_pinned)
+
+
+def _do_nothing(_error: PlatformError | None) -> None:
+    """Without its raylet a process has no cluster any more, and hears of that otherwise."""
 
 
 def _value(known: LargeObject, pinned: memoryview | Pinned) -> Fetched:

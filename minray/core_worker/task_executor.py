@@ -1,52 +1,52 @@
-"""Runs one task at a time in the thread for user code.
+"""Runs tasks, and the calls of the actor that lives here, in the threads for user code.
 
 Ray: execute_task in python/ray/_raylet.pyx
 
-Everything here but the constructor runs in that thread. Whatever user code does ends as an ``Execution``: values, or a
-packed exception. ``SystemExit`` ends the process, as anywhere in Python; KeyboardInterrupt is a cancellation if one was
-asked for. The beginning of each task is marked in memory that outlives the process (``Processes.marks``), so that after
-a crash its raylet knows which of the pushed tasks never began.
+Everything here but the constructor runs in such a thread. Whatever user code does ends as an ``Execution``: values, or a
+packed exception. ``SystemExit`` ends the process, as anywhere in Python (an actor that exits without an error code ends in
+an orderly way); KeyboardInterrupt is a cancellation if one was asked for. The beginning of each task is marked in memory
+that outlives the process (``Processes.marks``): after a crash its raylet knows which of the pushed tasks never began.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
 import struct
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from minray import serialization
-from minray.common.ids import return_id
 from minray.core_worker.function_manager import FunctionManager
+from minray.core_worker.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.memory_store import StoredObject
-from minray.core_worker.store_provider import StoreProvider
-from minray.exceptions import TaskCancelledError, pack_exception
+from minray.core_worker.outgoing_stream import StreamingTask
+from minray.core_worker.results import Result
+from minray.core_worker.return_values import BrokenOff, ReturnValues
+from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.platform.base import Platform
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
-from minray.serialization import Serialized
 
 if TYPE_CHECKING:
-    from minray.core_worker.task_receiver import ReceivedTask
+    from minray.core_worker.task_intake import ReceivedTask
+
+logger = logging.getLogger(__name__)
 
 MARKS = struct.Struct("<QQ")
 """Sequence of the last started task within its lease, and the lease's tag."""
+CALL, READY, TERMINATE = "__ray_call__", "__ray_ready__", "__ray_terminate__"
+"""Methods that every actor has: to run a function on it, to wait until it exists, to end it after all calls made before."""
+_beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", default=None)
+"""What runs in this thread, or on this event loop, if that is not the main thread alone."""
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-
-
-class Result(NamedTuple):
-    """One return value."""
-
-    stored: StoredObject
-    refs: list[ObjectRef[Any]]
-    """References inside, alive until the owner has taken note of them."""
-
-
-UNWANTED = Result(StoredObject(b"", (), False, ()), [])
-"""In the place of a value that the owner has already, or does not need."""
 
 
 class Execution:
@@ -57,7 +57,7 @@ class Execution:
     def __init__(self, status: int, values: list[Result], error: bytes, duration_us: int, retryable: bool) -> None:
         self.status = status
         self.values = values
-        """One per return value, when OK."""
+        """One per return value, when OK; when FAILED those that a generator has yielded before."""
         self.error = error
         """A packed exception, when not."""
         self.duration_us = duration_us
@@ -72,43 +72,52 @@ class TaskExecutor:
         platform: Platform,
         functions: FunctionManager,
         make_refs: Callable[[StoredObject], list[ObjectRef[Any]]],
-        provider: StoreProvider,
-        inline_limit: int,
+        returns: ReturnValues,
+        generators: GeneratorExecutor,
         node_id_hex: str,
         node_ip: str,
     ) -> None:
         self._platform = platform
         self._functions = functions
         self._make_refs = make_refs
-        self._provider = provider
-        self._inline_limit = inline_limit
-        """Larger results go to the object store."""
+        self._returns = returns
+        self._generators = generators
         self._node_id_hex = node_id_hex
         self._node_ip = node_ip
-        self.current: ReceivedTask | None = None
-        """The task on the stack of the user thread; written there only."""
+        self._in_main: ReceivedTask | None = None
+        """The task on the stack of the main thread; written there only."""
+        self.actor: Any = None
+        """The instance that lives here."""
+        self.wants_exit = ""
+        """Why the actor wants to end; the user thread writes it."""
         self.used_up = False
         """A function has been called ``max_calls`` times: nothing more is run here (G23); the user thread writes it."""
         self._call_counts: dict[bytes, int] = {}
         """Calls per function that has ``max_calls``."""
 
+    @property
+    def current(self) -> ReceivedTask | None:
+        """The task that the calling thread or coroutine belongs to."""
+        return _beside_main.get() or self._in_main
+
     def execute(self, task: ReceivedTask) -> None:
         """Run it, and leave an ``Execution`` on it; not if it was cancelled or taken back, or this process is used up."""
-        if self.used_up or not task.claim():
+        if self.used_up or self.wants_exit or not task.claim():
             return
-        MARKS.pack_into(self._platform.processes.marks, 0, task.sequence, task.lease_tag)
+        if task.lease_tag:
+            MARKS.pack_into(self._platform.processes.marks, 0, task.sequence, task.lease_tag)
         started = time.perf_counter_ns()
         try:
             try:
-                self.current = task
+                self._in_main = task
                 if task.cancelled:  # between our claim and now, when an interrupt did not find it on the stack yet
                     raise KeyboardInterrupt
                 values = self._call(task)
             finally:
-                self.current = None
+                self._in_main = None
             execution = Execution(OK, values, b"", (time.perf_counter_ns() - started) // 1000, False)
         except BaseException as error:
-            self.current = None
+            self._in_main = None
             execution = self._on_exception(task, error, (time.perf_counter_ns() - started) // 1000)
         template = task.header.template
         if template.max_calls:
@@ -116,39 +125,79 @@ class TaskExecutor:
             self.used_up = count >= template.max_calls
         task.execution = execution
 
+    def execute_beside(self, task: ReceivedTask) -> None:
+        """The same in a thread beside the main one, for an actor with several."""
+        if self.wants_exit or not task.claim():
+            return
+        started = time.perf_counter_ns()
+        token = _beside_main.set(task)
+        try:
+            task.execution = Execution(OK, self._call(task), b"", _us_since(started), False)
+        except BaseException as error:
+            task.execution = self._on_exception(task, error, _us_since(started))
+        finally:
+            _beside_main.reset(token)
+
+    async def execute_async(self, task: ReceivedTask) -> None:
+        """The same on an actor's event loop; the caller has claimed it."""
+        started = time.perf_counter_ns()
+        _beside_main.set(task)
+        try:
+            function, args, kwargs = self._prepare(task)
+            result = function(*args, **kwargs)
+            del args, kwargs
+            if inspect.isawaitable(result):
+                result = await result
+            if task.header.template.is_streaming:
+                await self._generators.run_async(_streaming(task), as_async_iterator(result, task.header.template.name))
+                result = None
+            task.execution = Execution(OK, self._returns.keep(task, result), b"", _us_since(started), False)
+        except BaseException as error:
+            task.execution = self._on_exception(task, error, _us_since(started))
+
+    def shut_down_actor(self) -> None:
+        """The user's own clean-up, and then the interpreter's (G27)."""
+        clean_up = getattr(self.actor, "__ray_shutdown__", None)
+        if clean_up is not None:
+            try:
+                clean_up()
+            except Exception:
+                logger.exception("__ray_shutdown__ failed")
+        self._platform.user_code.run_exit_handlers()
+
     def _call(self, task: ReceivedTask) -> list[Result]:
-        template = task.header.template
-        function = self._functions.load(template.function_id)
-        args, kwargs = self._arguments(task) if task.takes_arguments else NO_CALL
+        function, args, kwargs = self._prepare(task)
         result = function(*args, **kwargs)
         del args, kwargs
-        if template.num_returns == 1:
-            return self._keep(task, [serialization.serialize(result)])
-        if template.num_returns == 0:
-            return []
-        several = _several(result, template.num_returns, template.name)
-        return self._keep(task, [serialization.serialize(value) for value in several])
+        if task.header.template.is_streaming:
+            self._generators.run(_streaming(task), as_iterator(result, task.header.template.name))
+            result = None
+        return self._returns.keep(task, result)
 
-    def _keep(self, task: ReceivedTask, values: list[Serialized]) -> list[Result]:
-        """Put large results into the store of this node; all of them, or none."""
-        results: list[Result] = []
-        put: list[bytes] = []
-        try:
-            for index, value in enumerate(values, 1):
-                if index in task.unwanted:
-                    results.append(UNWANTED)
-                elif value.size() > self._inline_limit:
-                    object_id = return_id(task.task_id, index)
-                    put.append(object_id)
-                    place = self._provider.put(object_id, task.attempt, value, task.header.owner)
-                    results.append(Result(StoredObject(b"", (), False, (), place), value.refs))
-                else:
-                    own = value.copied()
-                    results.append(Result(StoredObject(own.data, own.buffers, False, ()), value.refs))
-        except BaseException:
-            self._provider.discard(put, task.attempt)
-            raise
-        return results
+    def _prepare(self, task: ReceivedTask) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """What is called, and with what."""
+        template = task.header.template
+        args, kwargs = self._arguments(task) if task.takes_arguments else NO_CALL
+        if template.method:
+            return self._method(template.method), args, kwargs
+        function = self._functions.load(template.function_id)
+        return (function if template.actor is None else partial(self._construct, function)), args, kwargs
+
+    def _construct(self, actor_class: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self.actor = actor_class(*args, **kwargs)
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        if name == CALL:
+            return lambda function, *args, **kwargs: function(self.actor, *args, **kwargs)
+        if name == READY:
+            return lambda: True
+        if name == TERMINATE:
+            return self._terminate
+        method: Callable[..., Any] = getattr(self.actor, name)
+        return method
+
+    def _terminate(self) -> None:
+        raise AsyncioActorExit("__ray_terminate__ was called")
 
     def _arguments(self, task: ReceivedTask) -> tuple[tuple[Any, ...], dict[str, Any]]:
         call = self._deserialize(task.stored_args) if task.stored_args is not None else NO_CALL
@@ -161,12 +210,26 @@ class TaskExecutor:
         return serialization.deserialize(stored.data, stored.buffers, refs)
 
     def _on_exception(self, task: ReceivedTask, error: BaseException, duration_us: int) -> Execution:
-        if isinstance(error, SystemExit):
+        if task.header.template.method and self._is_orderly_exit(error):
+            self.wants_exit = str(error.args[0]) if error.args and isinstance(error.args[0], str) else "it has exited"
+            error = ActorDiedError(actor_id=task.actor_id.hex(), reason=self.wants_exit)
+        elif isinstance(error, SystemExit):
             self._exit(error)
-        if task.cancelled and isinstance(error, KeyboardInterrupt):
+        if task.cancelled and isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
             cancelled = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
             return Execution(CANCELLED, [], self._pack(task, cancelled), duration_us, False)
-        return Execution(FAILED, [], self._pack(task, error), duration_us, self._is_retryable(task, error))
+        results: list[Result] = []
+        if isinstance(error, BrokenOff):
+            results, error = error.results, error.error
+        retryable = self._is_retryable(task, error)
+        if retryable and results:
+            self._returns.discard(task, results)
+            results = []
+        return Execution(FAILED, results, self._pack(task, error), duration_us, retryable)
+
+    @staticmethod
+    def _is_orderly_exit(error: BaseException) -> bool:
+        return isinstance(error, AsyncioActorExit) or isinstance(error, SystemExit) and error.code in (None, 0)
 
     def _exit(self, error: SystemExit) -> None:
         code = error.code
@@ -196,13 +259,10 @@ class TaskExecutor:
             return False
 
 
-def _several(result: Any, count: int, name: str) -> list[Any]:
-    try:
-        values = list(result)
-    except TypeError:
-        raise ValueError(
-            f"task {name} has num_returns={count}, but returned one object of type {type(result).__name__}"
-        ) from None
-    if len(values) != count:
-        raise ValueError(f"task {name} has num_returns={count}, but returned {len(values)} objects")
-    return values
+def _streaming(task: ReceivedTask) -> StreamingTask:
+    template = task.header.template
+    return StreamingTask(task.task_id, task.attempt, task.header.owner, task.items_arrived, template.most_unread)
+
+
+def _us_since(started_ns: int) -> int:
+    return (time.perf_counter_ns() - started_ns) // 1000

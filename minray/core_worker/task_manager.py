@@ -7,21 +7,26 @@ it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` 
 states' names are those of Ray's state API. A task whose results were lost begins again (``lineage`` remembers it).
 
 Retries: a death of the worker or its node uses one of ``max_retries``; a user's exception does only if
-``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free.
-A cancelled task is never retried (G19). To make lost results again uses one of them, too (G70).
+``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free, and so,
+after a pause, is one whose worker was killed because its node had no memory (G20). A cancelled task is never retried (G19).
+To make lost results again uses one of them, too (G70).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from minray.common.ids import return_id, short
 from minray.common.state_table import InvalidTransition
 from minray.common.task_spec import TaskTemplate
+from minray.core_worker.object_ref_streams import ObjectRefStream
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo
+from minray.protocol.raylet import Dependency
 
 NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
     "",
@@ -31,6 +36,8 @@ NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
     "FINISHED",
     "FAILED",
 )
+MOST_RECENT = 1000
+"""So many tasks that have ended are remembered, for people."""
 NO_ARGUMENTS: list[Argument] = []
 NOTHING: list[bytes] = []
 """Shared by all that have none; never changed."""
@@ -57,17 +64,19 @@ class FunctionExport:
 class PreparedTemplate:
     """One function with one set of options, made ready to be called many times."""
 
-    __slots__ = ("template", "header", "export", "mean_us", "key")
+    __slots__ = ("template", "header", "export", "client", "mean_us", "key")
 
-    def __init__(self, template: TaskTemplate, header: bytes, export: FunctionExport) -> None:
+    def __init__(self, template: TaskTemplate, header: bytes, export: FunctionExport, client: Any = None) -> None:
         self.template = template
         self.header = header
         """The encoded TaskHeader, which every PushTask carries."""
         self.export = export
+        self.client = client
+        """Of an actor's method: the ActorClient through which it is called."""
         self.mean_us: float | None = None
         """How long a call takes on a worker, by recent calls; None before the first has ended."""
         self.key: object | None = None
-        """The submitter's queue for this shape, remembered because shapes are slow to hash."""
+        """The submitter's queue for this shape without dependencies, remembered because shapes are slow to hash."""
 
     def on_duration(self, duration_us: int) -> None:
         """Learn: fast downwards, because first calls import things; slowly upwards."""
@@ -101,19 +110,27 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While WAITING: the arguments that do not exist yet."""
     arguments: list[Argument] = NO_ARGUMENTS
     """Resolved arguments, once not WAITING."""
+    dependencies: tuple[Dependency, ...] = ()
+    """Those of them that are in the object store, once not WAITING."""
     worker: object | None = None
     """While PUSHED: the leased worker."""
     sequence: int = 0
     """While PUSHED: its position within the lease."""
     estimate_us: float = 0.0
     """While PUSHED: how much work it was taken for."""
+    stream: ObjectRefStream | None = None
+    """Of a streaming generator: its items."""
+    memory_kills: int = 0
+    """How often its worker was killed because the node had no memory."""
+    handle_id: bytes = b""
+    """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
     needs: tuple[bytes, ...] | None = None
     """Set when it has to run again: what it takes beside the values that it carries along."""
     unwanted: tuple[int, ...] = ()
     """While it runs again: results (from 1) that are not to be made, because they exist, or because nobody needs them."""
 
     def held_ids(self) -> Sequence[bytes]:
-        """The objects that this task keeps alive until it has ended."""
+        """The objects that this task keeps alive as arguments."""
         if self.needs is not None:
             return self.needs
         if not self.slots and not self.nested:
@@ -137,6 +154,8 @@ class TaskManager:
         """All that have not ended, by task id, oldest first."""
         self.submitted_count = 0
         self.finished_count = 0
+        self.recent: deque[tuple[bytes, TaskTemplate, bytes, int, str, bytes]] = deque(maxlen=MOST_RECENT)
+        """Of the last that have ended: id, template, of an actor's call the actor, attempt, FINISHED or FAILED, parent."""
 
     def add(self, task: PendingTask) -> None:
         self.tasks[task.task_id] = task
@@ -153,6 +172,9 @@ class TaskManager:
         if new is FINISHED or new is FAILED:
             del self.tasks[task.task_id]
             self.finished_count += 1
+            client = task.prepared.client
+            actor_id = b"" if client is None else client.actor_id
+            self.recent.append((task.task_id, task.prepared.template, actor_id, task.attempt, new, task.parent_id))
 
     def begin_again(self, task: PendingTask, needs: tuple[bytes, ...]) -> None:
         """Results of a task that has ended are lost, and it has used up a retry: it takes these arguments once more."""
@@ -168,6 +190,14 @@ class TaskManager:
             task.retries_left -= 1
         task.attempt += 1
         return True
+
+    def retry_after_memory(self, task: PendingTask) -> float | None:
+        """It was killed for its node's memory (G20): how many base delays later the next attempt may begin; None: never."""
+        if task.cancelled or task.retries_left == 0:
+            return None
+        task.attempt += 1
+        task.memory_kills += 1
+        return float(2 ** (task.memory_kills - 1))
 
     def children_of(self, parent_id: bytes) -> list[PendingTask]:
         return [task for task in self.tasks.values() if task.parent_id == parent_id]

@@ -7,113 +7,39 @@ says that it has it); a push of a lease that is over is refused. What must be he
 environment, the function's definition, the values of large arguments. The queue is strictly first in, first out, so that
 "started up to this sequence" says everything about a lease's tasks.
 
-A task is *claimed* exactly once: by the user thread, which then runs it, or by the loop, which then answers CANCELLED or
-NOT_STARTED instead. ``list.pop`` decides, which the GIL makes atomic.
+A task may be the constructor of an actor; then it is the only one that ever comes this way (see ``actor_task_receiver``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from minray.common.ids import lease_tag, short
 from minray.common.task_spec import TaskTemplate
-from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.function_manager import FunctionManager
-from minray.core_worker.memory_store import MemoryStore, StoredObject
-from minray.core_worker.reference_counter import Effects, ReferenceCounter
-from minray.core_worker.task_executor import Execution, TaskExecutor
-from minray.core_worker.values import from_value, to_value, to_values
-from minray.exceptions import RuntimeEnvSetupError, TaskCancelledError, pack_exception
-from minray.platform.base import Buffer, Platform
-from minray.protocol.base import DONE, Address, Done, decode
+from minray.core_worker.task_executor import TaskExecutor
+from minray.core_worker.task_intake import ReceivedTask, TaskIntake
+from minray.exceptions import RuntimeEnvSetupError, TaskCancelledError
+from minray.platform.base import Platform
+from minray.protocol.base import DONE, Done, decode
 from minray.protocol.core_worker import (
     CANCELLED,
     ENVIRONMENT_FAILED,
-    NOT_STARTED,
-    OK,
     CancelTask,
     CancelTaskReply,
     PushTask,
     PushTaskReply,
     ReclaimTasks,
-    RefInfo,
     TaskHeader,
-    Value,
 )
 from minray.rpc.service import Call
 
 MAX_PAST_LEASES = 10_000
 MAX_HEADERS = 1_000
-
-
-class ReceivedTask:
-    """One push."""
-
-    __slots__ = (
-        "task_id",
-        "attempt",
-        "lease_tag",
-        "sequence",
-        "header",
-        "depth",
-        "gpu_ids",
-        "calls",
-        "stored_args",
-        "slots",
-        "takes_arguments",
-        "held",
-        "fetching",
-        "missing",
-        "unwanted",
-        "cancelled",
-        "execution",
-        "reply",
-        "reply_buffers",
-        "_unclaimed",
-    )
-
-    def __init__(self, request: PushTask, header: TaskHeader, call: Call) -> None:
-        self.task_id = request.task_id
-        self.attempt = request.attempt
-        self.lease_tag = lease_tag(request.lease_id)
-        self.sequence = request.sequence
-        self.header = header
-        self.depth = request.depth
-        self.gpu_ids = request.gpu_ids
-        self.calls = [call]
-        """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken."""
-        self.stored_args: StoredObject | None = None
-        self.slots: list[StoredObject] = []
-        """Values of top-level references, in their order, when all are here."""
-        self.takes_arguments = bool(request.args)
-        self.held: list[bytes] = []
-        """Objects that this task keeps in the reference counter while it is here."""
-        self.fetching: list[tuple[bytes, Address]] | None = None
-        """Large arguments to be fetched; None: nothing is missing."""
-        self.missing: list[bytes] = []
-        """Arguments that are being made again, why the task is given back."""
-        self.unwanted = request.unwanted
-        self.cancelled = False
-        self.execution: Execution | None = None
-        """How it ended; set by the user thread."""
-        self.reply: PushTaskReply | None = None
-        """Kept until the owner acknowledges it."""
-        self.reply_buffers: Sequence[Buffer] = ()
-        self._unclaimed = [True]
-
-    def claim(self) -> bool:
-        """True for the one caller who decides what becomes of this task."""
-        try:
-            return self._unclaimed.pop()
-        except IndexError:
-            return False
-
-    def is_claimed(self) -> bool:
-        return not self._unclaimed
 
 
 class Surroundings(Protocol):
@@ -122,24 +48,13 @@ class Surroundings(Protocol):
     def prepare_environment(self, template: TaskTemplate) -> Any:
         """Awaitable; raises RuntimeEnvSetupError."""
 
+    def run_constructor(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+        """This process is an actor's from now on."""
+
     def cancel_children(self, task_id: bytes, force: bool) -> None: ...
 
     def on_exiting(self) -> None:
         """This worker takes no more tasks; it ends when nobody depends on it."""
-
-
-class Fetcher(Protocol):
-    """What brings the values of arguments here."""
-
-    def fetch_argument(
-        self, object_id: bytes, owner: Address, on_here: Callable[[], None], on_missing: Callable[[], None]
-    ) -> None:
-        """From its owner; ``on_missing``: it is being made again."""
-
-    def fetch_arguments(
-        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject | None]], None]
-    ) -> None:
-        """From the object store into reach; errors come as error values, None is for what is being made again."""
 
 
 class TaskReceiver:
@@ -148,26 +63,17 @@ class TaskReceiver:
     def __init__(
         self,
         platform: Platform,
-        own: Address,
         executor: TaskExecutor,
         functions: FunctionManager,
-        references: ReferenceCounter,
-        store: MemoryStore,
-        borrowing: Borrowing,
+        intake: TaskIntake,
         surroundings: Surroundings,
-        fetcher: Fetcher,
-        node_ip: str,
     ) -> None:
         self._platform = platform
-        self._own = own
         self._executor = executor
         self._functions = functions
-        self._references = references
-        self._store = store
-        self._borrowing = borrowing
+        self._intake = intake
         self._surroundings = surroundings
-        self._fetcher = fetcher
-        self._node_ip = node_ip
+        intake.on_last_answer = self._begin_exit
         self._lease_id = b""
         self._tasks: dict[int, ReceivedTask] = {}
         """Of the current lease, by sequence, until acknowledged."""
@@ -181,7 +87,6 @@ class TaskReceiver:
         self._exiting = False
         self._blocked = False
         """The running task waits for objects: nothing is queued behind it, for it may wait for just that."""
-        self._answering: set[asyncio.Task[None]] = set()
 
     # --- arrival
 
@@ -204,13 +109,13 @@ class TaskReceiver:
             if len(self._headers) >= MAX_HEADERS:
                 self._headers.clear()
             header = self._headers[request.header] = decode(TaskHeader, request.header)
-        task = ReceivedTask(request, header, call)
+        task = ReceivedTask(request, header, call, lease_tag(request.lease_id), request.gpu_ids)
         self._tasks[task.sequence] = task
         if self._exiting or self._blocked:
             self._give_back(task)
             return None
         if request.args:
-            self._take_arguments(task, request)
+            self._intake.take(task, request, self._pump, partial(self._on_missing, task))
         if self._waiting or not self._is_ready(task):
             self._waiting.append(task)
             self._pump()
@@ -225,7 +130,7 @@ class TaskReceiver:
                 self._past_leases.popitem(last=False)
         for task in self._tasks.values():
             if task.claim():
-                self._release(task)
+                self._intake.release(task)
         self._lease_id = lease_id
         self._tasks.clear()
         self._acknowledged = 0
@@ -235,77 +140,8 @@ class TaskReceiver:
             self._acknowledged += 1
             self._tasks.pop(self._acknowledged, None)
 
-    def _take_arguments(self, task: ReceivedTask, request: PushTask) -> None:
-        task.stored_args = StoredObject(request.args, request.inline_buffers, False, request.nested)
-        infos = list(request.nested)
-        for argument in request.arguments:
-            if argument.value is not None:
-                infos.extend(argument.value.nested)
-        held = [(info.object_id, info.owner) for info in infos]
-        held.extend((argument.object_id, argument.owner) for argument in request.arguments if argument.value is None)
-        if held:
-            task.held = [object_id for object_id, _ in held]
-            owners = [None if owner.worker_id == self._own.worker_id else owner for _, owner in held]
-            self._references.add_submitted(task.held, owners)
-        if request.arguments:
-            self._fill_slots(task, request)
-
-    def _fill_slots(self, task: ReceivedTask, request: PushTask) -> None:
-        """Put values into the slots, or note what has to be fetched first."""
-        missing: list[tuple[bytes, Address]] = []
-        slots: list[StoredObject] = []
-        for argument in request.arguments:
-            inline = argument.value
-            stored = self._store.objects.get(argument.object_id) if inline is None else from_value(inline, ())
-            if stored is not None:
-                slots.append(stored)
-            else:
-                missing.append((argument.object_id, argument.owner))
-        if not missing:
-            self._reach_slots(task, request, slots)
-            return
-        task.fetching = missing
-        remaining = len(missing)
-
-        def on_here() -> None:
-            nonlocal remaining
-            remaining -= 1
-            if remaining == 0 and not task.is_claimed():
-                self._fill_slots(task, request)
-                self._pump()
-
-        for object_id, owner in missing:
-            self._fetcher.fetch_argument(object_id, owner, on_here, partial(self._on_missing, task, [object_id]))
-
-    def _reach_slots(self, task: ReceivedTask, request: PushTask, slots: list[StoredObject]) -> None:
-        """All values are known; those in the object store must be brought to this node, and pinned there."""
-        large = [index for index, stored in enumerate(slots) if stored.place is not None]
-        if not large:
-            task.slots = slots
-            task.fetching = None
-            return
-        task.fetching = [(request.arguments[index].object_id, request.arguments[index].owner) for index in large]
-
-        def on_fetched(values: list[StoredObject | None]) -> None:
-            if not task.is_claimed():
-                missing = []
-                for index, value in zip(large, values, strict=True):
-                    if value is None:
-                        missing.append(request.arguments[index].object_id)
-                    else:
-                        slots[index] = value
-                if missing:
-                    self._on_missing(task, missing)
-                    return
-                task.slots = slots
-                task.fetching = None
-                self._pump()
-
-        self._fetcher.fetch_arguments(task.fetching, on_fetched)
-
-    def _on_missing(self, task: ReceivedTask, object_ids: list[bytes]) -> None:
-        """These are being made again, for which others may need this worker: the task does not wait for them here."""
-        task.missing = object_ids
+    def _on_missing(self, task: ReceivedTask) -> None:
+        """Arguments are being made again, for which others may need this worker: the task does not wait for them here."""
         self._give_back(task)
         self._pump()
 
@@ -336,11 +172,14 @@ class TaskReceiver:
 
     def _start(self, task: ReceivedTask) -> None:
         """Everything is here: hand it to the user thread, unless an argument was lost after its owner had seen it."""
-        error = next((stored for stored in task.slots if stored.is_error), None) if task.slots else None
-        if error is None:
+        failed = self._intake.failed_slot(task)
+        if failed is not None:
+            if task.claim():
+                self._intake.answer_error(task, ENVIRONMENT_FAILED, failed.data)
+        elif task.actor_id:
+            self._surroundings.run_constructor(task, partial(self._on_executed, task))
+        else:
             self._platform.user_code.run(partial(self._executor.execute, task), partial(self._on_executed, task))
-        elif task.claim():
-            self._answer_error(task, ENVIRONMENT_FAILED, error.data)
 
     async def _prepare(self, template: TaskTemplate) -> None:
         try:
@@ -349,15 +188,11 @@ class TaskReceiver:
             error = problem if isinstance(problem, RuntimeEnvSetupError) else RuntimeEnvSetupError(reason=repr(problem))
             for task in list(self._waiting):
                 if task.claim():
-                    self._answer_error(task, ENVIRONMENT_FAILED, self._pack(task, error))
+                    self._intake.answer_error(task, ENVIRONMENT_FAILED, self._intake.pack(task, error))
             self._preparing = None
             return
         self._environment_ready = True
         self._pump()
-
-    def _pack(self, task: ReceivedTask, error: BaseException) -> bytes:
-        name, pid = task.header.template.name, self._platform.processes.pid
-        return pack_exception(error, task_name=name, pid=pid, node_id=self._own.node_id.hex(), ip=self._node_ip)
 
     # --- answers
 
@@ -366,76 +201,7 @@ class TaskReceiver:
         execution, task.execution = task.execution, None
         if execution is None:
             return
-        exiting = self._executor.used_up
-        if task.held or any(value.refs for value in execution.values):
-            self._begin_answer(task, self._answer_slowly(task, execution, exiting))
-        elif execution.status == OK:
-            beside: list[Any] = []
-            first = execution.values[0].stored if len(execution.values) == 1 else None
-            if first is not None and not first.buffers and first.place is None:
-                values = [Value(first.data)]
-            else:
-                values = to_values(((value.stored, []) for value in execution.values), beside)
-            self._answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
-        else:
-            self._answer_failed(task, execution, exiting)
-
-    def _begin_answer(self, task: ReceivedTask, answer: Coroutine[Any, Any, None]) -> None:
-        answering = asyncio.get_running_loop().create_task(answer, name=f"answer({short(task.task_id)})")
-        self._answering.add(answering)
-        answering.add_done_callback(self._answering.discard)
-
-    async def _answer_slowly(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
-        """References are involved: those in the result get tickets, those that stay here too, before the owner hears."""
-        kept = self._references.keep_after_task(task.held)
-        if kept:
-            await self._borrowing.keep(kept)
-        if execution.status != OK:
-            self._answer_failed(task, execution, exiting)
-            return
-        beside: list[Any] = []
-        nested: list[list[RefInfo]] = []
-        for value in execution.values:
-            refs = [(ref._id, ref._owner) for ref in value.refs]
-            owner = task.header.owner
-            lent = (self._borrowing.lend_now(refs, owner) or await self._borrowing.lend(refs, owner)) if refs else []
-            nested.append(lent)
-        values = to_values(zip((value.stored for value in execution.values), nested, strict=True), beside)
-        self._release(task)
-        self._answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
-
-    def _answer(self, task: ReceivedTask, reply: PushTaskReply, beside: Sequence[Buffer]) -> None:
-        task.reply = reply
-        task.reply_buffers = beside
-        for call in task.calls:
-            call.reply(reply, beside)
-        task.stored_args = None
-        task.slots = []
-        if reply.worker_exiting:
-            self._begin_exit()
-
-    def _answer_error(self, task: ReceivedTask, status: int, error: bytes) -> None:
-        """It has not run. Somebody may still be asking for its arguments, though."""
-        execution = Execution(status, [], error, 0, False)
-        if self._references.keep_after_task(task.held):
-            self._begin_answer(task, self._answer_slowly(task, execution, False))
-        else:
-            self._answer_failed(task, execution, False)
-
-    def _answer_failed(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
-        beside: list[Any] = []
-        error = to_value(StoredObject(execution.error, (), True, ()), [], beside)
-        reply = PushTaskReply(execution.status, [error], execution.duration_us, execution.retryable, exiting)
-        self._release(task)
-        self._answer(task, reply, beside)
-
-    def _release(self, task: ReceivedTask) -> None:
-        """The task lets go of its arguments."""
-        if task.held:
-            effects = Effects()
-            self._references.remove_submitted(task.held, effects)
-            task.held = []
-            self._borrowing.apply(effects)
+        self._intake.answer_executed(task, execution, self._executor.used_up)
 
     # --- taking back, cancelling, ending
 
@@ -445,22 +211,8 @@ class TaskReceiver:
             self._give_back(task)
 
     def _give_back(self, task: ReceivedTask) -> None:
-        if not task.claim():
-            return
-        kept = self._references.keep_after_task(task.held)
-        if kept:
-            self._begin_answer(task, self._give_back_slowly(task, kept))
-        else:
-            self._answer_unstarted(task)
-
-    async def _give_back_slowly(self, task: ReceivedTask, kept: list[tuple[bytes, Address]]) -> None:
-        await self._borrowing.keep(kept)
-        self._answer_unstarted(task)
-
-    def _answer_unstarted(self, task: ReceivedTask) -> None:
-        self._release(task)
-        reply = PushTaskReply(NOT_STARTED, [], 0, worker_exiting=self._exiting, missing=task.missing)
-        self._answer(task, reply, ())
+        if task.claim():
+            self._intake.answer_unstarted(task, self._exiting)
 
     def on_blocked(self, blocked: bool) -> None:
         """The running task begins to wait for objects, or goes on."""
@@ -483,7 +235,7 @@ class TaskReceiver:
         task.cancelled = True
         if task.claim():
             error = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
-            self._answer_error(task, CANCELLED, self._pack(task, error))
+            self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))
             self._pump()
             return CancelTaskReply(True, False)
         if request.recursive:
@@ -507,10 +259,11 @@ class TaskReceiver:
 
     def is_idle(self) -> bool:
         """No task is here that has not been answered."""
-        return all(task.reply is not None for task in self._tasks.values()) and not self._answering
+        return all(task.reply is not None for task in self._tasks.values())
+
+    def unanswered(self) -> list[ReceivedTask]:
+        return [task for task in self._tasks.values() if task.reply is None]
 
     def close(self) -> None:
-        for answering in list(self._answering):
-            answering.cancel()
         if self._preparing is not None:
             self._preparing.cancel()

@@ -20,8 +20,10 @@ import cloudpickle
 from minray import serialization
 from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
-from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate
+from minray.core_worker.actor_task_submitter import ActorClient
 from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.generator_reader import GeneratorReader
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
@@ -33,8 +35,11 @@ from minray.platform.base import Parker
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
 from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources, Poll
+from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.serialization import Serialized
 
+EXPORTED = FunctionExport(b"", True)
+"""Methods come with their class."""
 _id_of = operator.attrgetter("_id")
 
 
@@ -44,17 +49,22 @@ class UserApi:
     def __init__(self, core: CoreWorker) -> None:
         self.core = core
         self._user_code = core.platform.user_code
-        self._post = self._user_code.post
+        self.post = self._post = self._user_code.post
         self._objects = core.store.objects
         self._own = core.address
         self._inline_limit = core.config.system_config.max_direct_call_object_size
         self._function_count = 0
+        self._generators = GeneratorReader(core, self.wait)
 
     # --- tasks
 
     def prepare(self, template: TaskTemplate, export: FunctionExport) -> PreparedTemplate:
         """Make a function with its options ready to be called."""
         return PreparedTemplate(template, encode(TaskHeader(template, self._own)), export)
+
+    def prepare_call(self, template: TaskTemplate, client: ActorClient) -> PreparedTemplate:
+        """The same for a method of an actor."""
+        return PreparedTemplate(template, encode(TaskHeader(template, self._own)), EXPORTED, client)
 
     def export(self, export: FunctionExport, function: Callable[..., Any]) -> None:
         """Pickle a definition and make it known to the cluster; its tasks wait until it is (G15).
@@ -65,8 +75,9 @@ class UserApi:
         if len(pickled) > FUNCTION_SIZE_ERROR_THRESHOLD:
             name, size = getattr(function, "__qualname__", repr(function)), len(pickled) >> 20
             raise ValueError(
-                f"remote function {name} is too large: {size} MiB of at most {FUNCTION_SIZE_ERROR_THRESHOLD >> 20}. Does it"
-                " use a large object of the program? Put that (minray.put) and give the function the reference"
+                f"remote function or class {name} is too large: {size} MiB of at most"
+                f" {FUNCTION_SIZE_ERROR_THRESHOLD >> 20}. Does it use a large object of the program? Put that (minray.put)"
+                " and give the function the reference"
             )
         self._post(self.core.export, export, pickled)
 
@@ -74,36 +85,61 @@ class UserApi:
         """The runtime environment that tasks submitted here inherit."""
         return self.core.environment
 
+    def captured(self) -> SchedulingStrategy | None:
+        """The placement group in which tasks submitted here run unless they say otherwise."""
+        strategy = self.placed()
+        return strategy if strategy is not None and strategy.captures_children else None
+
+    def placed(self) -> SchedulingStrategy | None:
+        """What has brought the running task, or the actor that this process is, to its place; None in a driver."""
+        core = self.core
+        actor = core.actor_receiver.actor
+        running = core.executor.current if actor is None else actor.constructor
+        return None if running is None else running.header.template.shape.strategy
+
     def new_function_id(self) -> bytes:
         self._function_count += 1
         return self.core.config.worker_id[:12] + self._function_count.to_bytes(4, "big")
 
-    def submit(self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One call: its reference, a list of them, or None for ``num_returns=0``."""
+    def submit(
+        self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
+    ) -> Any:
+        """One call: its reference, a list of them, None for ``num_returns=0``, or a generator of them."""
         core = self.core
-        task_id = core.task_ids.next()
-        retries = prepared.template.max_retries
-        running = core.executor.current
-        parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
-        if args or kwargs:
-            call = serialization.serialize_call(args, kwargs, self._inline_limit, self._put_serialized)
-            value = call.value
-            assert value is not None
-            slots = tuple((ref._id, ref._owner) for ref in call.slots)
-            nested = tuple(RefInfo(ref._id, ref._owner, b"") for ref in value.refs)
-            buffers = [bytes(buffer) for buffer in value.buffers]
-            task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries)
-        else:
-            task = PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries)
+        task, _held = self.make_task(prepared, args, kwargs)
+        task.handle_id = handle_id
+        task_id = task.task_id
         num_returns = prepared.template.num_returns
         if core.call_sites is not None:
             core.call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
         self._post(core.submit, task)
+        if prepared.template.is_streaming:
+            return self._generators.new(task_id)
         if num_returns == 1:
             return ObjectRef(task_id + b"\0\0\0\1", self._own, core.drop_ref)
         if num_returns == 0:
             return None
         return [ObjectRef(return_id(task_id, index), self._own, core.drop_ref) for index in range(1, num_returns + 1)]
+
+    def make_task(
+        self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[PendingTask, list[ObjectRef[Any]]]:
+        """A call with its arguments turned into bytes; and references in them, to be kept until it is posted."""
+        core = self.core
+        task_id = core.task_ids.next()
+        retries = prepared.template.max_retries
+        running = core.executor.current
+        parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
+        if not args and not kwargs:
+            return PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries), []
+        call = serialization.serialize_call(args, kwargs, self._inline_limit, self._put_serialized)
+        value = call.value
+        assert value is not None
+        slots = tuple((ref._id, ref._owner) for ref in call.slots)
+        nested = tuple(RefInfo(ref._id, ref._owner, b"") for ref in value.refs)
+        buffers = [bytes(buffer) for buffer in value.buffers]
+        task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries)
+        return task, [*call.slots, *value.refs]
 
     def cancel(self, ref: ObjectRef[Any], force: bool, recursive: bool) -> None:
         self._post(self.core.cancel, ref._id, ref._owner, force, recursive)
@@ -165,6 +201,7 @@ class UserApi:
         for index, value in zip(large, self.core.fetcher.get(wanted, left_s), strict=True):
             if value is None:
                 raise GetTimeoutError(timeout_s=timeout_s)
+            values[index].is_fetched = True
             values[index] = value
         return values
 
@@ -227,7 +264,8 @@ class UserApi:
         parker = user_code.parker()
         waiter = Waiter(needed, stop_at_error, parker.release)
         wanted = [(ref._id, ref._owner) for ref in refs]
-        blocks_task = core.executor.current is not None
+        running = core.executor.current
+        blocks_task = running is not None and not running.actor_id
         try:
             self._user_code.post_later(core.begin_wait, wanted, waiter, blocks_task, elsewhere)
             self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
@@ -250,6 +288,14 @@ class UserApi:
             self.run_on_loop(lambda: self.core.deletion.evict([ref._id for ref in refs]))
         else:
             self.run_on_loop(lambda: self.core.deletion.delete([(ref._id, ref._owner) for ref in refs]))
+
+    def placement_group_ready(self, group_id: bytes, value: Any) -> ObjectRef[Any]:
+        """A reference whose object has this value as soon as the placement group is there."""
+        core = self.core
+        object_id = core.task_ids.next() + PUT_INDEX
+        own = serialization.serialize(value).copied()
+        self._post(core.placement_groups.begin_ready, object_id, group_id, StoredObject(own.data, own.buffers, False, ()))
+        return ObjectRef(object_id, self._own, core.drop_ref)
 
     # --- futures, explanations, calls to the loop
 
@@ -296,6 +342,10 @@ class UserApi:
     def resource_reports(self) -> list[NodeResources]:
         """The last report of each node."""
         return self._read_channel(RESOURCES, NodeResources)
+
+    def known_placement_groups(self) -> list[PlacementGroupInfo]:
+        """All that the gcs knows, those that were removed lately too."""
+        return self._read_channel(PLACEMENT_GROUPS, PlacementGroupInfo)
 
     def locations_of(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> dict[bytes, Location]:
         """Where they are, by object id; without those whose owner cannot say. Raises GetTimeoutError."""

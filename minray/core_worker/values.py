@@ -57,3 +57,13 @@ def from_value(value: Value, beside: Sequence[Any], start: int = 0) -> StoredObj
         raise ValueError(f"a value names {value.buffer_count} buffers, but {len(buffers)} came with it")
     data = value.data or buffers.pop(0)
     return StoredObject(data, buffers, value.is_error, value.nested)
+
+
+def from_values(values: Iterable[Value], beside: Sequence[Any]) -> list[StoredObject]:
+    """All values of one message, whose out-of-band buffers follow each other."""
+    stored: list[StoredObject] = []
+    start = 0
+    for value in values:
+        stored.append(from_value(value, beside, start))
+        start += value.buffer_count
+    return stored

@@ -8,7 +8,8 @@ Rules
   * A driver's incarnation has one job: registering again, however late, gives the same one, finished or not.
   * Numbers count up and are never used again; one whose registration could not be stored is lost.
   * A job finishes when its driver says so, when its driver's process dies, or when its driver's node dies.
-  * The last finished jobs are kept for people to read; what is older is forgotten.
+  * What belongs to a job ends with it; if it has detached actors, with the last of them (``kept``).
+  * The last finished jobs are remembered for people to read; what is older is forgotten.
 """
 
 from __future__ import annotations
@@ -63,17 +64,25 @@ class JobManager:
         job_id = self.last_number.to_bytes(JOB_ID_BYTES, "big")
         return JobInfo(job_id, request.driver, request.driver_pid, request.config, start_time=now)
 
-    def finish(self, job_id: bytes, now: float) -> JobInfo | None:
+    def finish(self, job_id: bytes, now: float, kept: bool = False) -> JobInfo | None:
         """The record to store for a job that ends; None if it is unknown or has ended before."""
         assert now > 0, "an end time of zero means that the job runs"
         if self._states.get(job_id) != RUNNING:
             return None
-        return msgspec.structs.replace(self._jobs[job_id], end_time=now)
+        return msgspec.structs.replace(self._jobs[job_id], end_time=now, kept=kept)
+
+    def release(self, job_id: bytes) -> JobInfo | None:
+        """The record to store when nothing of a finished job has to be kept any more; None if nothing was."""
+        job = self._jobs.get(job_id)
+        return msgspec.structs.replace(job, kept=False) if job is not None and job.kept else None
 
     def on_committed(self, job: JobInfo) -> list[Publication]:
         """The record is durable: from now on it is true. May make the table forget its oldest finished job."""
-        self._states.set(job.job_id, FINISHED if job.end_time else RUNNING)
+        old = self._jobs.get(job.job_id)
         self._jobs[job.job_id] = job
+        if old is not None and old.end_time:
+            return [Publication(JOBS, job.job_id, job)]
+        self._states.set(job.job_id, FINISHED if job.end_time else RUNNING)
         self._job_of_driver[job.driver.worker_id] = job.job_id
         publications = [Publication(JOBS, job.job_id, job)]
         if job.end_time:
@@ -90,6 +99,10 @@ class JobManager:
 
     def get(self, job_id: bytes) -> JobInfo | None:
         return self._jobs.get(job_id)
+
+    def is_over(self, job_id: bytes) -> bool:
+        """Also if it is unknown: it was forgotten, or its driver never heard of it."""
+        return self._states.get(job_id) != RUNNING
 
     def running(self) -> list[JobInfo]:
         return [job for job in self._jobs.values() if not job.end_time]

@@ -15,7 +15,7 @@ What we do not like about it yet: dead nodes are kept for ever, a few hundred by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -96,6 +96,14 @@ class NodeManager:
     def death_cause(self, node_id: bytes) -> str | None:
         """Why a node died; None if it lives or is unknown."""
         return self._nodes[node_id].death_cause if self._states.get(node_id) == DEAD else None
+
+    def get(self, node_id: bytes) -> NodeInfo | None:
+        return self._nodes.get(node_id)
+
+    def available(self, node_id: bytes) -> Mapping[str, int]:
+        """What a living node had free when it last reported; everything, before its first report."""
+        report = self._resources.get(node_id)
+        return self._nodes[node_id].resources_total if report is None else report.available
 
     def living(self) -> list[NodeInfo]:
         return [node for node in self._nodes.values() if node.alive]

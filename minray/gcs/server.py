@@ -3,10 +3,8 @@
 Ray: src/ray/gcs/gcs_server.h
 
 A handler decides (a pure manager says which record must be stored), commits, and only then changes the table, publishes
-and replies. So whatever anyone has seen is durable. When a write fails, the request is refused as ``storage-failed``: nobody
-sees anything of it, but it may have been done after the next restart, as any request without a good answer; repeat it.
-Changes of the same thing wait for each other (``_changing``); changes of different things share one sync. A death is no
-request that could be refused: its write is tried again until it succeeds, and until then it is not told.
+and replies (``durable``). So whatever anyone has seen is durable; what was refused as ``storage-failed`` may have been done
+all the same after the next restart, as any request without a good answer. Actors have a service of their own.
 
 Which cluster is this? The store has a random id, made when the store was. Nodes learn it when they first register, and say
 it if they ever register again. A gcs refuses a node that names another cluster, and one that claims to be a member (by
@@ -20,54 +18,35 @@ Rows of what is forgotten (old jobs, the functions of finished ones) are deleted
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from minray.common.config import GcsConfig
 from minray.common.ids import short
+from minray.gcs.actor_service import ActorService
+from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
 from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import JobManager
 from minray.gcs.kv_manager import KvManager
 from minray.gcs.node_manager import NodeManager
+from minray.gcs.placement_group_manager import PlacementGroupManager
+from minray.gcs.placement_group_scheduler import PlacementGroupScheduler
 from minray.gcs.storage import GcsStorage
 from minray.gcs.worker_manager import WorkerManager
-from minray.platform.base import Listener, Platform, StorageFailed
+from minray.platform.base import Listener, Platform
 from minray.protocol import gcs as protocol
-from minray.protocol.base import DONE, Done, Record, encode
+from minray.protocol.actor import ACTORS
+from minray.protocol.base import DONE, Address, Done, encode
+from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.rpc.pubsub import Publisher
 from minray.rpc.service import Call, Dispatcher
 
 logger = logging.getLogger(__name__)
 
-CHANNELS = (protocol.NODES, protocol.RESOURCES, protocol.WORKER_DEATHS, protocol.JOBS)
-STORAGE_RETRY_S = 1.0
-"""How long a death waits before its write is tried again."""
-
-Q = TypeVar("Q", bound=Record)
-R = TypeVar("R", bound=Record)
-
-
-def _durable(
-    handler: Callable[[GcsServer, Q, Call], Awaitable[R]],
-) -> Callable[[GcsServer, Q, Call], Coroutine[Any, Any, R | None]]:
-    """A handler that commits: if that fails, the caller hears ``storage-failed``, and may try again."""
-
-    @functools.wraps(handler)
-    async def handle(self: GcsServer, request: Q, call: Call) -> R | None:
-        try:
-            return await handler(self, request, call)
-        except StorageFailed as error:
-            logger.error("refused a %s, which cannot be stored: %s", type(request).__name__, error)
-            call.fail("storage-failed", str(error))
-            return None
-
-    return handle
+CHANNELS = (protocol.NODES, protocol.RESOURCES, protocol.WORKER_DEATHS, protocol.JOBS, PLACEMENT_GROUPS)
 
 
 class GcsServer:
@@ -86,10 +65,25 @@ class GcsServer:
         self._health = HealthCheckManager(platform, config.system_config)
         self._publisher = Publisher(platform.identity)
         self._listeners: list[Listener] = []
-        self._locks: weakref.WeakValueDictionary[bytes, asyncio.Lock] = weakref.WeakValueDictionary()
-        """See ``_changing``; a lock is gone when nobody holds or awaits it."""
+        self._changes = Changes()
         self._closed = asyncio.Event()
-        self._dispatcher = Dispatcher(self)
+        self._actors = ActorService(platform, config.system_config, self._address, self, self)
+        self._groups = PlacementGroupManager(platform.record)
+        self._group_scheduler = PlacementGroupScheduler(
+            platform,
+            config.system_config,
+            self._groups,
+            lambda: self._nodes,
+            self._changes,
+            self._store_group,
+            self._jobs.is_over,
+        )
+        self._dispatcher = Dispatcher(self, self._actors, self._group_scheduler)
+
+    def _address(self) -> Address:
+        """As an owner of leases."""
+        tcp = next((endpoint for endpoint in self.endpoints if endpoint.startswith("tcp:")), "")
+        return Address(self._platform.identity, b"", self.endpoints[0], tcp)
 
     @property
     def endpoints(self) -> list[str]:
@@ -111,14 +105,29 @@ class GcsServer:
             self._watch_node(node)
         for job in self._jobs.running():
             self._watch_driver(job)
+        starts = self._storage.start_count() + 1
+        self._storage.put_start_count(starts)
+        self._group_scheduler.start(starts, self._storage.commit)
+        await self._actors.resume()
+        for job in self._jobs.finished():
+            if job.kept and not self._actors.has_detached(job.job_id):
+                await self.on_last_detached_actor(job.job_id)
+
+    async def _store_group(self, group: PlacementGroupInfo) -> None:
+        self._storage.put_placement_group(group)
+        await self._storage.commit()
+        self.publish(self._groups.on_committed(group))
 
     async def _load(self) -> None:
         self._nodes = NodeManager(self._storage.cluster_id, self._platform.record)
-        self._publish(self._nodes.load(self._storage.nodes()))
-        self._publish(self._jobs.load(self._storage.jobs(), self._storage.job_count()))
+        self.publish(self._nodes.load(self._storage.nodes()))
+        self.publish(self._jobs.load(self._storage.jobs(), self._storage.job_count()))
         self._values.load(self._storage.values())
+        self.publish(self._groups.load(self._storage.placement_groups()))
+        self._actors.load(self._storage)
         for job in self._jobs.finished():
-            self._drop_values_of(job.job_id)
+            if not job.kept:
+                self._drop_values_of(job.job_id)
         for job in self._jobs.running():
             await self._maybe_finish_with_node(job)
 
@@ -127,6 +136,8 @@ class GcsServer:
         if self._closed.is_set():
             return
         self._health.close()
+        self._group_scheduler.close()
+        self._actors.close()
         self._dispatcher.close()
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
@@ -138,22 +149,20 @@ class GcsServer:
     async def wait_closed(self) -> None:
         await self._closed.wait()
 
-    def _publish(self, publications: Iterable[Publication]) -> None:
+    def publish(self, publications: Iterable[Publication]) -> None:
         for channel, key, record in publications:
             self._publisher.publish(channel, key, None if record is None else encode(record))
             if channel == protocol.JOBS and record is None:
                 self._storage.delete_job(key)
-
-    def _changing(self, key: bytes) -> asyncio.Lock:
-        """Hold this from deciding about a thing until the decision is committed and true."""
-        return self._locks.setdefault(key, asyncio.Lock())
+            if channel == PLACEMENT_GROUPS and record is None:
+                self._storage.delete_placement_group(key)
 
     # --- Nodes -----------------------------------------------------------------------------------------------------------
 
-    @_durable
+    @durable
     async def handle_RegisterNode(self, request: protocol.RegisterNode, call: Call) -> protocol.RegisterNodeReply:
         node_id, cluster_id = request.node.node_id, self._storage.cluster_id
-        async with self._changing(node_id):
+        async with self._changes.of(node_id):
             refused = self._nodes.refusal_to_join(node_id, request.cluster_id)
             if refused:
                 logger.error("refused to register a node: %s", refused)
@@ -162,11 +171,13 @@ class GcsServer:
             if node is not None:
                 self._storage.put_node(node)
                 await self._storage.commit()
-                self._publish(self._nodes.on_committed(node))
+                self.publish(self._nodes.on_committed(node))
                 self._watch_node(node)
+                self._group_scheduler.on_node_joined()
+                self._actors.on_nodes_changed()
         return protocol.RegisterNodeReply(cluster_id, may_restart=self._storage.durable)
 
-    @_durable
+    @durable
     async def handle_UnregisterNode(self, request: protocol.UnregisterNode, call: Call) -> Done:
         await self._bury(request.node_id, request.cause)
         return DONE
@@ -178,56 +189,54 @@ class GcsServer:
             logger.error("refused a report of resources: %s", refused)
         else:
             self._health.on_heard(node_id)
-            self._publish(self._nodes.on_report(request.resources))
+            publications = self._nodes.on_report(request.resources)
+            self.publish(publications)
+            if publications:
+                self._group_scheduler.on_report(node_id)
+            self._actors.on_nodes_changed()
         return protocol.RegisterNodeReply(self._storage.cluster_id, refused)
 
     def _watch_node(self, node: protocol.NodeInfo) -> None:
         async def on_dead(cause: str) -> None:
             logger.warning("node %s is dead: %s", short(node.node_id), cause)
-            await self._until_stored(self._bury, node.node_id, f"its raylet is gone: {cause}")
+            await until_stored(self._bury, node.node_id, f"its raylet is gone: {cause}")
 
         self._health.watch(node.address, silence_counts=True, on_dead=on_dead)
 
     async def _bury(self, node_id: bytes, cause: str) -> None:
         """Declare a node dead, and finish the jobs whose drivers ran there."""
-        async with self._changing(node_id):
+        async with self._changes.of(node_id):
             node = self._nodes.bury(node_id, cause)
             if node is not None:
                 self._storage.put_node(node)
                 await self._storage.commit()
-                self._publish(self._nodes.on_committed(node))
+                self.publish(self._nodes.on_committed(node))
                 self._health.unwatch(node.address.worker_id)
+                self._group_scheduler.on_node_dead(node_id)
         for job in self._jobs.running():
             if job.driver.node_id == node_id:
                 await self._maybe_finish_with_node(job)
-
-    async def _until_stored(self, change: Callable[..., Awaitable[None]], *args: Any) -> None:
-        while True:
-            try:
-                await change(*args)
-                return
-            except StorageFailed as error:
-                logger.error("a death cannot be stored; trying again in %g s: %s", STORAGE_RETRY_S, error)
-                await asyncio.sleep(STORAGE_RETRY_S)
+        if node is not None:
+            await self._actors.on_node_death(node)
 
     # --- Jobs ------------------------------------------------------------------------------------------------------------
 
-    @_durable
+    @durable
     async def handle_RegisterJob(self, request: protocol.RegisterJob, call: Call) -> protocol.RegisterJobReply:
         driver = request.driver
-        async with self._changing(driver.worker_id):
+        async with self._changes.of(driver.worker_id):
             job = self._jobs.of_driver(driver.worker_id)
             if job is None:
                 job = self._jobs.register(request, self._platform.host.time())
                 self._storage.put_job(job)
                 self._storage.put_job_count(self._jobs.last_number)
                 await self._storage.commit()
-                self._publish(self._jobs.on_committed(job))
+                self.publish(self._jobs.on_committed(job))
                 self._watch_driver(job)
                 await self._maybe_finish_with_node(job)
         return protocol.RegisterJobReply(job.job_id)
 
-    @_durable
+    @durable
     async def handle_FinishJob(self, request: protocol.FinishJob, call: Call) -> Done:
         await self._finish(request.job_id)
         return DONE
@@ -242,19 +251,40 @@ class GcsServer:
             driver = job.driver
             logger.info("the driver of job %s is gone: %s", job.job_id.hex(), cause)
             death = protocol.WorkerDeath(driver.worker_id, driver.node_id, job.driver_pid, f"the driver is gone: {cause}")
-            self._publish(self._workers.on_death(death))
-            await self._until_stored(self._finish, job.job_id)
+            self.publish(self._workers.on_death(death))
+            await until_stored(self._finish, job.job_id)
+            await self._actors.on_worker_death(death)
 
         self._health.watch(job.driver, silence_counts=False, on_dead=on_dead)
 
     async def _finish(self, job_id: bytes) -> None:
-        async with self._changing(job_id):
-            job = self._jobs.finish(job_id, self._platform.host.time())
+        async with self._changes.of(job_id):
+            job = self._jobs.finish(job_id, self._platform.host.time(), self._actors.has_detached(job_id))
             if job is not None:
-                self._storage.put_job(job)
-                await self._storage.commit()
-                self._publish(self._jobs.on_committed(job))
-                self._drop_values_of(job_id)
+                await self._commit_end(job)
+        if job is not None:
+            self._group_scheduler.on_job_finished(job_id)
+            await self._actors.on_job_finished(job_id)
+
+    async def _commit_end(self, job: protocol.JobInfo) -> None:
+        self._storage.put_job(job)
+        await self._storage.commit()
+        self.publish(self._jobs.on_committed(job))
+        if not job.kept:
+            self._drop_values_of(job.job_id)
+
+    async def on_last_detached_actor(self, job_id: bytes) -> None:
+        """What of a finished job was kept for them can go."""
+        async with self._changes.of(job_id):
+            job = self._jobs.release(job_id)
+            if job is not None:
+                await self._commit_end(job)
+        self._group_scheduler.on_job_finished(job_id)
+
+    def job_is_over(self, job_id: bytes) -> bool:
+        """Whether nothing of this job may begin any more."""
+        job = self._jobs.get(job_id)
+        return job is not None and bool(job.end_time) and not job.kept
 
     async def _maybe_finish_with_node(self, job: protocol.JobInfo) -> None:
         """A driver ends with its node, wherever the news of both meet."""
@@ -269,10 +299,10 @@ class GcsServer:
 
     # --- Key-value -------------------------------------------------------------------------------------------------------
 
-    @_durable
+    @durable
     async def handle_KvPut(self, request: protocol.KvPut, call: Call) -> protocol.KvPutReply:
         namespace, key, value = request.namespace, request.key, request.value
-        async with self._changing(namespace.encode() + b":" + key):
+        async with self._changes.of(namespace.encode() + b":" + key):
             if self._values.is_kept(namespace, key, value, request.overwrite):
                 return protocol.KvPutReply(False)
             if self._values.get(namespace, key) != value:
@@ -281,10 +311,10 @@ class GcsServer:
                 self._values.on_put(namespace, key, value)
         return protocol.KvPutReply(True)
 
-    @_durable
+    @durable
     async def handle_KvDel(self, request: protocol.KvDel, call: Call) -> Done:
         namespace, key = request.namespace, request.key
-        async with self._changing(namespace.encode() + b":" + key):
+        async with self._changes.of(namespace.encode() + b":" + key):
             if self._values.get(namespace, key) is not None:
                 self._storage.delete_value(namespace, key)
                 await self._storage.commit()
@@ -299,23 +329,40 @@ class GcsServer:
 
     # --- Deaths, news, health --------------------------------------------------------------------------------------------
 
-    @_durable
+    @durable
     async def handle_ReportWorkerDeath(self, request: protocol.ReportWorkerDeath, call: Call) -> Done:
-        self._publish(self._workers.on_death(request.death))
+        self.publish(self._workers.on_death(request.death))
         job = self._jobs.of_driver(request.death.worker_id)
         if job is not None:
             await self._finish(job.job_id)
+        await self._actors.on_worker_death(request.death)
         return DONE
 
     def handle_GetWorkerDeath(self, request: protocol.GetWorkerDeath, call: Call) -> protocol.GetWorkerDeathReply:
-        death = self._workers.get(request.worker_id)
-        cause = self._nodes.death_cause(request.node_id)
+        return protocol.GetWorkerDeathReply(self._death_of(request.worker_id, request.node_id))
+
+    def _death_of(self, worker_id: bytes, node_id: bytes) -> protocol.WorkerDeath | None:
+        death = self._workers.get(worker_id)
+        cause = self._nodes.death_cause(node_id)
         if death is None and cause is not None:
-            death = protocol.WorkerDeath(request.worker_id, request.node_id, pid=0, cause=f"its node died: {cause}")
-        return protocol.GetWorkerDeathReply(death)
+            return protocol.WorkerDeath(worker_id, node_id, pid=0, cause=f"its node died: {cause}")
+        return death
+
+    def worker_death(self, worker: Address) -> protocol.WorkerDeath | None:
+        """How a process died, if it is known to be dead."""
+        return self._death_of(worker.worker_id, worker.node_id)
+
+    def living(self) -> list[protocol.NodeInfo]:
+        return self._nodes.living()
+
+    def available(self, node_id: bytes) -> Mapping[str, int]:
+        return self._nodes.available(node_id)
+
+    def death_cause(self, node_id: bytes) -> str | None:
+        return self._nodes.death_cause(node_id)
 
     async def handle_Poll(self, request: protocol.Poll, call: Call) -> protocol.PollReply | None:
-        if request.channel not in CHANNELS:
+        if request.channel not in CHANNELS and not request.channel.startswith(ACTORS):
             call.fail("bad-request", f"there is no channel {request.channel!r}")
             return None
         return await self._publisher.poll(request)

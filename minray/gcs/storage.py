@@ -2,9 +2,11 @@
 
 Ray: src/ray/gcs/gcs_table_storage.h, src/ray/gcs/store_client/
 
-    cluster  "id" -> the cluster's id; "jobs" -> the number of the newest job
+    cluster  "id" -> the cluster's id; "jobs" -> the number of the newest job; "starts" -> how often a gcs was started
     nodes    node id (hex) -> NodeInfo          jobs   job id (hex) -> JobInfo
+    placement_groups    group id (hex) -> PlacementGroupInfo
     kv       key (hex), colon, namespace -> value
+    actors   actor id (hex) -> ActorRow
 
 Rows are staged at once and durable when ``commit`` returns; concurrent commits share one sync. Worker deaths and resource
 reports are not here: they are news, and come again.
@@ -17,11 +19,13 @@ from typing import TypeVar
 
 import msgspec
 
+from minray.gcs.actor_manager import ActorRow
 from minray.platform.base import Platform, Storage, StorageFailed
 from minray.protocol.base import Record, decode, encode
 from minray.protocol.gcs import JobInfo, NodeInfo
+from minray.protocol.placement_group import PlacementGroupInfo
 
-CLUSTER, NODES, JOBS, KV = "cluster", "nodes", "jobs", "kv"
+CLUSTER, NODES, JOBS, KV, ACTORS, PLACEMENT_GROUPS = "cluster", "nodes", "jobs", "kv", "actors", "placement_groups"
 CLUSTER_ID_BYTES = 16
 
 R = TypeVar("R", bound=Record)
@@ -61,8 +65,18 @@ class GcsStorage:
     def jobs(self) -> list[JobInfo]:
         return self._load(JOBS, JobInfo)
 
+    def actors(self) -> list[ActorRow]:
+        return self._load(ACTORS, ActorRow)
+
     def job_count(self) -> int:
         return int.from_bytes(self._storage.load(CLUSTER).get("jobs", b""), "big")
+
+    def start_count(self) -> int:
+        """How many gcs processes have worked with these tables."""
+        return int.from_bytes(self._storage.load(CLUSTER).get("starts", b""), "big")
+
+    def placement_groups(self) -> list[PlacementGroupInfo]:
+        return self._load(PLACEMENT_GROUPS, PlacementGroupInfo)
 
     def values(self) -> Iterator[tuple[str, bytes, bytes]]:
         for row, value in self._storage.load(KV).items():
@@ -84,8 +98,23 @@ class GcsStorage:
     def put_job_count(self, count: int) -> None:
         self._storage.put(CLUSTER, "jobs", count.to_bytes(8, "big"))
 
+    def put_start_count(self, count: int) -> None:
+        self._storage.put(CLUSTER, "starts", count.to_bytes(8, "big"))
+
+    def put_placement_group(self, group: PlacementGroupInfo) -> None:
+        self._storage.put(PLACEMENT_GROUPS, group.group_id.hex(), encode(group))
+
+    def delete_placement_group(self, group_id: bytes) -> None:
+        self._storage.delete(PLACEMENT_GROUPS, group_id.hex())
+
     def delete_job(self, job_id: bytes) -> None:
         self._storage.delete(JOBS, job_id.hex())
+
+    def put_actor(self, row: ActorRow) -> None:
+        self._storage.put(ACTORS, row.info.actor_id.hex(), encode(row))
+
+    def delete_actor(self, actor_id: bytes) -> None:
+        self._storage.delete(ACTORS, actor_id.hex())
 
     def put_value(self, namespace: str, key: bytes, value: bytes) -> None:
         self._storage.put(KV, f"{key.hex()}:{namespace}", value)

@@ -131,8 +131,7 @@ class Pull:
         if self.entry is None or self.entry.attempt != known.attempt:
             self._let_go()
             if not await self._make_room(known):
-                reason = f"there is no room for its {known.size} bytes in the object store of this node"
-                return Pinned(NO_ROOM, size=known.size, reason=reason)
+                return Pinned(NO_ROOM, size=known.size, reason=manager.store.why_full(known.size))
         if self.entry is not None and await self._receive(known):
             self._complete()
             return None

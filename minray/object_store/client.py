@@ -53,6 +53,10 @@ class StoreClient:
         self._pin_count = 0
         self._released: Batch[bytes] = Batch(raylet.send, ReleasePins)
 
+    def is_own(self, owner: Address) -> bool:
+        """Whether that is the client's process."""
+        return owner.worker_id == self._worker_id
+
     # --- writing
 
     def create(self, object_id: bytes, attempt: int, size: int, owner: Address, on_created: OnCreated) -> None:

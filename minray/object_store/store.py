@@ -84,16 +84,17 @@ class Spilling(Protocol):
         """Each of these has one object less that anybody needs."""
 
 
-class _Question:
-    """A PinObjects that is not answered yet."""
+class Question:
+    """Objects that somebody wants together, and has not got yet."""
 
-    def __init__(self, request: PinObjects, call: Call, number: int) -> None:
-        self.client = request.client
-        self.order = Order(request.purpose, number)
+    def __init__(self, client: bytes, wanted: list[Wanted], order: Order, on_answer: Callable[[list[Pinned]], None]) -> None:
+        self.client = client
+        self.wanted = wanted
+        self.order = order
         self.timer: asyncio.TimerHandle | None = None
-        self._pinned: list[Pinned | None] = [None] * len(request.wanted)
-        self._missing = len(request.wanted)
-        self._call = call
+        self._pinned: list[Pinned | None] = [None] * len(wanted)
+        self._missing = len(wanted)
+        self._on_answer = on_answer
 
     def set(self, index: int, pinned: Pinned) -> None:
         self._pinned[index] = pinned
@@ -108,7 +109,7 @@ class _Question:
         """With what is here by now."""
         if self.timer is not None:
             self.timer.cancel()
-        self._call.reply(PinReply([one or Pinned(NOT_HERE) for one in self._pinned]))
+        self._on_answer([one or Pinned(NOT_HERE) for one in self._pinned])
 
 
 class ObjectStore:
@@ -135,7 +136,7 @@ class ObjectStore:
         self._spilling = spilling
         self.table = ObjectTable(Allocator(capacity), platform.record, on_evicted)
         self._queue = CreateRequestQueue(self.table, grace_s)
-        self._waiting: dict[bytes, list[tuple[_Question, int, Wanted]]] = {}
+        self._waiting: dict[bytes, list[tuple[Question, int, Wanted]]] = {}
         """Who waits for an object that is not here, or not complete: the question, and which of its objects this is."""
         self._question_count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -167,7 +168,7 @@ class ObjectStore:
             call.reply(CreateReply(UNWANTED, self._address()))
         else:
             status = OUT_OF_DISK if isinstance(self._spilling().trouble, DiskFull) else FULL
-            call.reply(CreateReply(status, self._address(), reason=self._why_full(creation.size)))
+            call.reply(CreateReply(status, self._address(), reason=self.why_full(creation.size)))
 
     def create(self, creation: Creation, on_created: OnCreated) -> None:
         """Room for a copy, now or later."""
@@ -214,29 +215,39 @@ class ObjectStore:
     # --- reading
 
     def handle_PinObjects(self, request: PinObjects, call: Call) -> None:
+        def on_answer(pinned: list[Pinned]) -> None:
+            call.reply(PinReply(pinned))
+
+        question = self.pin_together(request.client, request.wanted, request.purpose, on_answer)
+        if question.is_open() and request.timeout_s is not None:
+            question.timer = asyncio.get_running_loop().call_later(request.timeout_s, self.give_up, question)
+
+    def pin_together(
+        self, client: bytes, wanted: list[Wanted], purpose: int, on_answer: Callable[[list[Pinned]], None]
+    ) -> Question:
+        """Bring these here and pin them; answered, perhaps at once, when all are here or will not come."""
         self._question_count += 1
-        question = _Question(request, call, self._question_count)
-        for index, wanted in enumerate(request.wanted):
-            entry = self.table.pinned_as(wanted.pin) or self._find(wanted)
-            if entry is not None and (wanted.pin in entry.pins or self.table.is_sealed(entry)):
-                question.set(index, self._pin(entry, wanted, request.client))
+        question = Question(client, wanted, Order(purpose, self._question_count), on_answer)
+        for index, one in enumerate(wanted):
+            entry = self.table.pinned_as(one.pin) or self._find(one)
+            if entry is not None and (one.pin in entry.pins or self.table.is_sealed(entry)):
+                question.set(index, self._pin(entry, one, client))
                 continue
-            waiting = self._waiting.setdefault(wanted.object_id, [])
-            waiting.append((question, index, wanted))
+            waiting = self._waiting.setdefault(one.object_id, [])
+            waiting.append((question, index, one))
             if entry is None:
-                self._fetch(wanted.object_id, wanted.owner, question.order)
+                self._fetch(one.object_id, one.owner, question.order)
             elif self.table.is_spilled(entry) and len(waiting) == 1:
                 self._restore(entry)
-        if question.is_open() and request.timeout_s is not None:
-            question.timer = asyncio.get_running_loop().call_later(request.timeout_s, self._give_up, question)
+        return question
 
     def _find(self, wanted: Wanted) -> Entry | None:
         """The copy of that attempt or a later one: an earlier one is what was left when the object was lost."""
         entry = self.table.find(wanted.object_id)
         return entry if entry is not None and entry.attempt >= wanted.attempt else None
 
-    def _give_up(self, question: _Question) -> None:
-        """Its time is up."""
+    def give_up(self, question: Question) -> None:
+        """Its time is up: it is answered with what is here."""
         for object_id, waiting in list(self._waiting.items()):
             waiting[:] = [entry for entry in waiting if entry[0] is not question]
             if not waiting:
@@ -288,7 +299,7 @@ class ObjectStore:
         if made is not None:
             self._spilling().restore(entry)
         elif not is_unwanted:
-            self.fail(entry.object_id, Pinned(NO_ROOM, size=entry.size, reason=self._why_full(entry.size)))
+            self.fail(entry.object_id, Pinned(NO_ROOM, size=entry.size, reason=self.why_full(entry.size)))
 
     def on_restored(self, entry: Entry) -> None:
         """It has been read from disk, or could not be and was lost."""
@@ -352,10 +363,11 @@ class ObjectStore:
                 self._timer = loop.call_at(again_at, self._advance)
         spilling.maybe_spill(self._queue.waiting_bytes)
 
-    def _why_full(self, size: int) -> str:
+    def why_full(self, size: int) -> str:
+        """For people who cannot have so many bytes: who has them."""
         allocator, entries = self.table.allocator, self.table.entries()
         largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:TOP_HOLDERS]
-        held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes)" for entry in largest)
+        held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes, {_use_of(entry)})" for entry in largest)
         in_use = sum(entry.in_use() for entry in entries)
         trouble = self._spilling().trouble
         advice = "make room there, or choose another object_spilling_directory"
@@ -365,3 +377,11 @@ class ObjectStore:
             f" which {in_use} are being read or written; the largest hole has {allocator.largest_hole()}."
             f"{failing} The largest objects: {held or 'none'}"
         )
+
+
+def _use_of(entry: Entry) -> str:
+    """Why this copy takes memory, for people."""
+    if not entry.is_written:
+        return "being written"
+    readers = dict.fromkeys(client.hex()[:8] or "its node" for client in entry.pins.values())
+    return f"read by {', '.join(readers)}" if readers else f"owned by {entry.owner.worker_id.hex()[:8]}"

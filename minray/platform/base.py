@@ -22,6 +22,7 @@ The network contract, stated once
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -270,6 +271,12 @@ class UserCode(Protocol):
         ``then`` is called on the loop when ``work`` has returned, which costs less than a ``post`` at its end.
         """
 
+    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """From the loop: run ``work`` in a thread that has nothing else to do; there are as many as there is work."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        """From a user thread: a loop to run user code on in that thread."""
+
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         """From any thread: call back on the loop soon, in order. Never blocks; many posts cost one wake-up."""
 
@@ -281,6 +288,9 @@ class UserCode(Protocol):
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         """Raise KeyboardInterrupt in the main user thread if ``applies()``, asked in that thread, says so there."""
+
+    def run_exit_handlers(self) -> None:
+        """From a user thread: what user code has registered with ``atexit``, when its process ends in an orderly way."""
 
     def time(self) -> float:
         """The loop's clock, readable from user threads."""
@@ -374,6 +384,12 @@ class Host(Protocol):
     cpu_count: int
     memory_bytes: int
 
+    def memory_usage(self) -> tuple[int, int]:
+        """Bytes in use and bytes there are, where that is tightest: on the machine, or within a limit on this process."""
+
+    def process_memory(self, pid: int) -> int:
+        """Bytes that would be free without this process; 0 if there is none."""
+
     def random_bytes(self, count: int) -> bytes: ...
 
     def random(self) -> float:
@@ -403,7 +419,7 @@ class Platform:
     """``""`` opens a store in memory, a path a durable one; raises ``StorageFailed`` for what is not a minray store."""
     memory: Memory
     open_disk: Callable[[str], Disk]
-    """Takes the path of a directory that exists."""
+    """Takes the path of a directory that exists, or a URL."""
     record: Record | None = field(default=None)
     bulk: Sequence[Network] = ()
     """Networks for objects on their way between nodes: what they carry holds up nothing on ``network``."""

@@ -20,14 +20,31 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 
 class RealHost:
     """This machine, as this process may use it. ``root`` is where /proc and /sys are, for tests."""
 
     def __init__(self, root: str = "/") -> None:
+        self._root = Path(root)
         self.hostname = socket.gethostname()
         self.cpu_count = _cpu_count(Path(root))
         self.memory_bytes = _memory_bytes(Path(root))
+
+    def memory_usage(self) -> tuple[int, int]:
+        machine = psutil.virtual_memory()
+        usages = [(machine.total - machine.available, machine.total)]
+        for limit, used, cache in _memory_files(self._root):
+            with suppress(OSError, ValueError):
+                usages.append((int(used.read_text()) - _inactive_file(cache), int(limit.read_text())))
+        return max(usages, key=lambda usage: usage[0] / usage[1])
+
+    def process_memory(self, pid: int) -> int:
+        with suppress(psutil.Error):
+            memory = psutil.Process(pid).memory_info()
+            return int(memory.rss - getattr(memory, "shared", 0))
+        return 0
 
     def random_bytes(self, count: int) -> bytes:
         return os.urandom(count)
@@ -59,11 +76,30 @@ def _cpu_count(root: Path) -> int:
 
 def _memory_bytes(root: Path) -> int:
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
-        for group in _groups(root, controller):
-            with suppress(OSError, ValueError):  # Version 2 says "max" where there is no limit.
-                limits.append(int((group / name).read_text()))
+    for limit, _, _ in _memory_files(root):
+        with suppress(OSError, ValueError):  # Version 2 says "max" where there is no limit.
+            limits.append(int(limit.read_text()))
     return min(limits)
+
+
+def _memory_files(root: Path) -> Iterator[tuple[Path, Path, Path]]:
+    """For each control group that may limit us: where its limit is, what it uses, and what of that is cache."""
+    versions = (
+        ("", "memory.max", "memory.current"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    )
+    for controller, limit, used in versions:
+        for group in _groups(root, controller):
+            yield group / limit, group / used, group / "memory.stat"
+
+
+def _inactive_file(statistics: Path) -> int:
+    """Cached files that the kernel gives up when memory is needed."""
+    for line in statistics.read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

@@ -29,6 +29,7 @@ import functools
 import importlib
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -52,7 +53,13 @@ INSIST_S, INSIST_LIMIT_S = 0.01, 1.0
 """The first and the longest pause between two signals for one interrupt."""
 DEFERRED_S = 0.003
 """And the pause after one that came at a bad moment."""
-_COUNTING = ("minray/object_ref.py", "minray/core_worker/user_api.py")
+_COUNTING = (
+    "minray/object_ref.py",
+    "minray/core_worker/generator_reader.py",
+    "minray/core_worker/outgoing_stream.py",
+    "minray/core_worker/results.py",
+    "minray/core_worker/user_api.py",
+)
 """Files whose own frames count references, and never block."""
 _POSTING = (LoopBorder.post.__code__, LoopBorder.post_later.__code__)
 
@@ -82,6 +89,8 @@ class MainThreadUserCode(LoopBorder):
         self._alarm.acquire()
         self._relief_sleeps = False
         """It does not even look from time to time."""
+        self._beside: deque[_ThreadBeside] = deque()
+        """Threads for work beside the main one, which have none; the warmest last."""
         self._interrupts: deque[Callable[[], bool]] = deque()
         """Interrupts that the main thread has not looked at, or has put off."""
         self._deferred = False
@@ -227,6 +236,10 @@ class MainThreadUserCode(LoopBorder):
         if not self._lead.locked():
             _release(self._alarm)
 
+    def run_beside(self, work: Work, then: Work) -> None:
+        thread = self._beside.pop() if self._beside else _ThreadBeside(self)
+        thread.inbox.put((work, then))
+
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self._interrupts.append(applies)
         self._insist(INSIST_S)
@@ -261,6 +274,24 @@ class MainThreadUserCode(LoopBorder):
             self._deferred = True
         elif applying:
             raise KeyboardInterrupt
+
+
+class _ThreadBeside:
+    """A thread that runs what it is given, and then waits to be given more."""
+
+    def __init__(self, user_code: MainThreadUserCode) -> None:
+        self.inbox: queue.SimpleQueue[tuple[Work, Work]] = queue.SimpleQueue()
+        self._user_code = user_code
+        threading.Thread(target=self._main, name="minray-call", daemon=True).start()
+
+    def _main(self) -> None:
+        while True:
+            work, then = self.inbox.get()
+            work()
+            del work
+            self._user_code._beside.append(self)
+            self._user_code.post(then)
+            del then
 
 
 def _release(lock: _thread.LockType) -> None:

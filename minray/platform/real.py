@@ -12,8 +12,10 @@ import os
 from functools import lru_cache
 
 from minray.common.config import SystemConfig
-from minray.platform.base import Network, Platform, Processes
+from minray.platform.base import Disk, Network, Platform, Processes
+from minray.platform.compressed_disk import CompressedDisk
 from minray.platform.disk import RealDisk
+from minray.platform.external_storage import ExternalDisk, is_external
 from minray.platform.host import RealHost
 from minray.platform.lanes import Lane
 from minray.platform.main_thread import MainThreadUserCode
@@ -47,8 +49,10 @@ def make_platform(
         user_code.outbox = network.outbox
         bulk = [Lane(StreamNetwork(token, host), f"minray-lane-{number}") for number in range(lanes)]
 
-    def open_disk(path: str) -> RealDisk:
-        return RealDisk(path, system_config.local_fs_capacity_threshold)
+    def open_disk(path: str) -> Disk:
+        external = is_external(path)
+        disk: Disk = ExternalDisk(path) if external else RealDisk(path, system_config.local_fs_capacity_threshold)
+        return CompressedDisk(disk) if system_config.object_spilling_compression else disk
 
     memory = RealMemory()
     return Platform(name, identity, network, processes, user_code, host, open_storage, memory, open_disk, bulk=bulk)

@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from minray.platform.external_storage import check_external, is_external
+
 LOCK = "lock"
 LOGS = "logs"
 SPILL = "spill"
@@ -48,7 +50,10 @@ def hold_lock(session_dir: str) -> int:
 
 
 def make_spill_directories(session_dir: str, places: Sequence[str]) -> list[str]:
-    """One in each of these places, which need not exist yet, or else one in the session. Raises OSError."""
+    """One in each of these places, which need not exist yet, or else one in the session. Raises OSError.
+
+    A place that is a URL is nothing that could be made here: it is told apart by the session's name.
+    """
     folder = Path(session_dir, SPILL)
     folder.mkdir(mode=0o700)
     if not places:
@@ -56,6 +61,10 @@ def make_spill_directories(session_dir: str, places: Sequence[str]) -> list[str]
         return [str(folder / "0")]
     made: list[str] = []
     for number, place in enumerate(places):
+        if is_external(place):
+            check_external(place)
+            made.append(f"{place.rstrip('/')}/minray_{os.path.basename(session_dir)}_{number}")
+            continue
         os.makedirs(place, exist_ok=True)
         own = os.path.join(os.path.abspath(place), f"minray_{os.path.basename(session_dir)}_{number}")
         (folder / str(number)).symlink_to(own)

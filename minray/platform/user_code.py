@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import atexit
 import threading
 import time
 import warnings
@@ -113,6 +114,12 @@ class LoopBorder:
     def time(self) -> float:
         return time.monotonic()
 
+    def run_exit_handlers(self) -> None:
+        atexit._run_exitfuncs()
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _new_loop()
+
     def is_loop_thread(self) -> bool:
         return asyncio._get_running_loop() is self._loop
 
@@ -152,6 +159,9 @@ class DriverUserCode(LoopBorder):
 
     def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
         raise RuntimeError("a driver has no thread that runs work")
+
+    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        raise RuntimeError("a driver has no threads that run work")
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         raise RuntimeError("a driver's threads are not ours to interrupt")

@@ -54,7 +54,7 @@ class Argument(Record, frozen=True):
 class PushTaskReply(Record, frozen=True):
     status: int
     values: list[Value]
-    """One per return value; for FAILED and CANCELLED a single error."""
+    """One per return value. If not OK: what a generator has yielded for some of them, and an error for all others."""
     duration_us: int
     retryable: bool = False
     """FAILED with an exception that ``retry_exceptions`` covers."""
@@ -92,8 +92,38 @@ class PushTask(Request[PushTaskReply], frozen=True):
     nested: list[RefInfo] = []
     inline_buffers: list[bytes] = []
     gpu_ids: list[int] = []
+    actor_id: bytes = b""
+    """The task is the constructor of this actor, and the worker its home from now on."""
+    items_arrived: int = 0
+    """Streaming: so many items the owner has from an earlier attempt; they need not come again."""
     unwanted: list[int] = []
     """Results (from 1) that are not to be made: they exist already, or nobody needs them."""
+
+
+class GeneratorItemReply(Record, frozen=True):
+    read: int
+    """How many items the reader has taken by now."""
+    is_unwanted: bool
+    """Nobody will read any more, or another attempt runs: nothing needs to be reported or waited for."""
+
+
+class ReportGeneratorItem(Request[GeneratorItemReply], frozen=True):
+    """From an executor to the owner: a streaming generator has yielded. The same item, attempt and number change nothing."""
+
+    task_id: bytes
+    attempt: int
+    number: int
+    """From 1."""
+    value: Value | None
+    """None: there is no such item, the iterator has come to its end."""
+
+
+class WaitForReader(Request[GeneratorItemReply], frozen=True):
+    """From an executor that is held up by back-pressure: answers when so many items were read, or nobody will read."""
+
+    task_id: bytes
+    attempt: int
+    count: int
 
 
 class CancelTaskReply(Record, frozen=True):
@@ -133,6 +163,8 @@ class ObjectReply(Record, frozen=True):
     status: int
     value: Value | None = None
     """READY: the value. LARGE: it exists, but is larger than ``inline_limit``."""
+    place: Place | None = None
+    """LARGE: where its first copy is, if that is in the object store."""
 
 
 class GetObject(Request[ObjectReply], frozen=True):
@@ -145,6 +177,26 @@ class GetObject(Request[ObjectReply], frozen=True):
     timeout_s: float
     question: bytes
     """Names this question: its repetitions are answered with the same tickets, so that a lost answer leaves none behind."""
+
+
+class ObjectQuestion(Record, frozen=True):
+    """See ``GetObject``."""
+
+    object_id: bytes
+    inline_limit: int
+    question: bytes
+
+
+class ObjectReplies(Record, frozen=True):
+    replies: list[ObjectReply]
+    """One for each question, in order; their large buffers beside the record, too."""
+
+
+class GetObjects(Request[ObjectReplies], frozen=True):
+    """Many questions to one owner, who answers at once: for what is not there yet with PENDING."""
+
+    requester: Address
+    questions: list[ObjectQuestion]
 
 
 class Loan(Record, frozen=True):

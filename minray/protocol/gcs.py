@@ -73,6 +73,8 @@ class JobInfo(Record, frozen=True):
     start_time: float
     end_time: float = 0.0
     """0 while it runs."""
+    kept: bool = False
+    """Its driver has ended, but detached actors of it live on, with their workers and definitions."""
 
 
 class RegisterNodeReply(Record, frozen=True):

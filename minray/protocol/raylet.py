@@ -12,7 +12,7 @@ from __future__ import annotations
 from minray.common.task_spec import LeaseShape
 from minray.protocol.base import Address, Done, Record, Request
 
-GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED = range(6)
+GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED = range(7)
 """Kinds of lease replies."""
 
 
@@ -63,6 +63,15 @@ class LeaseReply(Record, frozen=True):
     reason: str = ""
 
 
+class Dependency(Record, frozen=True):
+    """A large argument of the task that a lease is asked for: the raylet brings it to its node before it grants (G86)."""
+
+    object_id: bytes
+    owner: Address
+    size: int
+    """In bytes."""
+
+
 class RequestWorkerLease(Request[LeaseReply], frozen=True):
     """Answered when a worker is granted, however long that takes. Repeating it with the same lease id grants once."""
 
@@ -74,6 +83,11 @@ class RequestWorkerLease(Request[LeaseReply], frozen=True):
     backlog: int
     """How many more tasks of this key wait at the owner."""
     grant_or_reject: bool
+    actor_id: bytes = b""
+    """Of the actor that will live in the worker; the owner is the gcs then."""
+    retriable: bool = True
+    """What will run may be run again if its worker is killed."""
+    dependencies: list[Dependency] = []
 
 
 MAX_CALLS = "max_calls"
@@ -115,6 +129,11 @@ class LeaseFailure(Record, frozen=True):
     signal: int | None = None
     stderr_tail: list[str] = []
     cause: str = ""
+    memory_used: int = 0
+    memory_total: int = 0
+    """It was killed because the node had so many bytes in use of so many; else 0."""
+    group_removed: bool = False
+    """It was in a placement group that has been removed."""
 
 
 class GetLeaseFailure(Request[LeaseFailure], frozen=True):
@@ -167,12 +186,6 @@ class ExplainLease(Request[LeaseExplanation], frozen=True):
 
 class FlushLogs(Request[Done], frozen=True):
     """Answers when everything that the job's workers had written by now was passed on to its driver."""
-
-    job_id: bytes
-
-
-class ReapJob(Request[Done], frozen=True):
-    """The job has finished: end its workers now. Sent by its driver; the channel JOBS says the same to all nodes."""
 
     job_id: bytes
 

@@ -7,6 +7,7 @@ Everything here only reads. A sentence names the resource, who holds it and sinc
 
 from __future__ import annotations
 
+from minray.common.bundles import is_reserved, plain_name
 from minray.common.ids import short
 from minray.common.resources import UNIT, describe
 from minray.protocol.raylet import WorkerStatus
@@ -35,11 +36,17 @@ class Explanations:
         state = self._broker.states.get(lease_id)
         if state == states.QUEUED:
             return self._explain_queued(entry, now)
+        if state == states.FETCHING:
+            missing = self._broker.arguments.missing(lease_id)
+            named = ", ".join(short(object_id) for object_id in missing[:MAX_HOLDERS])
+            return f"waits for {len(missing)} large arguments to come to node {self._broker.nodes.local}: {named}"
         if state == states.ALLOCATED:
             return self._broker.pool.describe_wait(str(self._broker.nodes.local))
         if state == states.WAITING:
+            if request.shape.strategy.group_id:
+                return "no node is known to hold such a bundle (yet)"
             if request in self._broker.cluster.infeasible():
-                return self._broker.cluster.why_infeasible(request.resources)
+                return self._broker.cluster.why_infeasible(request)
             return f"asks whether node {request.shape.strategy.node_id.hex()} exists"
         return ""
 
@@ -55,6 +62,9 @@ class Explanations:
                 f"waits on node {node}: {cap} workers or more serve tasks like it, most of them blocked in get or wait; "
                 f"the next may start in {max(0.0, over_cap_at - now):.1f} s"
             )
+        manager = self._broker.arguments.manager
+        if entry.request.dependency_ids and not manager.has_memory(entry.request.lease_id):
+            return f"waits for memory on node {node}: the large arguments of running tasks take {manager.pinned_bytes} bytes"
         return f"waits for its turn on node {node}"
 
     def _explain_lack(self, name: str) -> str:
@@ -64,13 +74,14 @@ class Explanations:
         others = f" and {len(holders) - MAX_HOLDERS} more" if len(holders) > MAX_HOLDERS else ""
         used = (total - local.available.get(name, 0)) / UNIT
         by = f" by {', '.join(holders[:MAX_HOLDERS])}{others}" if holders else ""
-        return f"waits for {name} on node {node}: {used:g} of {total / UNIT:g} in use{by}"
+        return f"waits for {_readable(name)} on node {node}: {used:g} of {total / UNIT:g} in use{by}"
 
     def _describe_holder(self, lease: Lease) -> str:
         worker = self._broker.entries[lease.request.lease_id].worker
         if worker is None:
             return "a lease whose worker is starting"
-        return f"{self._log_monitor.task_name(worker.worker_id) or 'a task'} (pid {worker.pid})"
+        kind = "an actor" if lease.request.for_actor else "a task"
+        return f"{self._log_monitor.task_name(worker.worker_id) or kind} (pid {worker.pid})"
 
     def pending(self, now: float) -> list[str]:
         """A line for each waiting request."""
@@ -95,3 +106,8 @@ class Explanations:
             )
             for worker in pool.workers.values()
         ]
+
+
+def _readable(name: str) -> str:
+    """A resource, and if it is one of a bundle, that it is."""
+    return f"{plain_name(name)} of its placement group" if is_reserved(name) else name

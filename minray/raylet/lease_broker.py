@@ -2,9 +2,9 @@
 
 Ray: src/ray/raylet/node_manager.cc (HandleRequestWorkerLease, HandleReturnWorkerLease, DisconnectClient, ...)
 
-Four machines decide: ``ClusterLeaseManager`` (which node), ``LocalLeaseManager`` (resources and turn), ``WorkerPool``
-(which worker), ``EndedLeases`` (what late messages hear). Every event handler here changes them and calls ``advance``,
-which performs what they answer: replies, starts, kills, revocations, one timer.
+Five machines decide: ``ClusterLeaseManager`` (which node), ``LocalLeaseManager`` (resources and turn), ``WorkerPool``
+(which worker), ``LeaseDependencyManager`` (large arguments), ``EndedLeases`` (what late messages hear). Every event handler
+here changes them and calls ``advance``, which performs what they answer: replies, starts, kills, revocations, one timer.
 
 Rules
   * A lease id names one life. A repeated request gets the same grant, or joins the wait, or the answer of a life that is
@@ -18,14 +18,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
-from minray.common.resources import CPU, UNIT, ResourceSet
+from minray.common.labels import labels_of
+from minray.common.resources import CPU, OBJECT_STORE_MEMORY, UNIT, ResourceSet
 from minray.common.state_table import StateMachine
+from minray.common.tombstones import remember
+from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Platform, PlatformError
 from minray.protocol.base import Address, Done
 from minray.protocol.core_worker import RevokeLeases
@@ -33,6 +36,7 @@ from minray.protocol.gcs import WorkerDeath
 from minray.protocol.raylet import (
     CANCELLED,
     GRANTED,
+    GROUP_REMOVED,
     MAX_CALLS,
     REJECTED,
     SPILLBACK,
@@ -42,15 +46,17 @@ from minray.protocol.raylet import (
     RequestWorkerLease,
 )
 from minray.raylet.ended_leases import CANCELLED_EARLY, RETURNED, End, EndedLeases
+from minray.raylet.lease_arguments import LeaseArguments
 from minray.raylet.log_monitor import LogMonitor
-from minray.raylet.worker_pool import WORKER_STATES, Worker, WorkerPool
+from minray.raylet.memory_monitor import Candidate
+from minray.raylet.worker_pool import DYING, IDLE, LEASED, WORKER_STATES, Worker, WorkerPool
 from minray.raylet.worker_processes import Death, WorkerProcesses
 from minray.rpc.connection import Peers
 from minray.rpc.service import Call
 from minray.scheduling import lease as states
 from minray.scheduling.cluster_lease_manager import ClusterLeaseManager
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
-from minray.scheduling.lease import LeaseRequest, Placement
+from minray.scheduling.lease import Assignment, LeaseRequest, Placement
 from minray.scheduling.local_lease_manager import LocalLeaseManager
 
 logger = logging.getLogger(__name__)
@@ -58,6 +64,9 @@ logger = logging.getLogger(__name__)
 MAX_PRESTART = 8
 MAX_DEAD_OWNERS = 100_000
 MAX_PENDING_SHAPES = 100
+
+
+IN_REMOVED_GROUP = LeaseReply(GROUP_REMOVED, reason="its placement group was removed")
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +77,11 @@ class Entry:
     owner: Address
     calls: list[Call]
     """Who waits for the answer; more than one when the request was repeated."""
+    retriable: bool = True
+    """What it is for can be done again if its worker is killed."""
     worker: Worker | None = None
     """Set when it is granted."""
+    granted_at: float = 0.0
     waiters: list[asyncio.Future[LeaseFailure]] = field(default_factory=list)
     """Who wants to know how it ends."""
 
@@ -84,6 +96,7 @@ class LeaseBroker:
         endpoint: str,
         peers: Peers,
         log_monitor: LogMonitor,
+        store: Callable[[], ObjectStore],
         *,
         address_of_raylet: Callable[[bytes], Address],
         on_change: Callable[[], None],
@@ -101,13 +114,18 @@ class LeaseBroker:
         self._on_worker_death = on_worker_death
         self._on_unknown_nodes = on_unknown_nodes
         self.states = StateMachine("lease", states.LEASE_STATES, platform.record, short)
+        capacity = config.resources.get(OBJECT_STORE_MEMORY, 0) // UNIT
+        limit_bytes = system.max_task_args_memory_fraction * capacity
+        self.arguments = LeaseArguments(store, limit_bytes, self._on_arguments_here, self.advance)
         self.local = LocalLeaseManager(
             config.resources,
             self.states,
             initial_backoff_s=system.worker_cap_initial_backoff_delay_ms / 1000,
             max_backoff_s=system.worker_cap_max_backoff_delay_ms / 1000,
+            arguments=self.arguments.manager,
         )
-        here = NodeView(config.node_id, config.node_name, known=True, alive=True)
+        labels = labels_of(config.node_id, config.labels)
+        here = NodeView(config.node_id, config.node_name, known=True, alive=True, labels=labels)
         here.total, here.available = self.local.total, self.local.available
         self.nodes = ClusterResourceScheduler(
             here,
@@ -129,6 +147,8 @@ class LeaseBroker:
         self._dead_owners: dict[bytes, None] = {}
         """Incarnations whose death certificates the gcs keeps, or that died here: their late requests are refused."""
         self._finished_jobs: dict[bytes, None] = {}
+        self._removed_groups: OrderedDict[bytes, None] = OrderedDict()
+        """Placement groups in which nothing is leased any more."""
         self._revoking: dict[bytes, None] = {}
         """Owners that have been asked for idle leases and have not answered yet."""
         self._timer: asyncio.Handle | None = None
@@ -152,24 +172,34 @@ class LeaseBroker:
         if end is not None:
             return end.reply
         refusal = self._refusal(message)
-        if refusal:
-            return LeaseReply(CANCELLED, reason=refusal)
+        if refusal is not None:
+            return refusal
         request = LeaseRequest(
-            lease_id, message.owner.worker_id, message.shape, message.depth, message.backlog, message.grant_or_reject
+            lease_id,
+            message.owner.worker_id,
+            message.shape,
+            message.depth,
+            message.backlog,
+            message.grant_or_reject,
+            bool(message.actor_id),
+            tuple(dependency.object_id for dependency in message.dependencies),
         )
-        self.entries[lease_id] = Entry(request, message.owner, [call])
+        self.entries[lease_id] = Entry(request, message.owner, [call], message.retriable)
+        self.arguments.add(lease_id, message.dependencies, message.depth)
         self.cluster.submit(request)
         self.advance()
         return None
 
-    def _refusal(self, message: RequestWorkerLease) -> str:
-        """Why nothing is leased to this owner any more; empty if it is."""
+    def _refusal(self, message: RequestWorkerLease) -> LeaseReply | None:
+        """Why nothing is leased to this owner, or in this group, any more; None if it is."""
         node = self.nodes.get(message.owner.node_id)
         if message.owner.worker_id in self._dead_owners or (node is not None and not node.alive):
-            return "its owner is dead"
+            return LeaseReply(CANCELLED, reason="its owner is dead")
         if message.shape.job_id in self._finished_jobs:
-            return "its job has finished"
-        return ""
+            return LeaseReply(CANCELLED, reason="its job has finished")
+        if message.shape.strategy.group_id in self._removed_groups:
+            return IN_REMOVED_GROUP
+        return None
 
     def cancel(self, lease_id: bytes) -> None:
         """Withdraw a request. One that is granted is the owner's to return: the grant is on its way to him."""
@@ -208,6 +238,32 @@ class LeaseBroker:
         if entry is not None and self.states.get(lease_id) == states.GRANTED:
             self._kill(entry, reason)
 
+    def candidates_to_kill(self, memory_of: Callable[[int], int]) -> list[Candidate] | None:
+        """Workers whose death would free memory; None while one is dying."""
+        candidates = []
+        for worker in self.pool.workers.values():
+            state = self.pool.state(worker.worker_id)
+            if state == DYING:
+                return None
+            if state in (IDLE, LEASED):
+                entry = self.entries.get(worker.lease_id)
+                retriable, granted_at = (entry.retriable, entry.granted_at) if entry is not None else (True, 0.0)
+                memory = memory_of(worker.pid)
+                candidates.append(
+                    Candidate(worker.worker_id, worker.pid, worker.lease_id, retriable, granted_at, memory)
+                )
+        return candidates
+
+    def kill_for_memory(self, victim: Candidate, reason: str, used: int, total: int) -> None:
+        worker = self.pool.workers[victim.worker_id]
+        worker.memory_usage = (used, total)
+        entry = self.entries.get(worker.lease_id)
+        if entry is not None:
+            self._kill(entry, reason)
+        else:
+            self.pool.doom(worker, reason)
+            self.processes.kill(worker.worker_id)
+
     def end_of(self, lease_id: bytes) -> LeaseFailure | asyncio.Future[LeaseFailure]:
         """How a lease ended, or a promise of it."""
         entry = self.entries.get(lease_id)
@@ -230,18 +286,32 @@ class LeaseBroker:
             del self._dead_owners[next(iter(self._dead_owners))]
         self._peers.on_death_of(worker_id, reason)
         self._peers.forget(worker_id)
-        self._reclaim_where(lambda entry: entry.owner.worker_id == worker_id, f"its owner is dead: {reason}")
+        over = LeaseReply(CANCELLED, reason=f"its owner is dead: {reason}")
+        self._reclaim_where(lambda entry: entry.owner.worker_id == worker_id, over)
 
     def on_node_death(self, node_id: bytes, reason: str) -> None:
-        self._reclaim_where(lambda entry: entry.owner.node_id == node_id, f"its owner's node is dead: {reason}")
+        over = LeaseReply(CANCELLED, reason=f"its owner's node is dead: {reason}")
+        self._reclaim_where(lambda entry: entry.owner.node_id == node_id, over)
 
     def on_job_finished(self, job_id: bytes) -> None:
         if job_id in self._finished_jobs:
             return
         self._finished_jobs[job_id] = None
         self.pool.on_job_finished(job_id)
-        self._reclaim_where(lambda entry: entry.request.shape.job_id == job_id, "its job has finished")
+        over = LeaseReply(CANCELLED, reason="its job has finished")
+        self._reclaim_where(lambda entry: entry.request.shape.job_id == job_id, over)
         self._reap()
+
+    def on_group_removed(self, group_id: bytes) -> None:
+        """A placement group is no more: its leases end, the waiting ones and, by killing their workers, the granted ones."""
+        if group_id not in self._removed_groups:
+            remember(self._removed_groups, group_id, None)
+            if self.works_in_group(group_id):
+                self._reclaim_where(lambda entry: entry.request.shape.strategy.group_id == group_id, IN_REMOVED_GROUP)
+
+    def works_in_group(self, group_id: bytes) -> bool:
+        """Whether there are leases in a group, or requests for some."""
+        return any(entry.request.shape.strategy.group_id == group_id for entry in self.entries.values())
 
     def on_registered(self, address: Address, pid: int) -> bool:
         accepted = self.pool.on_registered(address, pid, self._now())
@@ -257,6 +327,7 @@ class LeaseBroker:
         worker.block_sequence = sequence
         if self.states.get(worker.lease_id) == states.GRANTED:
             self.local.set_blocked(worker.lease_id, blocked)
+            self.arguments.manager.set_blocked(worker.lease_id, blocked)
             self.advance()
 
     def on_worker_exit(self, worker_id: bytes, death: Death) -> None:
@@ -266,7 +337,9 @@ class LeaseBroker:
         entry = self.entries.get(worker.lease_id)
         if entry is not None:
             self.local.end(worker.lease_id)
-            self._finish(entry, End(death.certificate(worker.lease_id, worker.doom)))
+            group_removed = entry.request.shape.strategy.group_id in self._removed_groups
+            certificate = death.certificate(worker.lease_id, worker.doom, worker.memory_usage, group_removed)
+            self._finish(entry, End(certificate))
         if self._closed:
             return
         if death.pid:  # Also of one that has not registered: it may have listened already, and left its socket.
@@ -275,8 +348,8 @@ class LeaseBroker:
             self.on_owner_death(worker_id, True, cause)
         self.advance()
 
-    def _reclaim_where(self, applies: Callable[[Entry], bool], reason: str) -> None:
-        end = End(reply=LeaseReply(CANCELLED, reason=reason))
+    def _reclaim_where(self, applies: Callable[[Entry], bool], reply: LeaseReply) -> None:
+        end = End(reply=reply)
         for entry in [entry for entry in self.entries.values() if applies(entry)]:
             self._reclaim(entry, end)
         self.advance()
@@ -305,6 +378,7 @@ class LeaseBroker:
     def _finish(self, entry: Entry, end: End) -> None:
         lease_id = entry.request.lease_id
         del self.entries[lease_id]
+        self.arguments.end(lease_id)
         self._ended.remember(lease_id, end, self._now())
         for call in entry.calls:
             call.reply(end.reply)
@@ -319,15 +393,16 @@ class LeaseBroker:
         if self._closed:
             return
         now = self._now()
-        has_failures = True
-        while has_failures:
+        has_more = True
+        while has_more:
             assignment = self.cluster.assign(now)
             for placement in assignment.placed:
                 self._answer(placement)
-            for request in assignment.infeasible:
-                why = self.cluster.why_infeasible(request.resources)
+            for request in [request for request in assignment.infeasible if not request.shape.strategy.group_id]:
+                why = self.cluster.why_infeasible(request)
                 logger.warning("lease %s waits for a node to join: it %s", short(request.lease_id), why)
             for request in assignment.allocated:
+                self.arguments.pin(request.lease_id)
                 binding = request.shape.job_id, request.shape.runtime_env
                 self.pool.request(request.lease_id, binding)
                 self.pool.expect(min(request.backlog, self.free_cpus()), binding)
@@ -341,7 +416,9 @@ class LeaseBroker:
                 self.processes.kill(worker.worker_id)
             for worker in actions.starts:
                 self.processes.start(worker.worker_id)
-            has_failures = bool(actions.failures)
+            has_more = self._fetch_arguments(assignment) or bool(actions.failures)
+        self.arguments.let_go()
+        self.arguments.begin()
         for owner_id in self.local.owners_to_revoke(now, assignment):
             self._revoke(owner_id)
         self._set_timers([when for when in (assignment.wake_at, actions.wake_at) if when is not None])
@@ -349,6 +426,21 @@ class LeaseBroker:
         if unknown:
             self._on_unknown_nodes(unknown)
         self._on_change()
+
+    def _fetch_arguments(self, assignment: Assignment) -> bool:
+        """What leases wait for is to be brought here; True if one has nothing to wait for."""
+        gone = self.arguments.manager.take_missing()
+        for lease_id in gone:
+            self.local.on_arguments_gone(lease_id)
+        waiting = [*gone, *(request.lease_id for request in assignment.fetching)]
+        complete = [lease_id for lease_id in waiting if self.arguments.fetch(lease_id)]
+        for lease_id in complete:
+            self.cluster.on_arguments_here(lease_id)
+        return bool(complete)
+
+    def _on_arguments_here(self, lease_id: bytes) -> None:
+        self.cluster.on_arguments_here(lease_id)
+        self.advance()
 
     def _set_timers(self, times: list[float]) -> None:
         loop = asyncio.get_running_loop()
@@ -387,13 +479,14 @@ class LeaseBroker:
         self.local.on_worker_found(entry.request.lease_id)
         self._log_monitor.on_bound(worker.worker_id, entry.request.shape.job_id)
         entry.worker = worker
+        entry.granted_at = self._now()
         calls, entry.calls = entry.calls, []
         reply = self._granted(entry, worker)
         for call in calls:
             call.reply(reply)
 
     def _granted(self, entry: Entry, worker: Worker) -> LeaseReply:
-        gpu_ids = sorted(self.local.leases[entry.request.lease_id].gpus)
+        gpu_ids = sorted(self.local.leases[entry.request.lease_id].gpus.taken)
         contended = self.local.is_contended(entry.request)
         return LeaseReply(GRANTED, worker.address, worker.pid, gpu_ids, contended)
 
@@ -437,6 +530,7 @@ class LeaseBroker:
     async def close(self) -> None:
         """Kill all workers; nothing is answered any more."""
         self._closed = True
+        self.arguments.close()
         for timer in (self._timer, self._reap_timer):
             if timer is not None:
                 timer.cancel()

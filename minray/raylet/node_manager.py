@@ -27,7 +27,6 @@ from minray.protocol.raylet import (
     LeaseReply,
     NodeStats,
     NotifyWorkerBlocked,
-    ReapJob,
     RegisterDriver,
     RegisterDriverReply,
     RegisterWorker,
@@ -39,6 +38,7 @@ from minray.protocol.raylet import (
 from minray.raylet.explanations import Explanations
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.log_monitor import LogMonitor
+from minray.raylet.placement_groups import PlacementGroups
 from minray.rpc.service import Call
 
 FLUSH_TIMEOUT_S = 2.0
@@ -55,6 +55,7 @@ class NodeManager:
         address: Callable[[], Address],
         broker: LeaseBroker,
         log_monitor: LogMonitor,
+        groups: PlacementGroups,
         on_shutdown: Callable[[str], None],
     ) -> None:
         self._platform = platform
@@ -63,13 +64,17 @@ class NodeManager:
         """Where this raylet is reached; known once it listens."""
         self._broker = broker
         self._log_monitor = log_monitor
+        self._groups = groups
         self._on_shutdown = on_shutdown
         self._explanations = Explanations(broker, log_monitor)
 
     # --- Leases --------------------------------------------------------------------------------------------------------
 
     def handle_RequestWorkerLease(self, request: RequestWorkerLease, call: Call) -> LeaseReply | None:
-        return self._broker.request(request, call)
+        reply = self._broker.request(request, call)
+        if request.shape.strategy.group_id:
+            self._groups.on_request(request.shape.strategy.group_id)
+        return reply
 
     def handle_ReturnWorkerLease(self, request: ReturnWorkerLease, call: Call) -> Done:
         self._broker.give_back(request.lease_id, request.kill_worker, request.reason)
@@ -120,10 +125,6 @@ class NodeManager:
             tcp_host=config.tcp_host,
             address=self._address(),
         )
-
-    def handle_ReapJob(self, request: ReapJob, call: Call) -> Done:
-        self._broker.on_job_finished(request.job_id)
-        return DONE
 
     async def handle_FlushLogs(self, request: FlushLogs, call: Call) -> Done:
         try:

@@ -3,8 +3,9 @@
 Ray: src/ray/raylet/raylet.h, main.cc
 
 A raylet listens, starts its first workers, registers, and then follows four channels of the gcs: nodes and what they have
-free (for spilling), deaths of processes and ends of jobs (for taking leases back). It ends when it is asked to, when the
-gcs refuses it (it was declared dead: S3), or after a minute without the gcs (G111). Its workers end with it.
+free (for spilling), deaths of processes and ends of jobs (for taking leases back); if need be a fifth one, of placement
+groups. It ends when it is asked to, when the gcs refuses it (it was declared dead: S3), or after a minute without the gcs
+(G111). Its workers end with it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from minray.protocol.gcs import (
 from minray.raylet.io_workers import IoWorkers
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.log_monitor import LogMonitor, OpenLog
+from minray.raylet.memory_monitor import MemoryMonitor
 from minray.raylet.node_manager import NodeManager
+from minray.raylet.placement_groups import PlacementGroups
 from minray.raylet.resource_reporter import ResourceReporter
 from minray.rpc.connection import Peers, PeerUnreachable
 from minray.rpc.patient_caller import PatientCaller
@@ -86,13 +89,15 @@ class Raylet:
             endpoint,
             self._peers,
             self._log_monitor,
+            lambda: self.store,
             address_of_raylet=self._raylets.__getitem__,
             on_change=self._on_change,
             on_worker_death=self._report_worker_death,
             on_unknown_nodes=self._confirm_nodes,
         )
+        self.groups = PlacementGroups(platform, self._gcs, self._broker)
         node_manager = NodeManager(
-            platform, config, lambda: self.address, self._broker, self._log_monitor, self._on_shutdown
+            platform, config, lambda: self.address, self._broker, self._log_monitor, self.groups, self._on_shutdown
         )
         self._patient = PatientCaller(self._peers, self._gcs)
         self.objects = ObjectManager(
@@ -106,7 +111,8 @@ class Raylet:
         )
         self.store = self._make_store()
         self.io_workers = IoWorkers(platform, config, self.store)
-        self._dispatcher = Dispatcher(node_manager, self.store, self.objects)
+        self._memory_monitor = self._make_memory_monitor()
+        self._dispatcher = Dispatcher(node_manager, self.groups, self.store, self.objects)
         self._reporter = ResourceReporter(
             self._gcs,
             self._read_resources,
@@ -138,6 +144,16 @@ class Raylet:
             self.objects.fetch,
             self.objects.on_evicted,
             lambda: self.io_workers,
+        )
+
+    def _make_memory_monitor(self) -> MemoryMonitor:
+        host, system = self._platform.host, self._config.system_config
+        return MemoryMonitor(
+            host,
+            threshold=system.memory_usage_threshold,
+            period_s=system.memory_monitor_refresh_ms / 1000,
+            candidates=lambda: self._broker.candidates_to_kill(host.process_memory),
+            kill=self._broker.kill_for_memory,
         )
 
     # --- Beginning and end ---------------------------------------------------------------------------------------------
@@ -172,6 +188,7 @@ class Raylet:
         for subscription in self._subscriptions:
             subscription.start()
         self._reporter.start()
+        self._memory_monitor.start()
 
     async def _register(self, node: NodeInfo) -> str:
         """Returns why the node may not join, or nothing; also when the raylet has ended meanwhile."""
@@ -226,8 +243,10 @@ class Raylet:
 
     async def _close(self) -> None:
         self._reporter.close()
+        self._memory_monitor.close()
         for subscription in self._subscriptions:
             subscription.close()
+        self.groups.close()
         loop = asyncio.get_running_loop()
         await asyncio.gather(
             loop.create_task(self._broker.close(), name="close_workers"),
@@ -256,12 +275,13 @@ class Raylet:
     # --- To the gcs ----------------------------------------------------------------------------------------------------
 
     def _on_change(self) -> None:
+        self.groups.settle()
         self._reporter.changed()
 
     def _read_resources(self, version: int) -> NodeResources:
         broker = self._broker
         return NodeResources(
-            self._config.node_id, version, self._config.resources, broker.available(), broker.pending()
+            self._config.node_id, version, dict(broker.local.total), broker.available(), broker.pending()
         )
 
     def _report_worker_death(self, death: WorkerDeath) -> None:
@@ -302,7 +322,7 @@ class Raylet:
                     self._end(f"refused by the gcs: {node.death_cause or 'it was declared dead'}")
                 return
             self._raylets[key] = node.address
-            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause)
+            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause, node.labels)
             if not node.alive:
                 self._peers.on_death_of(node.address.worker_id, node.death_cause)
                 self.objects.on_node_death(node.address.worker_id, node.death_cause)
@@ -313,7 +333,7 @@ class Raylet:
     def _on_resources(self, key: bytes, value: bytes | None) -> None:
         if value is not None:
             resources = decode(NodeResources, value)
-            self._broker.nodes.on_resources(key, resources.version, resources.available)
+            self._broker.nodes.on_resources(key, resources.version, resources.total, resources.available)
             self._broker.advance()
 
     def _on_worker_death(self, key: bytes, value: bytes | None) -> None:
@@ -331,5 +351,6 @@ class Raylet:
         is_running = not job.end_time
         self._log_monitor.on_job(key, job.driver, is_running)
         if not is_running:
-            self._broker.on_job_finished(key)
+            if not job.kept:
+                self._broker.on_job_finished(key)
             self.store.on_death(job.driver.worker_id)

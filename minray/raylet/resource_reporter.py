@@ -66,7 +66,7 @@ class ResourceReporter:
         while True:
             self._changed.clear()
             report = self._read(version + 1)
-            is_news = last is None or (report.available, report.pending) != (last.available, last.pending)
+            is_news = last is None or _contents(report) != _contents(last)
             if is_news or loop.time() >= answered_at + self._heartbeat_s:
                 version, last = version + 1, report
                 try:
@@ -94,3 +94,7 @@ class ResourceReporter:
                 await self._changed.wait()
         except TimeoutError:
             return
+
+
+def _contents(report: NodeResources) -> tuple[object, ...]:
+    return report.total, report.available, report.pending

@@ -69,6 +69,8 @@ class Worker:
     """It has used up its calls: it ends when it agrees to, and is never leased again."""
     doom: str = ""
     """Why it is being killed."""
+    memory_usage: tuple[int, int] = (0, 0)
+    """Of the node, used and in all, when this worker was killed for it; else zeros."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from minray.platform.base import PlatformError
+from minray.platform.base import Buffer, PlatformError
 from minray.protocol.base import Address, Record, Request
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
 from minray.rpc.connection import OnAnswer, Peer, Peers, PeerUnreachable, answer_of
@@ -32,18 +32,20 @@ class PatientCaller:
         self._gcs = gcs
         self._is_closed = False
 
-    def send(self, to: Address, request: Request[R], on_answer: OnAnswer[R]) -> None:
+    def send(self, to: Address, request: Request[R], on_answer: OnAnswer[R], buffers: Sequence[Buffer] = ()) -> None:
         """As ``Peer.send``, but if the error is PeerUnreachable, then the peer is dead (or the gcs is gone too)."""
 
-        def on_reply(reply: R | None, error: PlatformError | None, buffers: Sequence[Any]) -> None:
+        def on_reply(reply: R | None, error: PlatformError | None, answered: Sequence[Buffer]) -> None:
             if isinstance(error, PeerUnreachable) and not error.is_certain:
-                self._doubt(to, request, on_answer, error)
+                self._doubt(to, request, on_answer, buffers, error)
             else:
-                on_answer(reply, error, buffers)
+                on_answer(reply, error, answered)
 
-        self._peers.to(to).send(request, on_reply)
+        self._peers.to(to).send(request, on_reply, buffers)
 
-    def _doubt(self, to: Address, request: Request[R], on_answer: OnAnswer[R], error: PeerUnreachable) -> None:
+    def _doubt(
+        self, to: Address, request: Request[R], on_answer: OnAnswer[R], buffers: Sequence[Buffer], error: PeerUnreachable
+    ) -> None:
         def on_verdict(reply: GetWorkerDeathReply | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             if self._is_closed:
                 return
@@ -54,13 +56,15 @@ class PatientCaller:
                 certain.is_certain = True
                 on_answer(None, certain, ())
             else:
-                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._send_again, to, request, on_answer)
+                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._send_again, to, request, on_answer, buffers)
 
         self._gcs.send(GetWorkerDeath(to.worker_id, to.node_id), on_verdict)
 
-    def _send_again(self, to: Address, request: Request[R], on_answer: OnAnswer[R]) -> None:
+    def _send_again(
+        self, to: Address, request: Request[R], on_answer: OnAnswer[R], buffers: Sequence[Buffer]
+    ) -> None:
         if not self._is_closed:
-            self.send(to, request, on_answer)
+            self.send(to, request, on_answer, buffers)
 
     async def call(self, to: Address, request: Request[R]) -> R:
         """The same for coroutines."""

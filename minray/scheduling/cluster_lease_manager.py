@@ -14,9 +14,10 @@ granted, if need be after waiting here, or rejected because somebody else has ro
 
 from __future__ import annotations
 
-from minray.common.resources import ResourceSet, describe, fits
+from minray.common.labels import describe_terms, matches
+from minray.common.resources import ResourceSet, describe, fits, lack_of
 from minray.common.state_table import NEW, StateMachine
-from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD
+from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD, LabelSelector
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
 from minray.scheduling.lease import (
     REJECT,
@@ -39,6 +40,8 @@ class ClusterLeaseManager:
         self._states = states
         self._arrived: dict[bytes, LeaseRequest] = {}
         """Submitted since the last ``assign``."""
+        self._complete: dict[bytes, LeaseRequest] = {}
+        """Their arguments have come to this node since the last ``assign``."""
         self._infeasible: dict[bytes, LeaseRequest] = {}
         """No node can ever hold them."""
         self._unknown: dict[bytes, LeaseRequest] = {}
@@ -57,6 +60,12 @@ class ClusterLeaseManager:
         self._states.set(lease_id, NEW)
         for requests in (self._arrived, self._infeasible, self._unknown):
             requests.pop(lease_id, None)
+
+    def on_arguments_here(self, lease_id: bytes) -> None:
+        """What a request that is to run here has waited for is here."""
+        request = self._local.on_arguments_here(lease_id)
+        if request is not None:
+            self._complete[lease_id] = request
 
     def unknown_nodes(self) -> list[bytes]:
         """Nodes that somebody wants and nobody has named: ask the gcs, then call ``on_nodes_confirmed``."""
@@ -87,24 +96,25 @@ class ClusterLeaseManager:
             elif request.lease_id in self._infeasible:
                 assignment.infeasible.append(request)
         self._local.assign(now, assignment)
-        self._offer_queued(arrived, now, assignment)
+        complete, self._complete = self._complete, {}
+        self._offer_queued({**arrived, **complete}, now, assignment)
         return assignment
 
     def _place(self, request: LeaseRequest, now: float) -> Placement | None:
         """Queue it here or keep it (None), or say who else has it."""
-        demand, strategy = request.resources, request.shape.strategy
+        demand, strategy, labels = request.resources, request.shape.strategy, request.shape.labels
         if strategy.kind == STRATEGY_AFFINITY:
             view = self._nodes.get(strategy.node_id)
             if view is None and strategy.node_id not in self._confirmed:
                 self._unknown[request.lease_id] = request
                 return None
-            if view is not None and view.alive and fits(demand, view.total):
+            if view is not None and view.alive and view.could_hold(demand, labels):
                 return self._send(request, view)
             if not strategy.soft:
-                return Placement(request, UNSCHEDULABLE, reason=_why_not(strategy.node_id, view, demand))
+                return Placement(request, UNSCHEDULABLE, reason=_why_not(strategy.node_id, view, demand, labels))
         if request.grant_or_reject:
             return self._grant_or_reject(request, now)
-        best = self._nodes.best_node(demand, spread=strategy.kind == STRATEGY_SPREAD)
+        best = self._nodes.best_node(demand, spread=strategy.kind == STRATEGY_SPREAD, labels=labels)
         if best is None:
             self._infeasible[request.lease_id] = request
             return None
@@ -122,27 +132,28 @@ class ClusterLeaseManager:
 
     def _grant_or_reject(self, request: LeaseRequest, now: float) -> Placement | None:
         """The second node asked: here if there is room now or nowhere else, otherwise back to where it came from."""
-        local = self._nodes.local
-        if fits(request.resources, local.total):
-            others = [] if fits(request.resources, local.available) else self._nodes.others_with_room(request.resources)
+        local, demand, labels = self._nodes.local, request.resources, request.shape.labels
+        if local.could_hold(demand, labels):
+            others = [] if fits(demand, local.available) else self._nodes.others_with_room(demand, labels)
             if not others:
                 return self._send(request, local)
-            self._nodes.promise(self._nodes.best_of(others), request.resources, now)
+            self._nodes.promise(self._nodes.best_of(others), demand, now)
         return Placement(request, REJECT)
 
     def _offer_queued(self, arrived: dict[bytes, LeaseRequest], now: float, assignment: Assignment) -> None:
         """Offer what waits here to other nodes: to those with news everything, to all of them what has just come."""
         improved, self._nodes.improved = list(self._nodes.improved), {}
-        full: set[tuple[tuple[str, int], ...]] = set()
+        full: set[tuple[tuple[tuple[str, int], ...], LabelSelector]] = set()
         for request in self._local.queued() if improved else arrived.values():
             among = None if request.lease_id in arrived else improved
             if not self._local.is_queued(request.lease_id) or self._is_bound_here(request):
                 continue
-            if among is not None and request.shape.resources in full:
+            kind_of_need = request.shape.resources, request.shape.labels
+            if among is not None and kind_of_need in full:
                 continue
-            others = self._nodes.others_with_room(request.resources, among)
+            others = self._nodes.others_with_room(request.resources, request.shape.labels, among)
             if not others:
-                full.add(request.shape.resources)
+                full.add(kind_of_need)
                 continue
             chosen = self._nodes.best_of(others)
             self._nodes.promise(chosen, request.resources, now)
@@ -166,28 +177,24 @@ class ClusterLeaseManager:
         """All requests in state WAITING."""
         return [*self._arrived.values(), *self._infeasible.values(), *self._unknown.values()]
 
-    def why_infeasible(self, demand: ResourceSet) -> str:
+    def why_infeasible(self, request: LeaseRequest) -> str:
         """A sentence for people: which need no node can meet (G100)."""
-        needs = f"needs {describe(demand)}; "
-        most: dict[str, int] = {}
-        for view in self._nodes.alive():
-            for name, amount in view.total.items():
-                most[name] = max(most.get(name, 0), amount)
-        nowhere = [name for name in demand if not most.get(name)]
-        if nowhere:
-            return f"{needs}no node has {' or '.join(nowhere)}"
-        short = {name: most[name] for name, amount in demand.items() if most[name] < amount}
-        if short:
-            return f"{needs}the most that a node has is {describe(short)}"
-        return f"{needs}no single node has all of it"
+        demand, terms = request.resources, request.shape.labels.hard
+        where = f" on a node with labels {describe_terms(terms)}" if terms else ""
+        nodes = [view for view in self._nodes.alive() if matches(terms, view.labels)]
+        if not nodes:
+            return f"needs {describe(demand)}{where}; no node has such labels"
+        return lack_of(demand, [view.total for view in nodes], where)
 
 
-def _why_not(node_id: bytes, view: NodeView | None, demand: ResourceSet) -> str:
+def _why_not(node_id: bytes, view: NodeView | None, demand: ResourceSet, labels: LabelSelector) -> str:
     """Why hard affinity to a node cannot be (G102)."""
     if view is None:
         return f"node affinity: there is no node {node_id.hex()}"
     if not view.alive:
         cause = f" ({view.death_cause})" if view.death_cause else ""
         return f"node affinity: node {view.name or node_id.hex()} ({node_id.hex()}) is dead{cause}"
+    if not matches(labels.hard, view.labels):
+        return f"node affinity: the labels of node {view} are not {describe_terms(labels.hard)}"
     total = {name: view.total.get(name, 0) for name in demand}
     return f"node affinity: node {view} can never hold {describe(demand)}; it has {describe(total)} in all"

@@ -15,9 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from minray.common.ids import short
+from minray.common.labels import labels_of, matches
 from minray.common.resources import ResourceSet, fits, subtract
+from minray.common.task_spec import LabelSelector
 from minray.scheduling import policy
 
+ANY_NODE = LabelSelector()
 PROMISE_S = 0.2
 """Two reporting periods: by then the node has told what it really has free."""
 
@@ -32,6 +35,7 @@ class NodeView:
     """The gcs has named it."""
     alive: bool = False
     death_cause: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     total: ResourceSet = field(default_factory=dict)
     available: ResourceSet = field(default_factory=dict)
     """What it reported last, less what was promised since."""
@@ -44,6 +48,10 @@ class NodeView:
 
     def __str__(self) -> str:
         return self.name or short(self.node_id)
+
+    def could_hold(self, demand: Mapping[str, int], labels: LabelSelector) -> bool:
+        """Whether it could if it were empty."""
+        return fits(demand, self.total) and matches(labels.hard, self.labels)
 
 
 class ClusterResourceScheduler:
@@ -68,29 +76,42 @@ class ClusterResourceScheduler:
         self.improved: dict[bytes, None] = {}
         """Other nodes that may have more room than when the queued requests were last offered to them."""
         self.joined = False
-        """Whether a node has come or gone since the requests without a node were last looked at."""
+        """Whether a node has come or gone, or has more than before, since the requests without one were last looked at."""
 
     # --- News ----------------------------------------------------------------------------------------------------------
 
-    def on_node(self, node_id: bytes, name: str, total: Mapping[str, int], alive: bool, death_cause: str) -> None:
+    def on_node(
+        self,
+        node_id: bytes,
+        name: str,
+        total: Mapping[str, int],
+        alive: bool,
+        death_cause: str,
+        labels: Mapping[str, str],
+    ) -> None:
         view = self._views.setdefault(node_id, NodeView(node_id))
         if view is self.local or (view.known and not view.alive):
             return
         self.joined = True
         view.known, view.alive, view.death_cause = True, alive, death_cause
-        view.name, view.total = name, dict(total)
+        view.name, view.labels = name, labels_of(node_id, labels)
         if view.reported is None:
-            view.available = dict(total)
+            view.total, view.available = dict(total), dict(total)
         self.improved[node_id] = None
 
     def on_node_forgotten(self, node_id: bytes) -> None:
         if node_id != self.local.node_id and self._views.pop(node_id, None) is not None:
             self.joined = True
 
-    def on_resources(self, node_id: bytes, version: int, available: Mapping[str, int]) -> None:
+    def on_resources(
+        self, node_id: bytes, version: int, total: Mapping[str, int], available: Mapping[str, int]
+    ) -> None:
         view = self._views.setdefault(node_id, NodeView(node_id))
         if view is self.local or version <= view.version:
             return
+        if total != view.total:  # It has more or fewer bundles of placement groups.
+            view.total = dict(total)
+            self.joined = True
         view.version, view.reported, view.available = version, dict(available), dict(available)
         view.promised_until = None
         self.improved[node_id] = None
@@ -115,23 +136,30 @@ class ClusterResourceScheduler:
     def alive(self) -> list[NodeView]:
         return [view for view in self._views.values() if view.alive]
 
-    def feasible(self, demand: Mapping[str, int]) -> list[NodeView]:
+    def feasible(self, demand: Mapping[str, int], labels: LabelSelector = ANY_NODE) -> list[NodeView]:
         """The nodes that could hold it if they were empty."""
-        return [view for view in self.alive() if fits(demand, view.total)]
+        return [view for view in self.alive() if view.could_hold(demand, labels)]
 
-    def others_with_room(self, demand: Mapping[str, int], among: Sequence[bytes] | None = None) -> list[NodeView]:
+    def others_with_room(
+        self, demand: Mapping[str, int], labels: LabelSelector = ANY_NODE, among: Sequence[bytes] | None = None
+    ) -> list[NodeView]:
         """Other nodes that can hold it now; ``among`` narrows the search."""
         views = self._views.values() if among is None else [self._views[key] for key in among if key in self._views]
-        return [view for view in views if view.alive and view is not self.local and fits(demand, view.available)]
+        others = [view for view in views if view.alive and view is not self.local and fits(demand, view.available)]
+        return [view for view in others if matches(labels.hard, view.labels)] if labels.hard else others
 
     # --- Choices -------------------------------------------------------------------------------------------------------
 
-    def best_node(self, demand: Mapping[str, int], *, spread: bool) -> NodeView | None:
+    def best_node(
+        self, demand: Mapping[str, int], *, spread: bool, labels: LabelSelector = ANY_NODE
+    ) -> NodeView | None:
         """Where a request should go: to a node with room, else to one where it can wait; None if there is none."""
-        feasible = self.feasible(demand)
+        feasible = self.feasible(demand, labels)
         if not feasible:
             return None
         with_room = [view for view in feasible if fits(demand, view.available)]
+        if labels.soft:
+            with_room = [view for view in with_room if matches(labels.soft, view.labels)] or with_room
         if spread:
             chosen = policy.spread([view.node_id for view in with_room or feasible], self._last_spread)
             self._last_spread = chosen

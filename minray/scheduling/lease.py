@@ -8,9 +8,10 @@ Rules
     and ``LocalLeaseManager`` (when?).
   * Machines return what is to be done as an ``Assignment``; the raylet does it.
 
-The states: WAITING (no node chosen, usually because none can ever hold it), QUEUED (here, for resources), ALLOCATED (has
-resources, waits for a worker), GRANTED (has a worker, maybe a blocked one), ENDING (its worker is being killed; resources
-stay taken until it is dead, so that no killed task runs beside its successor).
+The states: WAITING (no node chosen, usually because none can ever hold it), FETCHING (here, for the large arguments of its
+task), QUEUED (here, for resources), ALLOCATED (has resources, waits for a worker), GRANTED (has a worker, maybe a blocked
+one), ENDING (its worker is being killed; resources stay taken until it is dead, so that no killed task runs beside its
+successor).
 """
 
 from __future__ import annotations
@@ -22,12 +23,20 @@ from minray.common.resources import ResourceSet
 from minray.common.state_table import NEW
 from minray.common.task_spec import LeaseShape
 
-WAITING, QUEUED, ALLOCATED, GRANTED, ENDING = "WAITING", "QUEUED", "ALLOCATED", "GRANTED", "ENDING"
+WAITING, FETCHING, QUEUED, ALLOCATED, GRANTED, ENDING = (
+    "WAITING",
+    "FETCHING",
+    "QUEUED",
+    "ALLOCATED",
+    "GRANTED",
+    "ENDING",
+)
 
 LEASE_STATES: Mapping[str, tuple[str, ...]] = {
     NEW: (WAITING,),
-    WAITING: (QUEUED, NEW),
-    QUEUED: (ALLOCATED, NEW),
+    WAITING: (FETCHING, QUEUED, NEW),
+    FETCHING: (QUEUED, NEW),
+    QUEUED: (ALLOCATED, FETCHING, NEW),
     ALLOCATED: (GRANTED, NEW),
     GRANTED: (ENDING, NEW),
     ENDING: (NEW,),
@@ -51,6 +60,10 @@ class LeaseRequest:
     """How many more tasks of this shape wait at the owner."""
     grant_or_reject: bool = False
     """It was spilled here by another node: one hop only."""
+    for_actor: bool = False
+    """It will last as long as an actor lives; there may be many of one shape, and none is ever idle."""
+    dependency_ids: tuple[bytes, ...] = ()
+    """The large arguments of its task, which must be where it runs."""
     resources: ResourceSet = field(init=False)
     """``shape.resources`` as a set."""
 
@@ -77,6 +90,8 @@ class Assignment:
 
     allocated: list[LeaseRequest] = field(default_factory=list)
     """These hold their resources now and need a worker."""
+    fetching: list[LeaseRequest] = field(default_factory=list)
+    """These are to run here, and wait for their arguments."""
     placed: list[Placement] = field(default_factory=list)
     """These are over here and need an answer."""
     infeasible: list[LeaseRequest] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""Who gets this node's resources next: the queue of lease requests, and the account of what is taken.
+"""Who gets this node's resources next: the queue of lease requests, and the leases that hold some.
 
-Ray: src/ray/raylet/scheduling/local_lease_manager.h, local_resource_manager.h
+Ray: src/ray/raylet/scheduling/local_lease_manager.h
 
 Rules
   * ``assign`` is called after every change and gives out what can be given; nothing else allocates.
@@ -9,24 +9,28 @@ Rules
     need few workers), then the owner that holds less, then who came first.
   * A blocked worker lends its CPUs, and nothing else (G101). It takes them back at once, so ``available`` may be negative
     by exactly what unblocked workers took back.
+  * Leases of actors are never idle and have no cap: their resources alone limit them.
   * Worker cap: beyond one lease per CPU and shape (possible only because blocked workers lend) each further one waits,
     1 s doubling to 10 s; but not a request deeper than all that are blocked: it may be what they wait for.
+  * A request with large arguments has no turn before they are here (FETCHING), and while there is no memory for them
+    (``Arguments``, G86); it holds no resources meanwhile, for somebody may need those to make what it waits for.
 
-Left out: waiting for arguments and pinning them, until there is an object store. A large request can starve while small
-ones keep coming, as in Ray.
+What we do not like about it yet: a large request can starve while small ones keep coming, as in Ray.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from minray.common.resources import CPU, GPU, UNIT, GpuInstances, ResourceSet, add, fits, subtract
+from minray.common.bundles import is_cpu
+from minray.common.resources import CPU, GPU, UNIT, add, fits, subtract
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import LeaseShape
-from minray.scheduling.lease import ALLOCATED, ENDING, GRANTED, QUEUED, Assignment, LeaseRequest
+from minray.scheduling.lease import ALLOCATED, ENDING, FETCHING, GRANTED, QUEUED, Assignment, LeaseRequest
+from minray.scheduling.local_resource_manager import NO_GPUS, Gpus, LocalResourceManager
 
 _Key = TypeVar("_Key")
 
@@ -37,13 +41,22 @@ REVOKE_PERIOD_S = 0.1
 """How often an owner is asked to give back idle leases while somebody waits."""
 
 
+class Arguments(Protocol):
+    """Who knows of the large arguments of leases."""
+
+    def may_run(self, lease_id: bytes) -> bool:
+        """Whether they are here, and there is memory to keep them."""
+
+    def on_allocated(self, lease_id: bytes) -> None:
+        """The lease has got resources: they are kept."""
+
+
 @dataclass(slots=True, eq=False)
 class Lease:
     """A request that was given resources."""
 
     request: LeaseRequest
-    gpus: dict[int, int] = field(default_factory=dict)
-    """Which GPUs, and how much of each."""
+    gpus: Gpus = NO_GPUS
     blocked: bool = False
     """Its worker waits in ``get`` or ``wait``, and its CPUs are lent out."""
 
@@ -52,24 +65,34 @@ class LocalLeaseManager:
     """The leases of one node, waiting and given."""
 
     def __init__(
-        self, total: Mapping[str, int], states: StateMachine, *, initial_backoff_s: float, max_backoff_s: float
+        self,
+        total: Mapping[str, int],
+        states: StateMachine,
+        *,
+        initial_backoff_s: float,
+        max_backoff_s: float,
+        arguments: Arguments | None = None,
     ) -> None:
-        self.total: ResourceSet = dict(total)
-        self.available: ResourceSet = dict(total)
-        """Total less what leases hold, plus what blocked ones lend. Always the same dict: others may look at it."""
+        """Without ``arguments`` there are no leases with large ones."""
+        self.resources = LocalResourceManager(total)
+        self.total, self.available = self.resources.total, self.resources.available
         self.leases: dict[bytes, Lease] = {}
         """Those that hold resources: ALLOCATED, GRANTED, ENDING."""
         self._states = states
+        self._arguments = arguments
+        self._fetching: dict[bytes, LeaseRequest] = {}
+        """Requests that wait here for their arguments."""
+        self._to_fetch: list[LeaseRequest] = []
+        """Those of them that nobody has been told of yet."""
         self._initial_backoff_s = initial_backoff_s
         self._max_backoff_s = max_backoff_s
-        self._gpus = GpuInstances(self.total.get(GPU, 0) // UNIT)
         self._queues: dict[LeaseShape, dict[bytes, LeaseRequest]] = {}
         """Requests that wait here, by shape, in the order in which they came; no empty queues."""
         self._queued: dict[bytes, tuple[int, LeaseRequest]] = {}
         """The same requests by lease id, with their places in the order of arrival."""
         self._arrivals = 0
-        self._queued_by: Counter[tuple[bytes, LeaseShape]] = Counter()
-        """How many queued requests an owner has of a shape; no zeros."""
+        self._queued_by: Counter[tuple[bytes, LeaseShape, tuple[bytes, ...]]] = Counter()
+        """How many queued requests an owner has that the same worker could serve; no zeros."""
         self._held_by_owner: Counter[bytes] = Counter()
         """How many of ``leases`` an owner has; no zeros."""
         self._held_by_shape: Counter[LeaseShape] = Counter()
@@ -84,9 +107,31 @@ class LocalLeaseManager:
 
     def enqueue(self, request: LeaseRequest) -> None:
         assert fits(request.resources, self.total), "a request that this node can never hold was queued here"
+        if request.dependency_ids:
+            self._states.set(request.lease_id, FETCHING)
+            self._fetching[request.lease_id] = request
+            self._to_fetch.append(request)
+        else:
+            self._line_up(request)
+
+    def on_arguments_here(self, lease_id: bytes) -> LeaseRequest | None:
+        """All that a request has waited for is here; None if it does not wait any more."""
+        request = self._fetching.pop(lease_id, None)
+        if request is not None:
+            self._line_up(request)
+        return request
+
+    def on_arguments_gone(self, lease_id: bytes) -> None:
+        """What was here when a request lined up has made room for others: it waits for that again."""
+        _, request = self._queued[lease_id]
+        self._states.set(lease_id, FETCHING)
+        self._remove(request)
+        self._fetching[lease_id] = request
+
+    def _line_up(self, request: LeaseRequest) -> None:
         self._states.set(request.lease_id, QUEUED)
         self._queues.setdefault(request.shape, {})[request.lease_id] = request
-        self._queued_by[request.owner_id, request.shape] += 1
+        self._queued_by[_use(request)] += 1
         self._arrivals += 1
         self._queued[request.lease_id] = self._arrivals, request
 
@@ -102,13 +147,15 @@ class LocalLeaseManager:
         return lease_id in self._queued
 
     def is_contended(self, request: LeaseRequest) -> bool:
-        """Whether anybody but this request's owner, for this very shape, waits here."""
-        return len(self._queued_by) > ((request.owner_id, request.shape) in self._queued_by)
+        """Whether a request waits here that the worker of this one could not serve as well."""
+        return len(self._queued_by) > (_use(request) in self._queued_by)
 
     # --- Giving --------------------------------------------------------------------------------------------------------
 
     def assign(self, now: float, assignment: Assignment) -> None:
         """Allocate whatever can be allocated now; adds to ``assignment``."""
+        assignment.fetching += self._to_fetch
+        self._to_fetch = []
         while self._queues:
             candidates = [best for shape in list(self._queues) if (best := self._best_of(shape, now, assignment))]
             if not candidates:
@@ -124,33 +171,31 @@ class LocalLeaseManager:
     def _best_of(self, shape: LeaseShape, now: float, assignment: Assignment) -> LeaseRequest | None:
         """The request of a shape that should run first; None if none can run now."""
         queue = self._queues[shape]
-        if not self._has_room(next(iter(queue.values()))):
+        if not self.resources.has_room(next(iter(queue.values())).resources):
             return None
         best = min(queue.values(), key=self._rank)
+        if not self._may_run(best):
+            others = [request for request in queue.values() if request is not best and self._may_run(request)]
+            if not others:
+                return None
+            best = min(others, key=self._rank)
         held, cap = self._held_by_shape[shape], self.cap(shape)
         if held < cap:
             self._over_cap_at.pop(shape, None)
-        elif not self._is_deepest(best):
+        elif not best.for_actor and not self._is_deepest(best):
             allowed_at = self._over_cap_at.setdefault(shape, now + self._backoff_s(held - cap))
             if now < allowed_at:
                 assignment.wake_no_later_than(allowed_at)
                 return None
         return best
 
-    def _has_room(self, request: LeaseRequest) -> bool:
-        if not fits(request.resources, self.available):
-            return False
-        amount = request.resources.get(GPU, 0)
-        if amount:  # the sum may fit although no single GPU has enough
-            taken = self._gpus.allocate(amount)
-            self._gpus.free(taken)
-            return bool(taken)
-        return True
+    def _may_run(self, request: LeaseRequest) -> bool:
+        return not request.dependency_ids or self._arguments is None or self._arguments.may_run(request.lease_id)
 
     def cap(self, shape: LeaseShape) -> int:
         """How many leases of a shape are given without hesitation."""
-        cpus = self.total.get(CPU, 0)
-        need = dict(shape.resources).get(CPU, 0)
+        name, need = next(((name, amount) for name, amount in shape.resources if is_cpu(name)), (CPU, 0))
+        cpus = self.total.get(name, 0)
         if need == 0:
             return max(ZERO_CPU_LEASES_MIN, ZERO_CPU_LEASES_PER_CPU * cpus // UNIT)
         return max(1, round(cpus / need))
@@ -164,12 +209,12 @@ class LocalLeaseManager:
     def _allocate(self, request: LeaseRequest, now: float) -> None:
         self._states.set(request.lease_id, ALLOCATED)
         self._remove(request)
-        subtract(self.available, request.resources)
-        amount = request.resources.get(GPU, 0)
-        gpus = self._gpus.allocate(amount) if amount else {}
-        self.leases[request.lease_id] = Lease(request, gpus)
+        if request.dependency_ids and self._arguments is not None:
+            self._arguments.on_allocated(request.lease_id)
+        self.leases[request.lease_id] = Lease(request, self.resources.allocate(request.resources))
         self._held_by_owner[request.owner_id] += 1
-        self._held_by_shape[request.shape] += 1
+        if not request.for_actor:
+            self._held_by_shape[request.shape] += 1
         if request.shape in self._over_cap_at and not self._is_deepest(request):
             excess = self._held_by_shape[request.shape] - self.cap(request.shape)
             self._over_cap_at[request.shape] = now + self._backoff_s(max(0, excess))
@@ -180,7 +225,7 @@ class LocalLeaseManager:
         if not queue:
             del self._queues[request.shape]
             self._over_cap_at.pop(request.shape, None)
-        _decrease(self._queued_by, (request.owner_id, request.shape))
+        _decrease(self._queued_by, _use(request))
         if not self._queues:
             self._revoked_at.clear()
 
@@ -199,7 +244,7 @@ class LocalLeaseManager:
         if lease.blocked == blocked:
             return
         lease.blocked = blocked
-        cpus = {name: amount for name, amount in lease.request.resources.items() if name == CPU}
+        cpus = {name: amount for name, amount in lease.request.resources.items() if is_cpu(name)}
         if blocked:
             self._blocked_depths[lease.request.depth] += 1
             add(self.available, cpus)
@@ -212,13 +257,17 @@ class LocalLeaseManager:
         if lease_id in self._queued:
             self.unqueue(lease_id)
             return
+        if self._fetching.pop(lease_id, None) is not None:
+            self._states.set(lease_id, NEW)
+            self._to_fetch = [request for request in self._to_fetch if request.lease_id != lease_id]
+            return
         self.set_blocked(lease_id, False)
         lease = self.leases.pop(lease_id)
         self._states.set(lease_id, NEW)
-        add(self.available, lease.request.resources)
-        self._gpus.free(lease.gpus)
+        self.resources.free(lease.request.resources, lease.gpus)
         _decrease(self._held_by_owner, lease.request.owner_id)
-        _decrease(self._held_by_shape, lease.request.shape)
+        if not lease.request.for_actor:
+            _decrease(self._held_by_shape, lease.request.shape)
 
     # --- Others want it, and people want to know -------------------------------------------------------------------------
 
@@ -229,7 +278,7 @@ class LocalLeaseManager:
         owners: dict[bytes, None] = {}
         for lease in self.leases.values():
             owner_id = lease.request.owner_id
-            if owner_id not in owners and self.is_contended(lease.request):
+            if owner_id not in owners and not lease.request.for_actor and self.is_contended(lease.request):
                 due = self._revoked_at.get(owner_id, now - REVOKE_PERIOD_S) + REVOKE_PERIOD_S
                 if due <= now:
                     owners[owner_id] = None
@@ -241,7 +290,7 @@ class LocalLeaseManager:
     def lacking(self, request: LeaseRequest) -> list[str]:
         """The resources that a queued request waits for; empty if it waits for its turn or for the worker cap."""
         names = [name for name, amount in request.resources.items() if self.available.get(name, 0) < amount]
-        return names or ([] if self._has_room(request) else [GPU])
+        return names or ([] if self.resources.has_room(request.resources) else [GPU])
 
     def over_cap_at(self, request: LeaseRequest) -> float | None:
         """When the worker cap lets one more lease of this shape through, if that is what a request waits for."""
@@ -252,8 +301,13 @@ class LocalLeaseManager:
         return [
             lease
             for lease in self.leases.values()
-            if lease.request.resources.get(name) and not (name == CPU and lease.blocked)
+            if lease.request.resources.get(name) and not (is_cpu(name) and lease.blocked)
         ]
+
+
+def _use(request: LeaseRequest) -> tuple[bytes, LeaseShape, tuple[bytes, ...]]:
+    """Requests for which this is equal could be served by each other's workers."""
+    return request.owner_id, request.shape, request.dependency_ids
 
 
 def _decrease(counter: Counter[_Key], key: _Key) -> None:

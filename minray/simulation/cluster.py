@@ -115,7 +115,7 @@ class SimCluster:
         self.gcs: GcsServer | None = None
         """The one that was started last."""
         self._nodes = nodes
-        self._system_config = SystemConfig.from_overrides(dict(system_config or {}))
+        self._system_config = SystemConfig.from_overrides({"memory_monitor_refresh_ms": 0, **(system_config or {})})
         self._storage = storage
         self._show_output = show_output
         self._gcs_count = 0

@@ -184,14 +184,16 @@ class SimProcess:
         """What the rest of the world does when it dies; called once, in order, outside of the process."""
         self.tombs: list[object] = []
         """After its death: tasks, handles and timers, kept so that nothing of them unwinds."""
-        self.user_thread_ident = 0
-        """The real thread that runs its user code, if there is one."""
+        self.user_thread_idents: dict[int, None] = {}
+        """The real threads that run its user code."""
         self.on_exit: Callable[[int | None, int | None], None] | None = None
         """Ends it with ``(code, signal)``; set by the machine it runs on. Without one the loop just kills it."""
         self.on_text: Callable[[str, str], None] | None = None
         """Takes what it prints, ``(stream, text)``; None: it goes where this interpreter prints."""
         self.random_bytes: Callable[[int], bytes] | None = None
         """Its entropy; set by the machine."""
+        self.classes: dict[str, Any] = {}
+        """Classes that it has pickled or unpickled by value, by their names for cloudpickle."""
 
     def __repr__(self) -> str:
         return f"<SimProcess {self.name}>"
@@ -406,7 +408,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _check_thread(self) -> None:
         ident = threading.get_ident()
-        if ident != self._thread_id and (self.current is None or ident != self.current.user_thread_ident):
+        if ident != self._thread_id and (self.current is None or ident not in self.current.user_thread_idents):
             raise NotSimulated("call_soon_threadsafe from a thread that is no part of the simulation")
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:

@@ -58,6 +58,9 @@ class SimNode:
     name: str
     cpu_count: int = 4
     memory_bytes: int = 8 << 30
+    memory_used: int = 1 << 30
+    process_memory: dict[int, int] = field(default_factory=dict)
+    """By pid, where a test says so."""
     disk: dict[str, dict[str, Table]] = field(default_factory=dict)
     """Durable stores by path."""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -147,10 +150,17 @@ class SimHost:
         self.hostname = node.name
         self.cpu_count = node.cpu_count
         self.memory_bytes = node.memory_bytes
+        self._node = node
         self._process = process
         self._oracle = oracle
         self._key = ("entropy", process.name, incarnation)
         self._draws = 0
+
+    def memory_usage(self) -> tuple[int, int]:
+        return self._node.memory_used, self._node.memory_bytes
+
+    def process_memory(self, pid: int) -> int:
+        return self._node.process_memory.get(pid, 0)
 
     def random_bytes(self, count: int) -> bytes:
         self._draws += 1

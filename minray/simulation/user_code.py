@@ -10,8 +10,8 @@ Rules
   * A thread of a dead process stays at its border until the world is closed. Then ``ProcessGone`` is raised there, and
     whatever it does on its way out has no effect.
   * Handing over costs two raw lock operations, 5-10 us when both threads share a core (``one_core``), 50 us when not.
-
-Left out: more than one user thread per process (a named error, see ``interpreter``).
+  * Threads beside the main one run an actor's calls; those that user code starts itself are a named error
+    (see ``interpreter``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from typing import Any, Never, TypeVar, TypeVarTuple
 
 from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone, SimFuture, SimProcess, SimTask
@@ -37,13 +37,13 @@ UNWIND_S = 5.0
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-current_thread: ContextVar[UserThread | None] = ContextVar("current_user_thread", default=None)
+_threads: dict[int, UserThread] = {}
+"""The simulated user threads by what their real ones are called."""
 
 
 def this_thread() -> UserThread | None:
     """The simulated user thread that the caller runs in, or None."""
-    thread = current_thread.get()
-    return thread if thread is not None and thread.ident == threading.get_ident() else None
+    return _threads.get(threading.get_ident())
 
 
 class UserThread:
@@ -88,11 +88,16 @@ class UserThread:
 
     def add_work(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
         if self.ident == 0:
-            self.ident = self.process.user_thread_ident = _thread.start_new_thread(self._main, ())
+            self.ident = _thread.start_new_thread(self._main, ())
+            self.process.user_thread_idents[self.ident] = None
+            _threads[self.ident] = self
             self.process.loop.on_close.append(self._unwind)
             self.process.loop.describers.append(self.describe)
         self._works.append((work, then))
         self.wake()
+
+    def has_no_work(self) -> bool:
+        return self._idle and not self._works
 
     def wake(self) -> None:
         """Let it run again soon, if it waits."""
@@ -145,11 +150,11 @@ class UserThread:
             pass
         finally:
             self._ended = True
+            del _threads[self.ident]
             self._back.release()
 
     def _run(self, work: Callable[[], None]) -> None:
         context = self.process.context.copy()
-        context.run(current_thread.set, self)
         self._idle = False
         try:
             context.run(work)
@@ -233,6 +238,8 @@ class SimUserCode:
         """Asked at the n-th ``post`` of a user thread: shall the loop run right now?"""
         self.thread = UserThread(process)
         """The main user thread."""
+        self._beside: list[UserThread] = []
+        """Those that run work beside it."""
         self._held: list[tuple[Callable[[], None], Callable[[], None] | None]] | None = None
         """Work that came before ``serve``; None: it is run as it comes."""
 
@@ -251,12 +258,26 @@ class SimUserCode:
         else:
             self.thread.add_work(work, then)
 
+    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        thread = next((thread for thread in self._beside if thread.has_no_work()), None)
+        if thread is None:
+            thread = UserThread(self._process)
+            self._beside.append(thread)
+        thread.environ, thread.working_dir = self.thread.environ, self.thread.working_dir
+        thread.add_work(work, then)
+
+    def run_exit_handlers(self) -> None:
+        """They are this interpreter's, not the simulated process's."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.new_event_loop()
+
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         if not self._process.alive:
             return
         self._process.call_soon(callback, *args)
         thread = this_thread()  # Another process's if an object of this one is freed there.
-        if thread is self.thread and self._preempt(self._process.next_ordinal("post")):
+        if thread is not None and thread.process is self._process and self._preempt(self._process.next_ordinal("post")):
             thread.give_way()
 
     def post_later(self, callback: Callable[..., None], *args: Any) -> None:

@@ -2,9 +2,42 @@
 
 Ray: python/ray/util/
 
-So far: the scheduling strategies. Pools, queues and executors come with actors.
+Pools of actors, queues between processes, results as they come, the scheduling strategies, placement groups, what cannot be
+sent and why. ``minray.util.state`` is what the cluster says of itself.
 """
 
-from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from minray.util import queue
+from minray.util.actor_pool import ActorPool
+from minray.util.check_serialize import inspect_serializability
+from minray.util.helpers import as_completed, map_unordered
+from minray.util.lookup import get_node_ip_address, list_named_actors
+from minray.util.placement_group import (
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from minray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
-__all__ = ["NodeAffinitySchedulingStrategy"]
+__all__ = [
+    "ActorPool",
+    "NodeAffinitySchedulingStrategy",
+    "NodeLabelSchedulingStrategy",
+    "PlacementGroupSchedulingStrategy",
+    "as_completed",
+    "get_current_placement_group",
+    "get_node_ip_address",
+    "get_placement_group",
+    "inspect_serializability",
+    "list_named_actors",
+    "map_unordered",
+    "placement_group",
+    "placement_group_table",
+    "queue",
+    "remove_placement_group",
+]

@@ -47,9 +47,12 @@ def test_a_cluster_is_started_joined_used_looked_at_and_stopped(connected: Comma
     assert f"minray start --address={head.gcs_address} --token-file=FILE" in said
     assert f"{head.session_dir}/token" in said
     assert Path(head.session_dir, "token").read_text().strip() not in said
+    spilling = tmp_path / "spilled"
     description = ['--resources={"disk": 2}', '--labels={"zone": "b"}', "--node-ip-address=127.0.0.2"]
+    description.append(f"--object-spilling-directory=file://{spilling}")
     other = connected.join(head, "--node-name=second", *description)
     assert other.gcs_endpoint == f"tcp:{head.gcs_address}"
+    assert [path.name for path in spilling.iterdir()] == [f"minray_{Path(other.session_dir).name}_0"]
 
     minray.init()
     assert {node["NodeName"]: node["Labels"] for node in minray.nodes()} == {"first": {}, "second": {"zone": "b"}}
@@ -72,6 +75,7 @@ def test_a_cluster_is_started_joined_used_looked_at_and_stopped(connected: Comma
 
     assert connected("stop") == "Stopped 2 nodes.\n"
     connected.wait_until_nothing_is_left()
+    assert not any(spilling.iterdir())
     assert connected("stop") == "No node was running.\n"
 
 

@@ -10,6 +10,7 @@ import pytest
 import minray
 from minray.cluster_utils import Cluster
 from minray.exceptions import NodeDiedError, OwnerDiedError, TaskUnschedulableError
+from minray.util import PlacementGroupSchedulingStrategy, placement_group, placement_group_table, remove_placement_group
 from tests.cluster.programs import is_running, on, read_pid, states, stay, stay_at_first, where
 from tests.helpers import wait_for_condition
 
@@ -100,3 +101,24 @@ def test_g62_an_object_dies_with_the_node_of_its_owner(head: Cluster) -> None:
         minray.get(second, timeout=10)
     with pytest.raises(OwnerDiedError):
         minray.get(take.remote(second), timeout=10)
+
+
+def test_g107_the_bundles_of_a_dead_node_move_to_another_one(head: Cluster, tmp_path: Path) -> None:
+    nodes = [head.add_node(num_cpus=1) for _ in range(2)]
+    group = placement_group([{"CPU": 1}] * 3, strategy="STRICT_SPREAD")
+    assert group.wait(30)
+    places = placement_group_table(group)["bundles_to_node_id"]
+    lost = next(index for index, node_id in places.items() if node_id == nodes[0].node_id)
+    kept = next(index for index, node_id in places.items() if node_id == nodes[1].node_id)
+    path = tmp_path / "first"
+    surviving = stay_at_first.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, lost)).remote(str(path))
+    wait_for_condition(path.exists)
+    head.remove_node(nodes[0], allow_graceful=False)
+    wait_for_condition(lambda: placement_group_table(group)["state"] == "RESCHEDULING")
+    there = PlacementGroupSchedulingStrategy(group, kept)
+    assert minray.get(where.options(scheduling_strategy=there).remote()) == places[kept]
+    new = head.add_node(num_cpus=1)
+    assert minray.get(surviving, timeout=30) == new.node_id
+    assert group.wait(30) and placement_group_table(group)["bundles_to_node_id"] == {**places, lost: new.node_id}
+    remove_placement_group(group)
+    wait_for_condition(lambda: minray.available_resources() == minray.cluster_resources())

@@ -75,14 +75,14 @@ def test_people_read_numbers() -> None:
 
 
 def test_whole_gpus_belong_to_one_task() -> None:
-    gpus = GpuInstances(3)
+    gpus = GpuInstances(dict.fromkeys(range(3), UNIT))
     assert gpus.allocate(2 * UNIT) == {0: UNIT, 1: UNIT}
     assert gpus.allocate(2 * UNIT) == {}
     assert gpus.allocate(UNIT) == {2: UNIT}
 
 
 def test_fractions_share_the_fullest_gpu_that_has_room() -> None:
-    gpus = GpuInstances(2)
+    gpus = GpuInstances(dict.fromkeys(range(2), UNIT))
     assert gpus.allocate(4000) == {0: 4000}
     assert gpus.allocate(4000) == {0: 4000}
     assert gpus.allocate(4000) == {1: 4000}
@@ -91,7 +91,7 @@ def test_fractions_share_the_fullest_gpu_that_has_room() -> None:
 
 
 def test_a_share_is_freed_once() -> None:
-    gpus = GpuInstances(1)
+    gpus = GpuInstances(dict.fromkeys(range(1), UNIT))
     taken = gpus.allocate(UNIT)
     gpus.free(taken)
     with pytest.raises(AssertionError, match="freed twice"):
@@ -104,7 +104,7 @@ class Gpus(RuleBasedStateMachine):
     @initialize(count=st.integers(1, 4))
     def begin(self, count: int) -> None:
         self.count = count
-        self.gpus = GpuInstances(count)
+        self.gpus = GpuInstances(dict.fromkeys(range(count), UNIT))
         self.taken: list[dict[int, int]] = []
 
     @rule(amount=st.one_of(st.sampled_from([UNIT, 2 * UNIT]), st.integers(1, UNIT)))

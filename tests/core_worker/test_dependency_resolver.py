@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.core_worker.dependency_resolver import DependencyResolver
+from minray.core_worker.future_resolver import OnLarge
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.task_manager import FAILED, WAITING, PendingTask, PreparedTemplate, TaskManager
 from minray.protocol.base import Address
@@ -27,10 +26,10 @@ class Scene:
         self.tasks = TaskManager(None)
         self.ready: list[PendingTask] = []
         self.failed: list[tuple[PendingTask, StoredObject]] = []
-        self.probes: dict[bytes, Callable[[], None]] = {}
+        self.probes: dict[bytes, OnLarge] = {}
         self.resolver = DependencyResolver(OWN.worker_id, self.store, self, self.ready.append, self.on_failed)  # type: ignore[arg-type]
 
-    def probe(self, key: bytes, owner: Address, inline_limit: int, on_large: Callable[[], None]) -> None:
+    def probe(self, key: bytes, owner: Address, inline_limit: int, on_large: OnLarge) -> None:
         """As ``FutureResolver.probe``."""
         assert inline_limit == MAX_DIRECT_CALL_OBJECT_SIZE and owner == OTHER
         self.probes[key] = on_large
@@ -131,7 +130,7 @@ def test_g76_all_inlined_arguments_together_are_bounded(scene: Scene) -> None:
 
 def test_a_large_borrowed_argument_is_enough_when_it_exists_elsewhere(scene: Scene) -> None:
     task = scene.resolve((A, OTHER))
-    scene.probes[A]()
+    scene.probes[A](None)
     assert scene.ready == [task] and task.arguments == [Argument(None, A, OTHER)]
     again = scene.resolve((A, OTHER))
     assert scene.ready == [task, again], "remembered while anybody here holds it"

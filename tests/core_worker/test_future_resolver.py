@@ -11,14 +11,25 @@ from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import Address
-from minray.protocol.core_worker import FREED, LARGE, PENDING, READY, GetObject, ObjectReply, Value
+from minray.protocol.core_worker import (
+    FREED,
+    LARGE,
+    PENDING,
+    READY,
+    GetObject,
+    GetObjects,
+    ObjectReplies,
+    ObjectReply,
+    Value,
+)
+from minray.protocol.object_store import Place
 from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, address, object_id
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run
 
 OWNER = address("the-owner")
-A = object_id("a")
+A, B, C = map(object_id, "abc")
 LIMIT = 1000
 
 
@@ -48,10 +59,12 @@ class Scene:
         assert (key, owner) == (A, OWNER)
         self.lost.append(reason)
 
-    def on_large(self) -> None:
+    def on_large(self, place: Place | None) -> None:
         self.large += 1
 
     def ask(self, limit: int = ANY_SIZE) -> Asked:
+        """The first question of a turn."""
+        self.resolver._ask_following()
         if limit == ANY_SIZE:
             self.resolver.fetch(A, OWNER)
         else:
@@ -72,6 +85,47 @@ def test_a_value_is_asked_for_once_however_many_want_it() -> None:
         ((key, stored),) = scene.came
         assert (key, stored.data) == (A, b"value") and scene.resolver.open_requests() == 0
         scene.ask()
+
+    run(story)
+
+
+def test_questions_of_one_turn_go_to_their_owner_together() -> None:
+    async def story() -> None:
+        scene = Scene()
+        asked = scene.ask()
+        for key in (B, C):
+            scene.references.add_local(key, OWNER)
+            scene.resolver.fetch(key, OWNER)
+        scene.resolver.probe(A, OWNER, LIMIT, scene.on_large)
+        await pass_time(0.001)
+        together = scene.peers.take(GetObjects)
+        questions = [(one.object_id, one.inline_limit) for one in together.request.questions]
+        assert questions == [(B, ANY_SIZE), (C, ANY_SIZE), (A, LIMIT)]
+        in_record, beside = Value(b"b"), Value(b"c", buffer_count=1)
+        replies = [ObjectReply(READY, in_record), ObjectReply(READY, beside), ObjectReply(LARGE)]
+        together.answer(ObjectReplies(replies), [b"buffer of c"])
+        assert [(key, stored.data, list(stored.buffers)) for key, stored in scene.came] == [
+            (B, b"b", []),
+            (C, b"c", [b"buffer of c"]),
+        ]
+        assert scene.large == 1 and scene.resolver.open_requests() == 1
+        asked.answer(ObjectReply(READY, Value(b"a")))
+
+    run(story)
+
+
+def test_what_is_not_there_yet_is_asked_for_alone() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.ask().answer(ObjectReply(READY, Value(b"a")))
+        scene.references.add_local(B, OWNER)
+        scene.resolver.fetch(B, OWNER)
+        await pass_time(0.001)
+        together = scene.peers.take(GetObjects)
+        together.answer(ObjectReplies([ObjectReply(PENDING)]))
+        await pass_time(0.001)
+        alone = scene.peers.take(GetObject)
+        assert (alone.request.object_id, alone.request.question) == (B, together.request.questions[0].question)
 
     run(story)
 

@@ -91,7 +91,7 @@ class Scene:
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         self.unschedulable.append(reply)
-        for task in self.submitter.take_queue(request.shape):
+        for task in self.submitter.take_queue(request):
             self.tasks.move(task, "FAILED")
 
 

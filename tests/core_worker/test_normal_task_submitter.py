@@ -9,13 +9,30 @@ import pytest
 
 from minray.core_worker.normal_task_submitter import LeasedWorker, NormalTaskSubmitter
 from minray.core_worker.task_manager import FINISHED, PUSHED, QUEUED, PendingTask, PreparedTemplate, TaskManager
-from minray.protocol.raylet import GRANTED, MAX_CALLS, LeaseReply
-from tests.core_worker.parts import Asked, address, config, id_of, lease_ids, pending, prepare, shape
+from minray.protocol.raylet import GRANTED, MAX_CALLS, Dependency, LeaseReply
+from tests.core_worker.parts import (
+    OWN,
+    Asked,
+    address,
+    config,
+    id_of,
+    lease_ids,
+    object_id,
+    pending,
+    prepare,
+    shape,
+)
 
 LINGER_S = 0.0101
 TIME_IS_UP_S = 0.501
 SHORT_US = 100.0
 LONG_US = 50_000.0
+
+
+def with_arguments(*names: str) -> PendingTask:
+    task = pending(prepare())
+    task.dependencies = tuple(Dependency(object_id(name), OWN, 1) for name in names)
+    return task
 
 
 class Scene:
@@ -34,6 +51,11 @@ class Scene:
             self.submitter.on_task_ready(task, self.now)
         self.end_turn()
         return made
+
+    def ready(self, task: PendingTask) -> None:
+        self.tasks.add(task)
+        self.submitter.on_task_ready(task, self.now)
+        self.end_turn()
 
     def end_turn(self) -> None:
         while self.asked.turns:
@@ -102,7 +124,7 @@ def scene() -> Scene:
 def test_a_task_asks_for_a_worker_and_is_pushed_to_it(scene: Scene) -> None:
     (task,) = scene.submit(prepare(), depth=3)
     (request,) = scene.asked.requests
-    assert (request.shape, request.raylet, request.grant_or_reject, request.depth) == (shape(), None, False, 3)
+    assert (request.key.shape, request.raylet, request.grant_or_reject, request.depth) == (shape(), None, False, 3)
     assert task.state is QUEUED
     worker = scene.grant()
     assert scene.asked.pushed == [(worker, task)] and (task.state, task.worker, task.sequence) == (PUSHED, worker, 1)
@@ -198,7 +220,7 @@ def test_a_cancelled_request_is_not_redirected(scene: Scene) -> None:
 
 def test_take_queue_empties_it(scene: Scene) -> None:
     tasks = scene.submit(prepare(), count=3)
-    assert scene.submitter.take_queue(shape()) == tasks
+    assert scene.submitter.take_queue(scene.asked.requests[0]) == tasks
     scene.submitter.on_lease_ended(scene.asked.requests[0], scene.now)
     assert len(scene.asked.requests) == 3
 
@@ -455,11 +477,43 @@ def test_gpu_ids_of_the_lease_are_the_workers(scene: Scene) -> None:
 
 
 def test_why_can_name_an_open_request(scene: Scene) -> None:
-    assert scene.submitter.request_of(shape()) is None
-    scene.submit(prepare())
-    assert scene.submitter.request_of(shape()) is scene.asked.requests[0]
+    (task,) = scene.submit(prepare())
+    assert scene.submitter.request_of(task) is scene.asked.requests[0]
     scene.grant()
-    assert scene.submitter.request_of(shape()) is None
+    assert scene.submitter.request_of(task) is None
+
+
+# --- large arguments
+
+
+def test_workers_are_reused_for_the_same_large_arguments_only(scene: Scene) -> None:
+    first, second = with_arguments("a"), with_arguments("b")
+    for task in (first, second):
+        scene.ready(task)
+    assert [request.key.dependencies for request in scene.asked.requests] == [first.dependencies, second.dependencies]
+    scene.grant()
+    assert [task for _, task in scene.asked.pushed] == [first]
+    scene.ready(again := with_arguments("a"))
+    scene.finish(scene.leased()[0])
+    assert [task for _, task in scene.asked.pushed] == [first, again]
+
+
+def test_a_key_of_large_arguments_is_forgotten_when_it_is_at_rest(scene: Scene) -> None:
+    scene.ready(with_arguments("a"))
+    worker = scene.grant()
+    scene.finish(worker)
+    assert len(scene.submitter._keys) == 1
+    scene.submitter.on_revoke(scene.now)
+    assert not scene.submitter._keys and not scene.leased()
+
+
+def test_idle_workers_go_back_before_others_are_asked_for_in_their_place(scene: Scene) -> None:
+    scene.submit(prepare())
+    worker = scene.grant()
+    scene.finish(worker)
+    assert not scene.asked.returned
+    scene.ready(with_arguments("a"))
+    assert [returned for returned, *_ in scene.asked.returned] == [worker]
 
 
 # --- cost

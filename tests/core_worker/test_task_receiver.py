@@ -19,7 +19,10 @@ from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.results import ResultKeeper
+from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.task_executor import MARKS, TaskExecutor
+from minray.core_worker.task_intake import TaskIntake
 from minray.core_worker.task_receiver import TaskReceiver
 from minray.exceptions import (
     OwnerDiedError,
@@ -142,11 +145,10 @@ class Worker:
         platform: Any = SimpleNamespace(user_code=self, processes=processes)
         myself: Any = self
         lending: Any = self.lending
-        limit = MAX_DIRECT_CALL_OBJECT_SIZE
-        self.executor = TaskExecutor(platform, myself, self.make_refs, myself, limit, "00", "127.0.0.1")
-        self.receiver = TaskReceiver(
-            platform, WORKER, self.executor, myself, self.references, self.store, lending, myself, myself, "127.0.0.1"
-        )
+        returns = ReturnValues(ResultKeeper(myself, MAX_DIRECT_CALL_OBJECT_SIZE))
+        self.executor = TaskExecutor(platform, myself, self.make_refs, returns, myself, "00", "127.0.0.1")
+        self.intake = TaskIntake(platform, WORKER, self.references, self.store, lending, myself, "127.0.0.1")
+        self.receiver = TaskReceiver(platform, self.executor, myself, self.intake, myself)
 
     # --- what the test does
 
@@ -680,10 +682,10 @@ def test_g42_g46_force_cancels_the_children_and_ends_the_process_if_the_task_sti
     worker.push("a")
     task = worker.receiver._tasks[1]
     assert task.claim()
-    worker.executor.current = task
+    worker.executor._in_main = task
     worker.cancel(worker.last, force=True, recursive=True)
     assert worker.cancelled_children == [(worker.last.task_id, True)] and worker.exits == []
-    worker.executor.current = task if still_running else None
+    worker.executor._in_main = task if still_running else None
     worker.let_time_pass(FORCE_DELAY_S)
     assert worker.exits == ([1] if still_running else []) and worker.interrupts == []
 

@@ -18,6 +18,7 @@ import uvloop
 from minray.platform import disk as real_disk
 from minray.platform.base import Disk, DiskFailed, DiskFull
 from minray.platform.disk import RealDisk
+from minray.platform.external_storage import ExternalDisk
 from minray.simulation.disk import SimDisk
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
@@ -55,7 +56,21 @@ def simulated(directory: Path) -> Iterator[World]:
     assert loop.failures == []
 
 
-WORLDS: dict[str, Callable[[Path], AbstractContextManager[World]]] = {"real": real, "simulated": simulated}
+@contextmanager
+def external(directory: Path) -> Iterator[World]:
+    """A file system that is a dict of this process."""
+    files = pytest.importorskip("fsspec").filesystem("memory")
+    disk = ExternalDisk(f"memory:/{directory}")
+    yield World(disk, uvloop.run, lambda: sorted(Path(place).name for place in files.find(str(directory))))
+    asyncio.run(disk.close())
+    assert not files.exists(str(directory))
+
+
+WORLDS: dict[str, Callable[[Path], AbstractContextManager[World]]] = {
+    "real": real,
+    "simulated": simulated,
+    "external": external,
+}
 
 
 @pytest.fixture(params=WORLDS)

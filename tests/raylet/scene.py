@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from minray.common.bundles import is_cpu
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.common.ids import LeaseIdFactory, lease_tag
 from minray.common.resources import OBJECT_STORE_MEMORY, resource_set
@@ -374,7 +375,8 @@ def check(raylet: Raylet) -> None:
     broker = raylet._broker
     for name, total in broker.local.total.items():
         leases = broker.local.leases.values()
-        held = sum(lease.request.resources.get(name, 0) for lease in leases if not (lease.blocked and name == "CPU"))
+        held = sum(lease.request.resources.get(name, 0) for lease in leases if not (lease.blocked and is_cpu(name)))
+        held += broker.local.resources.reserved.get(name, 0)
         assert broker.local.available[name] == total - held
     serving = [entry.worker.worker_id for entry in broker.entries.values() if entry.worker is not None]
     assert len(serving) == len(set(serving))

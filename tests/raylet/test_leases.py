@@ -20,7 +20,6 @@ from minray.protocol.raylet import (
     GetLeaseFailure,
     GetNodeStats,
     KillWorker,
-    ReapJob,
     RegisterDriver,
 )
 from minray.raylet import lease_broker
@@ -313,16 +312,15 @@ async def test_a_finished_job_loses_its_leases_and_workers(scene: Scene) -> None
     await scene.until(lambda: not scene.worker(busy).is_alive and not scene.worker(idle).is_alive)
     assert scene.worker(idle).asked == [True]
     assert (await scene.lease())[1].kind == CANCELLED
-    await scene.raylet().call(ReapJob(scene.job_id))
 
 
 @scenario(cpus=2)
-async def test_reaping_one_job_leaves_the_other_alone(scene: Scene) -> None:
+async def test_the_end_of_one_job_leaves_the_other_alone(scene: Scene) -> None:
     _, mine = await scene.lease()
     _, theirs = await scene.lease(job_id=b"them")
-    await scene.raylet().call(ReapJob(b"them"))
-    await scene.until(lambda: not scene.worker(theirs).is_alive)
-    assert scene.worker(mine).is_alive
+    await scene.gcs.call(FinishJob(scene.job_id))
+    await scene.until(lambda: not scene.worker(mine).is_alive)
+    assert scene.worker(theirs).is_alive
 
 
 # --- Blocked workers ---------------------------------------------------------------------------------------------------

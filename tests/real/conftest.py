@@ -59,6 +59,7 @@ def left_in_driver() -> list[str]:
         *(f"task {task.prepared.template.name}" for task in list(driver.tasks.tasks.values())),
         *(f"reference {key.hex()}" for key, _ in driver.references.items() if key not in pinned),
         *(f"object {key.hex()}" for key in list(driver.store.objects) if key not in pinned),
+        *(f"stream of {key.hex()}" for key in list(driver.generators.streams._streams)),
         *(f"waiter of {key.hex()}" for key in list(driver.store._waiters)),
         *(["open requests for objects"] if driver.futures.open_requests() else []),
     ]

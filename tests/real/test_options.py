@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 import minray as ray
-from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from minray.util.scheduling_strategies import (
+    DoesNotExist,
+    Exists,
+    In,
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    NotIn,
+)
+from tests.helpers import wait_for_condition
 from tests.real.support import Files, echo, hold
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -26,7 +34,7 @@ def assigned() -> dict[str, float]:
 @pytest.mark.parametrize("name", ["num_cpu", "lifetime", "concurrency_groups", "anything"])
 def test_an_unknown_option_is_a_value_error(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        ray.remote(**{name: 1})
+        ray.remote(**{name: 1})(lambda: None)  # an option of classes is known until it meets a function
     with pytest.raises(ValueError, match=name):
         echo.options(**{name: 1})
 
@@ -50,6 +58,10 @@ def test_an_unknown_option_is_a_value_error(name: str) -> None:
         ({"num_returns": "two"}, TypeError),
         ({"num_returns": 1.0}, TypeError),
         ({"num_returns": -1}, ValueError),
+        ({"num_returns": "dynamic"}, ValueError),
+        ({"_generator_backpressure_num_objects": 0}, ValueError),
+        ({"_generator_backpressure_num_objects": -2}, ValueError),
+        ({"_generator_backpressure_num_objects": "many"}, TypeError),
         ({"max_retries": "many"}, TypeError),
         ({"max_retries": -2}, ValueError),
         ({"retry_exceptions": ValueError}, TypeError),
@@ -176,6 +188,48 @@ def test_nodes_and_resources() -> None:
     total = ray.cluster_resources()
     assert (total["CPU"], total["GPU"], total["token"]) == (2, 2, 3)
     assert node["Resources"] == total
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"label_selector": {"zone": "a"}},
+        {"label_selector": {"zone": "!in(b,c)"}, "scheduling_strategy": "SPREAD"},
+        {"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": In("a", "b"), "rack": DoesNotExist()})},
+        {"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": Exists()}, soft={"zone": NotIn("a")})},
+        {"scheduling_strategy": NodeLabelSchedulingStrategy({}, soft={"zone": In("b")})},
+    ],
+)
+def test_labels_that_this_node_has(options: dict[str, Any]) -> None:
+    assert ray.get(echo.options(**options).remote(1)) == 1
+    assert ray.get_runtime_context().get_node_labels()["zone"] == "a"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"label_selector": {"zone": "b"}},
+        {"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": NotIn("a")})},
+    ],
+)
+def test_labels_that_no_node_has_are_waited_for(options: dict[str, Any]) -> None:
+    waiting = echo.options(**options).remote(1)
+    wait_for_condition(lambda: "no node has such labels" in ray.why(waiting))
+    ray.cancel(waiting)
+
+
+def test_wrong_labels_are_errors() -> None:
+    for wrong in ({"zone": "in("}, {"": "a"}):
+        with pytest.raises(ValueError, match="label"):
+            echo.options(label_selector=wrong)
+    with pytest.raises(TypeError, match="label_selector"):
+        echo.options(label_selector={"zone": 1})
+    with pytest.raises(ValueError, match="both be empty"):
+        NodeLabelSchedulingStrategy({})
+    with pytest.raises(ValueError, match="maps labels to In"):
+        NodeLabelSchedulingStrategy({"zone": "a"})
+    with pytest.raises(ValueError, match="one or more strings"):
+        In()
 
 
 @pytest.mark.parametrize("strategy", ["DEFAULT", "SPREAD", "hard affinity", "soft affinity", "soft to nowhere"])

@@ -183,3 +183,25 @@ def test_a_long_get_in_a_task_is_heard_of_in_the_driver() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "(stuck pid=" in done.stderr and "unobtainium" in done.stderr
+
+
+@ray.remote
+class Clerk:
+    def serve(self, started: Any, release: Any) -> None:
+        started.set()
+        release.wait()
+
+
+def test_actors_and_their_calls(files: Files) -> None:
+    started, release = files.signal("started"), files.signal("release")
+    clerk = Clerk.remote()
+    first, second = clerk.serve.remote(started, release), clerk.serve.remote(started, release)
+    started.wait()
+    explains(first, "call Clerk.serve", "was sent to actor", "lives in pid=", "it runs")
+    explains(second, "it waits for its turn: Clerk.serve runs")
+    explains(clerk, "(Clerk)", "Clerk.serve runs, 1 call waits")
+    explains(Clerk.options(resources={"unobtainium": 1}).remote(), "being created", "no node has unobtainium")
+    release.set()
+    ray.get([first, second])
+    ray.kill(clerk)
+    explains(clerk, "is dead: it was killed")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from minray.common.resources import resource_set
 from minray.common.state_table import StateMachine
 from minray.common.task_spec import (
     STRATEGY_AFFINITY,
     STRATEGY_SPREAD,
+    LabelSelector,
     LeaseShape,
     RuntimeEnv,
     SchedulingStrategy,
@@ -20,6 +23,7 @@ from minray.scheduling.local_lease_manager import LocalLeaseManager
 
 JOB = b"job1"
 DEFAULT, SPREAD = SchedulingStrategy(), SchedulingStrategy(STRATEGY_SPREAD)
+ANYWHERE = LabelSelector()
 
 
 def to_node(node_id: bytes, soft: bool = False) -> SchedulingStrategy:
@@ -44,13 +48,15 @@ def request(
     strategy: SchedulingStrategy = DEFAULT,
     second_hop: bool = False,
     env: str = "",
+    labels: LabelSelector = ANYWHERE,
 ) -> LeaseRequest:
     """A request with an id of its own; a number means CPUs."""
     global _last
     _last += 1
     needs = {"CPU": needs} if isinstance(needs, int | float) else needs
     lease_id = _last.to_bytes(20, "big")
-    return LeaseRequest(lease_id, owner.encode(), shape(needs, strategy, env=env), depth, 0, second_hop)
+    needed = msgspec.structs.replace(shape(needs, strategy, env=env), labels=labels)
+    return LeaseRequest(lease_id, owner.encode(), needed, depth, 0, second_hop)
 
 
 class Node:
@@ -102,16 +108,20 @@ class Cluster:
         self.version = 0
 
     def join(self, node_id: bytes, **total: float) -> None:
-        self.nodes.on_node(node_id, node_id.decode(), resource_set(total), True, "")
+        self.join_with(node_id, {}, **total)
+
+    def join_with(self, node_id: bytes, labels: dict[str, str], **total: float) -> None:
+        self.nodes.on_node(node_id, node_id.decode(), resource_set(total), True, "", labels)
 
     def die(self, node_id: bytes, cause: str = "it fell") -> None:
         view = self.nodes.get(node_id)
         assert view is not None
-        self.nodes.on_node(node_id, view.name, view.total, False, cause)
+        self.nodes.on_node(node_id, view.name, view.total, False, cause, {})
 
     def report(self, node_id: bytes, **available: float) -> None:
         self.version += 1
-        self.nodes.on_resources(node_id, self.version, resource_set(available))
+        view, free = self.nodes.get(node_id), resource_set(available)
+        self.nodes.on_resources(node_id, self.version, view.total if view is not None else free, free)
 
     def submit(self, *requests: LeaseRequest, now: float = 0.0) -> list[str]:
         """Submit one after the other, and say in short what became of each at once."""

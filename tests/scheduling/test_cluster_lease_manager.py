@@ -7,9 +7,12 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minray.common.labels import parse_selector
 from minray.common.resources import fits
+from minray.common.task_spec import LabelSelector
 from minray.scheduling import policy
 from minray.scheduling.cluster_resource_scheduler import PROMISE_S
+from minray.scheduling.lease import LeaseRequest
 from tests.scheduling.machines import SPREAD, Cluster, request, to_node
 
 # --- Here or elsewhere -------------------------------------------------------------------------------------------------
@@ -80,8 +83,8 @@ def test_a_request_that_waits_here_goes_where_room_is_reported() -> None:
 def test_an_old_report_changes_nothing() -> None:
     cluster = Cluster(CPU=1)
     cluster.join(b"other", CPU=1)
-    cluster.nodes.on_resources(b"other", 5, {})
-    cluster.nodes.on_resources(b"other", 4, {"CPU": 10_000})
+    cluster.nodes.on_resources(b"other", 5, {"CPU": 10_000}, {})
+    cluster.nodes.on_resources(b"other", 4, {"CPU": 10_000}, {"CPU": 10_000})
     cluster.submit(request(1))
     assert cluster.submit(request(1)) == ["queued"]
 
@@ -156,9 +159,45 @@ def test_g100_infeasible_work_says_what_is_missing() -> None:
     cluster = Cluster(CPU=4)
     cluster.join(b"other", CPU=2, GPU=1)
     why = cluster.machine.why_infeasible
-    assert why(request({"spoon": 1}).resources) == "needs {spoon: 1}; no node has spoon"
-    assert why(request(8).resources) == "needs {CPU: 8}; the most that a node has is {CPU: 4}"
-    assert why(request({"CPU": 3, "GPU": 1}).resources) == "needs {CPU: 3, GPU: 1}; no single node has all of it"
+    assert why(request({"spoon": 1})) == "needs {spoon: 1}; no node has spoon"
+    assert why(request(8)) == "needs {CPU: 8}; the most that a node has is {CPU: 4}"
+    assert why(request({"CPU": 3, "GPU": 1})) == "needs {CPU: 3, GPU: 1}; no single node has all of it"
+
+
+def labelled(hard: dict[str, str], soft: dict[str, str] | None = None, cpus: float = 1) -> LeaseRequest:
+    return request(cpus, labels=LabelSelector(parse_selector(hard), parse_selector(soft or {})))
+
+
+def test_labels_that_a_node_must_have_are_needs_like_resources() -> None:
+    cluster = Cluster(CPU=4)
+    cluster.join_with(b"blue", {"colour": "blue"}, CPU=1)
+    assert cluster.submit(labelled({"colour": "blue"}), labelled({"colour": "!blue"})) == ["SPILLBACK blue", "here"]
+    assert cluster.submit(busy := labelled({"colour": "blue"})) == ["SPILLBACK blue"], "it is waited for there"
+    assert busy is not None
+    red = labelled({"colour": "in(red,green)"})
+    assert cluster.submit(red) == ["waiting"]
+    why = cluster.machine.why_infeasible
+    assert why(red) == "needs {CPU: 1} on a node with labels {colour: in(green,red)}; no node has such labels"
+    assert "the most that a node has is {CPU: 1}" in why(labelled({"colour": "blue"}, cpus=2))
+    cluster.join_with(b"red", {"colour": "red"}, CPU=1)
+    cluster.assign()
+    assert cluster.fate(red) == "SPILLBACK red"
+
+
+def test_labels_that_are_better_are_only_better() -> None:
+    cluster = Cluster(CPU=4)
+    cluster.join_with(b"fast", {"disk": "fast"}, CPU=1)
+    preferring = [labelled({}, {"disk": "fast"}) for _ in range(2)]
+    assert cluster.submit(*preferring) == ["SPILLBACK fast", "here"]
+
+
+def test_what_waits_here_is_offered_to_others_with_its_labels_alone() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.nodes.local.labels = {"colour": "blue"}
+    cluster.submit(request(1), bound := labelled({"colour": "blue"}), free := request(1))
+    cluster.join(b"plain", CPU=2)
+    cluster.assign()
+    assert [cluster.fate(bound), cluster.fate(free)] == ["queued", "SPILLBACK plain"]
 
 
 def test_infeasible_work_can_be_withdrawn() -> None:
@@ -283,7 +322,8 @@ def test_every_request_ends_once_or_is_still_somewhere(events: list[tuple[str, i
         elif event == "join":
             cluster.join(node_id, CPU=1 + number % 3)
         elif event == "report" and (node := cluster.nodes.get(node_id)) is not None:
-            cluster.nodes.on_resources(node_id, next(numbers), {"CPU": min(amount * 10_000, node.total.get("CPU", 0))})
+            free = {"CPU": min(amount * 10_000, node.total.get("CPU", 0))}
+            cluster.nodes.on_resources(node_id, next(numbers), node.total, free)
         elif event == "die" and cluster.nodes.get(node_id):
             cluster.die(node_id)
         elif event == "tick":

@@ -42,13 +42,13 @@ def test_gpus_have_instances_and_a_fraction_may_have_to_wait_for_one() -> None:
     node = Node(GPU=2)
     halves = [request({"GPU": 0.7}), request({"GPU": 0.7})]
     assert node.give(*halves) == halves
-    assert [sorted(node.machine.leases[each.lease_id].gpus) for each in halves] == [[0], [1]]
+    assert [sorted(node.machine.leases[each.lease_id].gpus.taken) for each in halves] == [[0], [1]]
     late = request({"GPU": 0.6})  # 0.3 and 0.3 are free
     assert node.give(late) == []
     assert node.machine.lacking(late) == ["GPU"]
     node.end(halves[0])
     assert node.assign() == [late]
-    assert sorted(node.machine.leases[late.lease_id].gpus) == [0]
+    assert sorted(node.machine.leases[late.lease_id].gpus.taken) == [0]
 
 
 # --- Blocked workers ---------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def check(node: Node, alive: list[LeaseRequest]) -> None:
     assert machine.available["GPU"] >= 0
     gpus: dict[int, int] = {}
     for lease in machine.leases.values():
-        for index, share in lease.gpus.items():
+        for index, share in lease.gpus.taken.items():
             gpus[index] = gpus.get(index, 0) + share
     assert all(share <= UNIT for share in gpus.values())
     waiting = {each.lease_id for each in machine.queued()}

@@ -21,7 +21,7 @@ from minray.core_worker.task_manager import PUSHED
 from minray.simulation.channel import REPLY
 from minray.simulation.loop import SimProcess
 
-CARRIERS = ("PushTask", "GetObject")
+CARRIERS = ("PushTask", "GetObject", "GetObjects")
 """Whose replies bring references along."""
 
 

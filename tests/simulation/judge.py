@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import minray
+from minray.common.bundles import is_cpu
 from minray.common.ids import short
-from minray.common.resources import CPU
 from minray.exceptions import RayError
 from minray.raylet.log_monitor import TASK_NAME_MARK
 from minray.simulation import FaultPlan, SimCluster
@@ -115,7 +115,21 @@ def leftovers(cluster: SimCluster) -> list[str]:
     for name, raylet in cluster.raylets.items():
         if f"raylet/{name}" in alive:
             problems += [f"raylet/{name}: {problem}" for problem in raylet_leftovers(raylet)]
+    if "gcs" in alive:
+        problems += [f"gcs: {problem}" for problem in gcs_leftovers(cluster.gcs)]
     return problems
+
+
+def gcs_leftovers(gcs: Any) -> list[str]:
+    """Placement groups that nobody has any more, and what belongs to attempts to place some."""
+    scheduler = gcs._group_scheduler
+    tables = {
+        "placement groups": [short(group.group_id) for group in gcs._groups.all() if group.state != "REMOVED"],
+        "attempts": scheduler._attempts,
+        "retries": scheduler._retries,
+        "who waits for groups": [one for waiters in scheduler._waiters.values() for one in waiters if not one.done()],
+    }
+    return [f"{len(table)} {name}: {_listing(table)}" for name, table in tables.items() if table]
 
 
 def core_leftovers(core: Any) -> list[str]:
@@ -131,12 +145,25 @@ def core_leftovers(core: Any) -> list[str]:
         "remembered tasks": core.recovery.lineage._tasks,
         "borrowings on their way": core.borrowing._registering,
         "tickets on their way back": core.borrowing._spent._batches,
+        "streams of generators": list(core.generators.streams._streams),
+        "items that wait for tickets": core.generator_executor._lending,
         "copies of objects": core.directory._objects,
         "copies to be freed or promoted": [*core.directory._free._batches, *core.directory._promote._batches],
         "tasks waiting here": core.receiver._waiting,
-        "answers on their way": core.receiver._answering,
+        "answers on their way": core.intake._answering,
         "unanswered tasks": [task for task in core.receiver._tasks.values() if task.reply is None],
+        "placement groups that are waited for": core.placement_groups._waiting,
+        "actors being made": core.actors._creations,
+        "handles of own actors": core.actors._handles,
+        "actors that are called": list(core.actors.clients),
+        "unanswered calls": [
+            task
+            for stream in core.actor_receiver._streams.values()
+            for task in stream.tasks.values()
+            if task.reply is None
+        ],
         "queued tasks": [task for key in core.submitter._keys.values() for task in key.queue],
+        "keys of large arguments": [key for key in core.submitter._keys.values() if key.dependencies],
     }
     return [f"{len(table)} {name}: {_listing(table)}" for name, table in tables.items() if table]
 
@@ -155,8 +182,16 @@ def raylet_leftovers(raylet: Any) -> list[str]:
         problems.append(f"{len(broker.entries)} leases: {[entry.owner.endpoint for entry in broker.entries.values()][:3]}")
     if broker.local.leases or broker.local.queued() or broker.cluster.waiting():
         problems.append("leases in its machines")
-    if broker.local.available != broker.local.total:
+    if raylet.groups.bundles.all():
+        problems.append(f"bundles {[(short(each.group_id), each.index) for each in raylet.groups.bundles.all()][:3]}")
+    if broker.local.available != broker.local.total or broker.local.total != raylet._config.resources:
         problems.append(f"available {broker.local.available}, total {broker.local.total}")
+    arguments = broker.arguments
+    if arguments._dependencies or arguments._pins or arguments._questions or arguments._timers or len(arguments.manager):
+        problems.append(f"arguments of {len(arguments._dependencies)} leases")
+    manager = arguments.manager
+    if manager.pinned_bytes or manager._active_count or manager._ahead or manager._waiting or broker.local._fetching:
+        problems.append(f"{manager.pinned_bytes} bytes of arguments are pinned")
     table, store = raylet.store.table, raylet.store
     if len(table) or table.allocator.used:
         copies = [f"{short(entry.object_id)} {table.states.get(entry.key)}" for entry in table.copies()]
@@ -183,10 +218,10 @@ class Account:
         for name, raylet in self._cluster.raylets.items():
             broker: Any = raylet._broker
             local = broker.local
-            in_use: Counter[str] = Counter()
+            in_use: Counter[str] = Counter(local.resources.reserved)
             for lease in local.leases.values():
                 lent = lease.blocked
-                in_use.update({key: n for key, n in lease.request.resources.items() if not (lent and key == CPU)})
+                in_use.update({key: n for key, n in lease.request.resources.items() if not (lent and is_cpu(key))})
             for key, total in local.total.items():
                 if local.available[key] != total - in_use[key]:
                     self.problems.append(f"{name}: {local.available[key]} of {total} {key} free, {in_use[key]} in use")

@@ -18,11 +18,12 @@ from minray.simulation.trace import SEND
 ANY = 1_000_000
 TASKS = {
     "gcs": {"gcs": 1, "watch": ANY, "Poll": ANY},
-    "raylet": {"raylet": 1, "follow": 4, "report_resources": 1, "worker_process": ANY},
-    "driver": {"driver": 1, "follow": 2},
-    "worker": {"worker": 1, "follow": 2},
+    "raylet": {"raylet": 1, "follow": 5, "report_resources": 1, "worker_process": ANY, "watch_memory": 1},
+    "driver": {"driver": 1, "follow": 3},
+    "worker": {"worker": 1, "follow": 3},
 }
-"""Role -> names of the tasks that last, and how many of them there may be. Whoever lends follows the deaths of others."""
+"""Role -> names of the tasks that last, and how many of them there may be. Whoever lends follows the deaths of others, and
+whoever has called an actor follows those of its job."""
 TIMERS = {
     "gcs": ("Timeout._on_timeout",),
     "raylet": ("Timeout._on_timeout", "_set_result_unless_cancelled"),

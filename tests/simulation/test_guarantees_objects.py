@@ -219,7 +219,10 @@ def test_g66_when_the_node_of_the_first_copy_dies_another_copy_stands_in(copies:
 @pytest.mark.parametrize("number", range(1, 4))
 @pytest.mark.parametrize("word", ["ReadChunk reply", "UpdateObjectLocations", "GetObjectLocations"])
 def test_g66_nodes_die_at_every_message_of_a_transfer(word: str, number: int) -> None:
-    """The source, when it sends a chunk, or the receiver: what is asked elsewhere has its value or a typed error."""
+    """The source, when it sends a chunk, or the receiver: what is asked elsewhere has its value or a typed error.
+
+    The tasks that waited there for their arguments run on the other node that may run them.
+    """
 
     def body() -> list[Any]:
         refs = [make.options(resources={"making": 1}).remote(i, 3 * SIZE) for i in range(2)]
@@ -232,7 +235,7 @@ def test_g66_nodes_die_at_every_message_of_a_transfer(word: str, number: int) ->
         value = outcome_of(ref)
         return value if isinstance(value, str) else int(value[0])
 
-    nodes: list[dict[str, Any]] = [{"num_cpus": 2}, MAKER, READER]
+    nodes: list[dict[str, Any]] = [{"num_cpus": 2}, MAKER, READER, READER]
     result = large(body, lambda cluster: kill_sender(cluster, word, number, role="raylet/"), nodes=nodes, settle_s=300)
     lost = {"ObjectReconstructionFailedError", "ObjectLostError", "NodeDiedError", "TaskUnschedulableError"}
     lost |= {"LocalRayletDiedError"}
@@ -248,6 +251,8 @@ FULL = {"num_cpus": 2, "object_store_memory": 10_000}
 def test_g79_a_full_store_is_an_error_after_a_while_and_says_who_fills_it() -> None:
     def body() -> list[Any]:
         refs = [minray.put(np.full(4000, i, np.uint8)) for i in range(2)]
+        reading = minray.get(refs[0])
+        me = minray.get_runtime_context().get_worker_id()[:8]
         started = time.monotonic()
         try:
             minray.put(np.zeros(4000, np.uint8))
@@ -258,7 +263,8 @@ def test_g79_a_full_store_is_an_error_after_a_while_and_says_who_fills_it() -> N
             minray.put(np.zeros(20_000, np.uint8))
         except minray.exceptions.ObjectStoreFullError:
             at_once = time.monotonic() - started - waited
-        held = all(ref.hex() in message for ref in refs)
+        held = all(ref.hex() in message for ref in refs) and all(f"{use} by {me}" in message for use in ("read", "owned"))
+        del reading
         values = [int(array[0]) for array in minray.get(refs)]
         del refs
         time.sleep(1)

@@ -169,7 +169,7 @@ def test_g19_a_cancelled_task_is_not_retried(monkeypatch: pytest.MonkeyPatch) ->
 
     def try_again(self: Any, task: Any, worker: Any, failure: Any) -> None:
         task.attempt += 1
-        self._retry(task)
+        self.retry(task)
 
     watched(body)
     monkeypatch.setattr(TaskOutcomes, "on_died", try_again)
@@ -199,12 +199,16 @@ def hold_and_fill(data: bytes) -> None:
 
 def pass_large_values() -> None:
     ref = minray.put(bytes(1000))
-    spread = [doubled.options(scheduling_strategy="SPREAD").remote(ref) for _ in range(6)]
+    spread = [doubled.options(scheduling_strategy=strategy).remote(ref) for strategy in (on_second_node(), "SPREAD") * 3]
     assert [len(value) for value in minray.get(spread)] == [2000] * 6
 
 
+def on_second_node() -> minray.util.NodeAffinitySchedulingStrategy:
+    return minray.util.NodeAffinitySchedulingStrategy(minray.nodes()[1]["NodeID"], soft=False)
+
+
 def fill_where_one_reads() -> None:
-    there = minray.util.NodeAffinitySchedulingStrategy(minray.nodes()[1]["NodeID"], soft=False)
+    there = on_second_node()
     minray.get(hold_and_fill.options(scheduling_strategy=there).remote(minray.put(bytes(1000))))
 
 

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.spec.programs import END, RUN, Body, Cancel, Exit, History, Program, Submit, parse_word
+from tests.spec.programs import END, RUN, Body, Cancel, Exit, Generate, History, Program, Submit, parse_word
 
 LOST_OWNER = "OwnerDiedError"
 LOST_OBJECT = "ObjectReconstructionFailedError"
@@ -116,6 +116,18 @@ class Scope:
         self.model.objects[name] = Expectation(self.owner, True, frozenset(), refs, surely)
         self.sure.add(name)
 
+    def foresee_items(self, generator: Generate) -> None:
+        """An item that is bound was here; it may be lost later."""
+        model = self.model
+        errors = frozenset({LOST_OBJECT} if model.losses.objects else ())
+        surely = frozenset(ref for ref in generator.refs if ref in self.sure)
+        for name in generator.item_names():
+            model.objects[name] = Expectation(self.owner, True, errors, generator.refs, surely)
+        if not errors and not model.may_break_off(self.owner, generator):
+            self.sure.update(generator.item_names())
+            if generator.item_names():
+                self.sure |= surely
+
     def foresee_get(self, names: tuple[str, ...]) -> None:
         if all(not self.model.errors_seen_by(self.owner, name) for name in names):
             for name in names:
@@ -162,6 +174,12 @@ class Model:
             return frozenset()
         lost = found.owner not in (DRIVER, viewer) and self.owners_die
         return found.errors | ({LOST_OWNER} if lost else frozenset())
+
+    def may_break_off(self, owner: str, generator: Generate) -> frozenset[str]:
+        """Errors that may end a generator before its time (G93)."""
+        crashes = self.losses.errors() if self.losses.deaths > generator.max_retries else set()
+        cancelled = {"TaskCancelledError", "WorkerCrashedError"} if owner in self.cancelled else set()
+        return frozenset(crashes | cancelled)
 
     def most_runs(self, task: Submit) -> int:
         """Of one submission (G16, G18, G22)."""
@@ -236,6 +254,28 @@ class Reading:
             yield f"G17: {place} got {error}; allowed: {allowed}"
         if len(names) == 1 and possible:
             yield from self._check_same(place, self.model.objects[names[0]], names[0], error)
+
+    def check_items(self, generator: Generate, items: Sequence[Sequence[str]]) -> Iterator[str]:
+        """G90, G92, G93: the values in order, perhaps an error, the end."""
+        place, model = generator.name, self.model
+        allowed = model.may_break_off(self.viewer, generator)
+        last = {f"RayTaskError({generator.type})"} if generator.type else set()
+        is_over = False
+        for number, (kind, shown) in enumerate(items, 1):
+            name = f"{generator.name}.{number}"
+            if kind == "end":
+                if not is_over and (generator.type or number != generator.yields + 1):
+                    yield f"G93: {place} ended before item {number}, without a word"
+            elif is_over:
+                yield f"G93: {place} goes on with {shown} after an error"
+            elif kind == "value":
+                if parse_word(shown)[0] != name or number > generator.yields:
+                    yield f"G90: {place} shows {shown} as item {number} of {generator.yields}"
+                yield from self.check_value(place, shown)
+            elif shown != LOST_OBJECT or not model.losses.objects:
+                is_over = True
+                if shown not in (allowed | last if number == generator.yields + 1 else allowed):
+                    yield f"G92: {place} shows {shown} as item {number} of {generator.yields}; allowed: {sorted(allowed)}"
 
     def _check_same(self, place: str, expected: Expectation, name: str, shown: str) -> Iterator[str]:
         if expected.owner == self.viewer:

@@ -238,6 +238,59 @@ class Drop(_Tagged, frozen=True):
         yield from reading.check_names(self.name, (self.ref,), outcome)
 
 
+class Generate(_Tagged, frozen=True):
+    """``generate.options(...).remote(...)``, whose first items are read at once; the rest goes with the generator.
+
+    Items are objects that are called like the generator and their position: ``generator3.1``.
+    """
+
+    name: str
+    yields: int = 3
+    read: int = 4
+    """So many times the reader asks."""
+    refs: tuple[str, ...] = ()
+    """Inside each item."""
+    pause_s: float = 0.0
+    """Before each item."""
+    type: str = ""
+    """One of ``ERRORS``, which comes after all items."""
+    most_unread: int = -1
+    max_retries: int = 3
+    cancel: bool = False
+    """Instead of just dropping it."""
+
+    def perform(self, stage: Stage) -> Outcome:
+        names = stage.bound(self.refs)
+        generator = generate.options(
+            _generator_backpressure_num_objects=self.most_unread, max_retries=self.max_retries, name=self.name
+        ).remote(self, stage.pick(names))
+        items: list[list[str]] = []
+        while len(items) < self.read and (ref := next(generator, None)) is not None:
+            try:
+                value = minray.get(ref)
+            except RayError as error:
+                items.append(["error", type(error).__name__])
+            else:
+                items.append(["value", stage.open(value)])
+                stage.refs[value[0]] = ref
+        if len(items) < self.read:
+            items.append(["end", ""])
+        if self.cancel:
+            minray.cancel(generator)
+        return {"of": names, "items": items}
+
+    def item_names(self) -> list[str]:
+        """Of all that may ever be read."""
+        return [f"{self.name}.{number}" for number in range(1, min(self.yields, self.read) + 1)]
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_items(self)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, self.refs, outcome)
+        yield from reading.check_items(self, outcome["items"])
+
+
 class Why(_Tagged, frozen=True):
     """``minray.why``."""
 
@@ -275,7 +328,7 @@ class Sleep(_Tagged, frozen=True):
         yield from reading.check_names(self.name, (), outcome)
 
 
-Operation = Submit | Put | Get | Wait | Cancel | Drop | Why | Sleep
+Operation = Submit | Put | Get | Wait | Cancel | Drop | Generate | Why | Sleep
 
 
 # --- The ends of tasks ---
@@ -366,6 +419,8 @@ def _busy_s(body: Body) -> float:
             total += operation.seconds
         elif isinstance(operation, Submit):
             total += _busy_s(operation.body) * (operation.max_retries + 1)
+        elif isinstance(operation, Generate):
+            total += operation.yields * operation.pause_s * (operation.max_retries + 1)
         elif isinstance(operation, Get | Wait):
             total += operation.timeout or 0
     return total
@@ -373,11 +428,21 @@ def _busy_s(body: Body) -> float:
 
 @minray.remote
 def execute(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
-    """The one function of all programs."""
+    """The one function of all programs that returns something."""
     stage = Stage(dict(nested))
     print(json.dumps([RUN, name, [stage.open(value) for value in args], list(nested)]))
     print(json.dumps([END, name, stage.play(body)]))
     return body.end.perform(name, stage)
+
+
+@minray.remote
+def generate(operation: Generate, refs: dict[str, Any]) -> Iterator[Any]:
+    """The one generator function of all programs."""
+    for number in range(1, operation.yields + 1):
+        time.sleep(operation.pause_s)
+        yield f"{operation.name}.{number}", refs
+    if operation.type:
+        raise ERRORS[operation.type](operation.name)
 
 
 def perform(driver: Body) -> History:

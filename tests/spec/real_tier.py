@@ -27,7 +27,7 @@ import msgspec
 
 from minray.simulation.cluster import without_garbage_collection
 from tests import leaks
-from tests.spec.programs import Body, Get, Operation, Program, Sleep, Submit, Wait
+from tests.spec.programs import Body, Generate, Get, Operation, Program, Sleep, Submit, Wait
 from tests.spec.real_cluster import PROXY, TCP, UNIX, Shape
 from tests.spec.real_faults import CUT, HOLD, KILL, RAYLET, RESET, RESET_ALL, STOP, ZYGOTE, draw_faults
 from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier, RealVerdict
@@ -55,6 +55,8 @@ def _scaled(operation: Operation, factor: float) -> Operation:
         return msgspec.structs.replace(operation, body=_scaled_body(operation.body, factor))
     if isinstance(operation, Sleep):
         return msgspec.structs.replace(operation, seconds=operation.seconds * factor)
+    if isinstance(operation, Generate):
+        return msgspec.structs.replace(operation, pause_s=operation.pause_s * factor)
     if isinstance(operation, Get | Wait) and operation.timeout is not None:
         return msgspec.structs.replace(operation, timeout=operation.timeout * factor)
     return operation

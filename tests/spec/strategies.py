@@ -25,6 +25,7 @@ from tests.spec.programs import (
     Drop,
     End,
     Exit,
+    Generate,
     Get,
     Operation,
     Program,
@@ -51,6 +52,7 @@ OBJECT_MESSAGES = (
 CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RequestWorkerLease", "ReturnWorkerLease", "CancelWorkerLease", "RevokeLeases"),
     ("PushTask", "CancelTask", "ReclaimTasks", "NotifyWorkerBlocked", "GetLeaseFailure", "CreateObject", "SealObject"),
+    ("PushTask", "CancelTask", "ReportGeneratorItem", "WaitForReader", "CreateObject", "FreeObjects"),
     ("AddBorrower", "RemoveBorrower", "GetObject", "CheckTickets", *OBJECT_MESSAGES),
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
@@ -127,6 +129,7 @@ class Writer:
         random = self._random
         writers: list[tuple[int, Callable[[], Operation]]] = [(8 if depth == 0 else 3, lambda: self._submit(known, depth))]
         writers += [(2, lambda: self._put(known)), (2, lambda: Sleep(self._name("sleep"), random.choice(SLEEPS_S)))]
+        writers.append((1, lambda: self._generate(known)))
         if known:
             writers += [(3, lambda: self._get(known)), (2, lambda: self._wait(known)), (1, lambda: self._drop(known))]
             writers.append((1, lambda: Why(self._name("why"), random.choice(known))))
@@ -144,7 +147,7 @@ class Writer:
         nested = self._some([ref for ref in rest if ref not in args], 2)
         body = self._body(list(nested), depth + 1)
         known.append(name)
-        waits = any(isinstance(operation, Get | Wait) for operation in body.operations)
+        waits = any(isinstance(operation, Get | Wait | Generate) for operation in body.operations)
         own = self._head.resources.get(CUSTOM, 0)
         custom = {CUSTOM: random.randint(1, own)} if own and not waits and random.random() < 0.3 else {}
         return Submit(
@@ -180,6 +183,22 @@ class Writer:
         refs, name = self._some(known, 2), self._name("put")
         known.append(name)
         return Put(name, refs)
+
+    def _generate(self, known: list[str]) -> Generate:
+        random, yields = self._random, self._random.randint(0, 5)
+        generator = Generate(
+            self._name("generator"),
+            yields,
+            random.choice((yields, yields + 2, yields // 2)),
+            self._some(known, 2),
+            random.choice(SLEEPS_S[:4]),
+            random.choice(("ValueError", "KeyError")) if self._may_fail and random.random() < 0.3 else "",
+            random.choice((-1, -1, 1, 2)),
+            random.choice((3, 3, 0, 1)),
+            self._may_cancel and random.random() < 0.3,
+        )
+        known += generator.item_names()
+        return generator
 
     def _timeout(self) -> float | None:
         return self._random.choice(TIMEOUTS_S) if self._random.random() < 0.3 else None

@@ -15,13 +15,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-NOUNS = {"common", "protocol", "platform.base", "exceptions", "tracebacks", "object_ref", "serialization"}
+NOUNS = {
+    "common", "protocol", "platform.base", "exceptions", "tracebacks", "object_ref", "object_ref_generator",
+    "serialization",
+}  # fmt: skip
 BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
 FRONT_PORCH = {
     "__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util", "memory_summary",
+    "actor", "actor_options", "definition", "explanation",
 }  # fmt: skip
 ROOTS = {
-    "__init__", "__main__", "cli", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles",
+    "__init__", "__main__", "cli", "cli_state", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles",
     "simulation",
 }  # fmt: skip
 EVERYTHING = None
@@ -31,8 +35,12 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     **dict.fromkeys(ROOTS, EVERYTHING),
     # level 4, what a user types
     **dict.fromkeys(
-        ("worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental"),
-        FRONT_PORCH | {"core_worker", "serialization", "exceptions", "object_ref", "common"},
+        (
+            "worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental",
+            "actor", "actor_options", "definition", "explanation",
+        ),  # fmt: skip
+        FRONT_PORCH
+        | {"core_worker", "serialization", "exceptions", "object_ref", "object_ref_generator", "common", "protocol"},
     ),
     "worker_output": {"core_worker", "protocol"},
     "memory_summary": {"core_worker", "protocol", "text_table"},
@@ -49,7 +57,9 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     # level 0
     "serialization": {"exceptions", "object_ref", "common"},
     "object_ref": {"common"},
-    "exceptions": {"common", "tracebacks"},
+    "object_ref_generator": {"object_ref", "common"},
+    "exceptions": {"common", "tracebacks", "exception_parts"},
+    "exception_parts": set(),
     "tracebacks": set(),
     "protocol": {"common"},
     "platform.base": {"common"},

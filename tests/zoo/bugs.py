@@ -99,8 +99,8 @@ BUGS = [
             Mutation(
                 "minray.core_worker.reference_counter",
                 "ReferenceCounter.lend",
-                "reference is None or ticket in self._spent",
-                "reference is None",
+                "reference is None or not reference.is_in_scope() or ticket in self._spent",
+                "reference is None or not reference.is_in_scope()",
             ),
         ),
     ),
@@ -129,7 +129,7 @@ BUGS = [
             Mutation(
                 RECEIVER,
                 "TaskReceiver._cancel",
-                "self._answer_error(task, CANCELLED, self._pack(task, error))",
+                "self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))",
                 """
                 self._release(task)
                 del self._tasks[task.sequence]

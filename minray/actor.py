@@ -1,0 +1,299 @@
+"""Actors: ``@minray.remote`` on a class, handles, methods.
+
+Ray: python/ray/actor.py
+
+``Counter.remote(1)`` makes an actor, a process of its own with an instance of the class in it, and returns an
+``ActorHandle`` at once; ``handle.increment.remote()`` calls a method there and returns a reference to its result. Handles
+are passed to tasks and other actors like any value. An actor ends when nobody has a handle of it any more and the calls
+made before have finished (G24), unless it is detached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from minray import worker
+from minray.actor_options import (
+    METHOD_OPTIONS,
+    check_actor_options,
+    check_method_options,
+    make_constructor_template,
+    make_handle_spec,
+    make_method_template,
+    with_method_options,
+)
+from minray.common.task_spec import SchedulingStrategy
+from minray.core_worker.actor_api import ActorApi
+from minray.core_worker.task_executor import CALL, READY, TERMINATE
+from minray.core_worker.task_manager import PreparedTemplate
+from minray.core_worker.user_api import UserApi
+from minray.definition import Definition
+from minray.exceptions import ActorAlreadyExistsError, ActorHandleNotFoundError, AsyncioActorExit, PendingCallsLimitExceeded
+from minray.object_ref import ObjectRef
+from minray.protocol.actor import ActorInfo, HandleSpec, MethodSpec
+from minray.protocol.base import Address, decode, encode
+
+EVERY_ACTORS = (CALL, READY, TERMINATE)
+
+
+class ActorClassInheritanceException(TypeError):
+    """A class was derived from what ``@minray.remote`` has made of a class."""
+
+
+class ActorClass:
+    """A class whose instances are actors."""
+
+    def __init__(self, definition: Definition, options: dict[str, Any], *derived: Any) -> None:
+        if derived or isinstance(definition, str):
+            raise ActorClassInheritanceException(
+                "a class cannot be derived from an actor class; derive plain classes, and make the last one remote"
+            )
+        self._definition = definition
+        self._class: Any = definition.function
+        self._options = options
+        self._spec: HandleSpec | None = None
+        self._prepared: tuple[PreparedTemplate, list[tuple[str, int]]] | None = None
+        self._prepared_by: UserApi | None = None
+        self._captured: SchedulingStrategy | None = None
+        """The placement group of the task for which this was prepared, if what it begins runs there too."""
+        self.__name__ = definition.name
+        self.__doc__ = definition.function.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        name = self._definition.name
+        raise TypeError(f"actor class {name} cannot be instantiated directly: use {name}.remote(...) to make an actor")
+
+    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``)."""
+        api = worker.current_api()
+        spec = self._spec or make_handle_spec(self._class, self._options)
+        self._spec = spec
+        given = {name: value for name, value in self._options.items() if value is not None}
+        actors = ActorApi(api)
+        namespace, name = given.get("namespace") or actors.namespace(), given.get("name", "")
+        if given.get("get_if_exists"):
+            existing = actors.named(name, namespace)
+            if existing is not None:
+                return _handle_of(existing)
+        prepared, placement = self._prepare(api)
+        info, ref, is_new = actors.create(
+            prepared,
+            args,
+            kwargs,
+            placement,
+            spec,
+            name=name,
+            namespace=namespace if name or given.get("lifetime") == "detached" else "",
+            detached=given.get("lifetime") == "detached",
+            max_restarts=given.get("max_restarts", 0),
+        )
+        if is_new:
+            return ActorHandle(info.actor_id, spec, info.owner, None if info.detached else ref)
+        if not given.get("get_if_exists"):
+            raise ActorAlreadyExistsError(f"an actor with name {name!r} exists in namespace {namespace!r}")
+        return _handle_of(info)
+
+    def options(self, **options: Any) -> ActorClass:
+        """The same class with other options; this object stays as it is."""
+        merged = {**self._options, **options}
+        check_actor_options({**options, "name": options.get("name", merged.get("name"))}, at_call=True)
+        return ActorClass(self._definition, merged)
+
+    def _prepare(self, api: UserApi) -> tuple[PreparedTemplate, list[tuple[str, int]]]:
+        captured = api.captured()
+        if self._prepared is None or self._prepared_by is not api or self._captured != captured:
+            export = self._definition.export_through(api)
+            template, placement = make_constructor_template(
+                export.function_id, self._class, self._options, api.core.job_id, api.base_environment(), captured
+            )
+            self._prepared, self._prepared_by = (api.prepare(template, export), placement), api
+            self._captured = captured
+        return self._prepared
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"definition": self._definition, "options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["definition"], state["options"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"ActorClass({self._definition.name})"
+
+
+class ActorHandle:
+    """An actor, from afar. Its methods are attributes: ``handle.method.remote(...)``."""
+
+    __slots__ = ("_actor_id", "_spec", "_owner", "_ref", "_client", "_api", "_prepared", "__weakref__")
+
+    def __init__(self, actor_id: bytes, spec: HandleSpec, owner: Address, ref: ObjectRef[Any] | None) -> None:
+        self._actor_id = actor_id
+        self._spec = spec
+        self._owner = owner
+        self._ref = ref
+        """Keeps the actor alive; None for handles that do not."""
+        self._api = api = worker.current_api()
+        self._client = ActorApi(api).client(actor_id, owner, spec.in_order)
+        self._prepared: dict[str, PreparedTemplate] = {}
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        if name in EVERY_ACTORS:
+            return ActorMethod(self, MethodSpec(name), "")
+        for method in self._spec.methods:
+            if method.name == name:
+                return ActorMethod(self, method, "")
+        raise AttributeError(f"actor class {self._spec.class_name} has no method {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return [method.name for method in self._spec.methods]
+
+    @property
+    def _actor_id_hex(self) -> str:
+        return self._actor_id.hex()
+
+    def _call(self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        client, most = self._client, self._spec.max_pending_calls
+        if 0 < most <= client.submitted - client.ended:
+            raise PendingCallsLimitExceeded(reason=f"{most} calls of actor {self._actor_id.hex()} are pending")
+        client.submitted += 1
+        return self._api.submit(prepared, args, kwargs, b"" if self._ref is None else self._ref._id)
+
+    def _prepare(self, method: MethodSpec, name: str) -> PreparedTemplate:
+        if worker.current_api() is not self._api:
+            raise ActorHandleNotFoundError("this handle belongs to a cluster that this process has left")
+        template = make_method_template(self._spec, method, name, self._api.core.job_id)
+        return self._api.prepare_call(template, self._client)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _rebuild, (self._actor_id, encode(self._spec), encode(self._owner), self._ref)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is ActorHandle and other._actor_id == self._actor_id
+
+    def __hash__(self) -> int:
+        return hash(self._actor_id)
+
+    def __repr__(self) -> str:
+        return f"Actor({self._spec.class_name}, {self._actor_id.hex()})"
+
+
+class ActorMethod:
+    """One method of one actor."""
+
+    __slots__ = ("_handle", "_method", "_name")
+
+    def __init__(self, handle: ActorHandle, method: MethodSpec, name: str) -> None:
+        self._handle = handle
+        self._method = method
+        self._name = name
+        """For people; empty: the class's and the method's."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        name = self._method.name
+        raise TypeError(f"actor method {name} cannot be called directly: use handle.{name}.remote(...)")
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it; returns an ObjectRef, a list of ``num_returns`` of them, None for ``num_returns=0``, or an
+        ObjectRefGenerator of what a generator yields.
+
+        Raises PendingCallsLimitExceeded (G55).
+        """
+        handle, method = self._handle, self._method
+        if self._name:
+            return handle._call(handle._prepare(method, self._name), args, kwargs)
+        prepared = handle._prepared.get(method.name)
+        if prepared is None:
+            prepared = handle._prepared[method.name] = handle._prepare(method, "")
+        return handle._call(prepared, args, kwargs)
+
+    def options(self, **options: Any) -> ActorMethod:
+        """The same method with other options."""
+        check_method_options(options, at_call=True)
+        name = options.get("name") or f"{self._handle._spec.class_name}.{self._method.name}"
+        return ActorMethod(self._handle, with_method_options(self._method, options), name)
+
+    def __repr__(self) -> str:
+        return f"ActorMethod({self._handle._spec.class_name}.{self._method.name})"
+
+
+def _rebuild(actor_id: bytes, spec: bytes, owner: bytes, ref: ObjectRef[Any] | None) -> ActorHandle:
+    return ActorHandle(actor_id, decode(HandleSpec, spec), decode(Address, owner), ref)
+
+
+def _handle_of(info: ActorInfo) -> ActorHandle:
+    """A handle from the gcs, which does not keep the actor alive."""
+    return ActorHandle(info.actor_id, decode(HandleSpec, info.handle), info.owner, None)
+
+
+def make_actor_class(actor_class: type, options: dict[str, Any]) -> ActorClass:
+    """What ``@remote`` makes of a class. Raises ValueError for options that do not go together."""
+    check_actor_options(options, at_call=False)
+    make_handle_spec(actor_class, options)
+    return ActorClass(Definition(actor_class), options)
+
+
+def method(*args: Any, **options: Any) -> Callable[[Any], Any]:
+    """Options of an actor's method: ``num_returns``, ``max_task_retries``, ``retry_exceptions``, ``concurrency_group``.
+
+    Raises ValueError for an unknown option, TypeError for a wrong type.
+    """
+    if args or not options:
+        raise ValueError("method takes options only: @minray.method(num_returns=2)")
+    check_method_options(options, at_call=False)
+
+    def annotate(function: Any) -> Any:
+        setattr(function, METHOD_OPTIONS, options)
+        return function
+
+    return annotate
+
+
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+    """A living actor by its name, in this job's namespace or another. Raises ValueError if there is none (G32).
+
+    The handle does not keep the actor alive.
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError("get_actor takes the name that the actor was given")
+    actors = ActorApi(worker.current_api())
+    where = namespace or actors.namespace()
+    info = actors.named(name, where)
+    if info is None:
+        raise ValueError(f"there is no actor named {name!r} in namespace {where!r}")
+    return _handle_of(info)
+
+
+def own_handle() -> ActorHandle:
+    """Of the actor whose process this is. Raises RuntimeError in other processes."""
+    api = worker.current_api()
+    actor = api.core.actor_receiver.actor
+    info = None if actor is None else ActorApi(api).get(actor.actor_id, actor.constructor.header.owner)
+    if info is None:
+        raise RuntimeError("current_actor is there in an actor's process only")
+    return _handle_of(info)
+
+
+def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
+    """End an actor's process at once, whatever it does (G29, G30); with ``no_restart=False`` it begins anew if it may."""
+    if not isinstance(actor, ActorHandle):
+        raise ValueError(f"kill takes an actor handle, not {type(actor).__name__}; use cancel for tasks")
+    ActorApi(worker.current_api()).kill(actor._actor_id, no_restart)
+
+
+def exit_actor() -> NoReturn:
+    """End the actor that calls this, for good (C2): its running calls finish, its waiting ones fail.
+
+    Raises TypeError outside of an actor's method.
+    """
+    running = worker.current_api().core.executor.current
+    if running is None or not running.actor_id:
+        raise TypeError("exit_actor can be called in an actor's method only")
+    raise AsyncioActorExit("exit_actor was called")
+
+
+def named_actors(all_namespaces: bool) -> list[tuple[str, str]]:
+    """(namespace, name) of the living actors that have names."""
+    actors = ActorApi(worker.current_api())
+    own = actors.namespace()
+    named = [(info.namespace, info.name) for info in actors.all() if info.name and info.state != "DEAD"]
+    return sorted(pair for pair in named if all_namespaces or pair[0] == own)

@@ -1,0 +1,243 @@
+"""The options of ``@minray.remote(...)`` on a class, of its methods, and what they become.
+
+Ray: python/ray/_common/ray_option_utils.py (actor_options), python/ray/actor.py (method)
+
+An actor that asks for nothing needs one CPU to be placed and none to live; one that names any resource holds that for life,
+and a CPU too unless it says otherwise, as in Ray. Errors are those of task options.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cloudpickle
+
+from minray.common.resources import CPU, GPU, resource_set
+from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
+from minray.protocol.actor import HandleSpec, MethodSpec
+from minray.task_options import (
+    BACKPRESSURE,
+    STREAMING,
+    check_integer,
+    check_name,
+    check_retry_exceptions,
+    located,
+    make_shape,
+    resource_amounts,
+)
+from minray.task_options import CHECKS as TASK_CHECKS
+
+MAX_ASYNC_CONCURRENCY = 1000
+METHOD_OPTIONS = "__ray_method_options__"
+"""Where ``@method`` leaves its options on the function."""
+NOT_GIVEN = -2
+"""In place of a number of retries: the actor's own applies."""
+
+
+def _check_bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
+
+
+def _check_lifetime(name: str, value: Any) -> None:
+    if value not in ("detached", "non_detached"):
+        raise ValueError(f"{name} must be 'detached', 'non_detached' or None, not {value!r}")
+
+
+def _check_actor_name(name: str, value: Any) -> None:
+    check_name(name, value)
+    if not value:
+        raise ValueError(f"{name} must not be empty")
+
+
+def _check_groups(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(group, str) for group in value):
+        raise TypeError(f"{name} must be a dict from group name to how many calls it runs at once, not {value!r}")
+    for group, limit in value.items():
+        check_integer(1)(f"{name}[{group!r}]", limit)
+
+
+def _check_pending(name: str, value: Any) -> None:
+    check_integer(-1)(name, value)
+    if value == 0:
+        raise ValueError(f"{name} must be at least 1, or -1 for no limit")
+
+
+ACTOR_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    **{
+        name: TASK_CHECKS[name]
+        for name in (
+            "num_cpus",
+            "num_gpus",
+            "memory",
+            "resources",
+            "scheduling_strategy",
+            "label_selector",
+            "placement_group",
+            "placement_group_bundle_index",
+            "placement_group_capture_child_tasks",
+            "runtime_env",
+        )
+    },
+    "name": _check_actor_name,
+    "namespace": _check_actor_name,
+    "lifetime": _check_lifetime,
+    "get_if_exists": _check_bool,
+    "max_restarts": check_integer(-1),
+    "max_task_retries": check_integer(-1),
+    "max_concurrency": check_integer(1),
+    "concurrency_groups": _check_groups,
+    "max_pending_calls": _check_pending,
+    "allow_out_of_order_execution": _check_bool,
+}
+"""Every option of a class; None means its default everywhere."""
+
+METHOD_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "num_returns": TASK_CHECKS["num_returns"],
+    "max_task_retries": check_integer(-1),
+    "retry_exceptions": check_retry_exceptions,
+    "concurrency_group": check_name,
+    "name": check_name,
+    BACKPRESSURE: TASK_CHECKS[BACKPRESSURE],
+}
+"""Every option of a method, in ``@minray.method(...)`` and in ``.options(...)``; the latter alone takes a name."""
+
+
+def check_actor_options(options: Mapping[str, Any], *, at_call: bool) -> None:
+    """Raises ValueError for unknown names and bad values, TypeError for wrong types; ``at_call``: from ``.options``."""
+    for name, value in options.items():
+        check = ACTOR_CHECKS.get(name)
+        if check is None:
+            raise ValueError(f"{name!r} is not an option of an actor; options are {', '.join(ACTOR_CHECKS)}")
+        if name == "concurrency_groups" and at_call:
+            raise ValueError("concurrency_groups belongs into @minray.remote(...), not into .options(...)")
+        if value is not None:
+            check(name, value)
+    if options.get("get_if_exists") and not options.get("name"):
+        raise ValueError("get_if_exists=True needs a name")
+
+
+def check_method_options(options: Mapping[str, Any], *, at_call: bool) -> None:
+    for name, value in options.items():
+        check = METHOD_CHECKS.get(name)
+        if check is None or (name == "name" and not at_call):
+            raise ValueError(f"{name!r} is not an option of an actor's method; options are {', '.join(METHOD_CHECKS)}")
+        if value is not None:
+            check(name, value)
+
+
+def methods_of(actor_class: type) -> dict[str, Callable[..., Any]]:
+    """What can be called on its actors, by name."""
+    members = inspect.getmembers(actor_class, inspect.isroutine)
+    return {name: member for name, member in members if not _is_from_object(actor_class, name)}
+
+
+def _is_from_object(actor_class: type, name: str) -> bool:
+    return name in vars(object) and getattr(actor_class, name) is getattr(object, name, None) or name == "__init_subclass__"
+
+
+def is_async_class(actor_class: type) -> bool:
+    members = methods_of(actor_class).values()
+    return any(inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member) for member in members)
+
+
+def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpec:
+    """What callers must know of an actor. Raises ValueError for options that do not go together."""
+    given = {name: value for name, value in options.items() if value is not None}
+    process = make_process_options(actor_class, given)
+    is_plain = not process.is_async and process.max_concurrency == 1 and not process.groups
+    out_of_order = given.get("allow_out_of_order_execution", not is_plain)
+    if not out_of_order and not is_plain:
+        kind = "async actor" if process.is_async else "actor with several threads"
+        raise ValueError(f"allow_out_of_order_execution=False: an {kind} runs its calls in any order")
+    groups = {name for name, _ in process.groups}
+    methods = [_method_spec(name, member, groups) for name, member in methods_of(actor_class).items()]
+    return HandleSpec(
+        actor_class.__name__,
+        methods,
+        given.get("max_task_retries", 0),
+        given.get("max_pending_calls", -1),
+        not out_of_order,
+        process.is_async,
+    )
+
+
+def _method_spec(name: str, member: Callable[..., Any], groups: set[str]) -> MethodSpec:
+    options = dict(getattr(member, METHOD_OPTIONS, {}))
+    group = options.get("concurrency_group") or ""
+    if group and group not in groups:
+        raise ValueError(f"method {name} names the concurrency group {group!r}, which its class does not have")
+    if options.get("num_returns") is None and (inspect.isgeneratorfunction(member) or inspect.isasyncgenfunction(member)):
+        options["num_returns"] = STREAMING
+    return with_method_options(MethodSpec(name), options)
+
+
+def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodSpec:
+    """The same method with other options (checked before)."""
+    given = {name: value for name, value in options.items() if value is not None}
+    retry, types = spec.retry_exceptions, spec.retry_exception_types
+    if "retry_exceptions" in given:
+        classes = given["retry_exceptions"]
+        retry = bool(classes)
+        types = b"" if isinstance(classes, bool) or not classes else cloudpickle.dumps(tuple(classes))
+    num_returns = given.get("num_returns", STREAMING if spec.is_streaming else spec.num_returns)
+    return MethodSpec(
+        spec.name,
+        1 if num_returns == STREAMING else num_returns,
+        given.get("max_task_retries", spec.max_task_retries),
+        retry,
+        types,
+        given.get("concurrency_group", spec.concurrency_group),
+        num_returns == STREAMING,
+        max(0, given.get(BACKPRESSURE, spec.most_unread)),
+    )
+
+
+def make_process_options(actor_class: type, given: Mapping[str, Any]) -> ActorOptions:
+    is_async = is_async_class(actor_class)
+    limit = given.get("max_concurrency") or (MAX_ASYNC_CONCURRENCY if is_async else 1)
+    groups = tuple(sorted((given.get("concurrency_groups") or {}).items()))
+    return ActorOptions(limit, groups, is_async)
+
+
+def make_constructor_template(
+    class_id: bytes,
+    actor_class: type,
+    options: Mapping[str, Any],
+    job_id: bytes,
+    base_env: RuntimeEnv,
+    captured: SchedulingStrategy | None = None,
+) -> tuple[TaskTemplate, list[tuple[str, int]]]:
+    """The constructor's template, with what is held for life; and what must be free to place the actor."""
+    given = {name: value for name, value in options.items() if value is not None}
+    is_simple = not any(name in given for name in ("num_cpus", "num_gpus", "resources", "memory"))
+    amounts = resource_amounts(given)
+    shape = make_shape({CPU: 0, GPU: 0} if is_simple else amounts, given, job_id, base_env, captured)
+    placement = list(located(resource_set(amounts), shape.strategy))
+    process = make_process_options(actor_class, given)
+    name = f"{actor_class.__name__}.__init__"
+    return TaskTemplate(class_id, name, shape, 1, 0, False, b"", 0, actor=process), placement
+
+
+def make_method_template(
+    spec: HandleSpec, method: MethodSpec, name: str | None, job_id: bytes
+) -> TaskTemplate:
+    """A method's template; ``max_retries`` says how often a call may be made again (G38)."""
+    retries = spec.max_task_retries if method.max_task_retries == NOT_GIVEN else method.max_task_retries
+    shape = LeaseShape((), make_shape({}, {}, job_id, RuntimeEnv()).strategy, RuntimeEnv(), job_id)
+    return TaskTemplate(
+        b"",
+        name or f"{spec.class_name}.{method.name}",
+        shape,
+        method.num_returns,
+        retries,
+        method.retry_exceptions,
+        method.retry_exception_types,
+        0,
+        method.name,
+        method.concurrency_group,
+        is_streaming=method.is_streaming,
+        most_unread=method.most_unread,
+    )

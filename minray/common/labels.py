@@ -1,0 +1,63 @@
+"""Labels of nodes, and what may be asked of them: ``{"zone": "in(a,b)", "disk": "!slow"}``.
+
+Ray: src/ray/common/scheduling/label_selector.h, python/ray/_private/label_utils.py
+
+A node has labels, names with values, which it was started with; each has ``ray.io/node-id`` besides. A term says which
+values of one label will do. ``in`` and ``exists`` want the label to be there; ``!in`` and ``!exists`` are their opposites,
+so a node without the label satisfies them. All terms of a selector must hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "in", "!in", "exists", "!exists"
+Term = tuple[str, str, tuple[str, ...]]
+"""The label, one of the four above, and the values."""
+
+NODE_ID_LABEL = "ray.io/node-id"
+_WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_KEY = re.compile(rf"(?:[A-Za-z0-9.-]+/)?{_WORD}")
+_SEVERAL = re.compile(rf"(!?)in\(\s*({_WORD}(?:\s*,\s*{_WORD})*)\s*\)")
+_ONE = re.compile(rf"(!?)({_WORD})")
+
+
+def parse_selector(selector: Mapping[str, str]) -> tuple[Term, ...]:
+    """The terms of ``{"label": "value" | "!value" | "in(a,b)" | "!in(a,b)"}``, sorted; ValueError for anything else."""
+    return tuple(sorted(_parse(key, value) for key, value in selector.items()))
+
+
+def _parse(key: str, value: str) -> Term:
+    check_key(key)
+    match = _SEVERAL.fullmatch(value) or _ONE.fullmatch(value)
+    if match is None:
+        raise ValueError(f"label {key!r}: {value!r} is none of 'value', '!value', 'in(a,b)', '!in(a,b)'")
+    return key, NOT_IN if match[1] else IN, tuple(sorted(part.strip() for part in match[2].split(",")))
+
+
+def check_key(key: str) -> None:
+    """Raises ValueError for what cannot be the name of a label."""
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is not the name of a label: letters, digits, '-', '_' and '.', perhaps after 'prefix/'")
+
+
+def labels_of(node_id: bytes, labels: Mapping[str, str]) -> dict[str, str]:
+    """All labels of a node: its own, and the one that every node has."""
+    return {NODE_ID_LABEL: node_id.hex(), **labels}
+
+
+def matches(terms: tuple[Term, ...], labels: Mapping[str, str]) -> bool:
+    return all(_holds(term, labels) for term in terms)
+
+
+def _holds(term: Term, labels: Mapping[str, str]) -> bool:
+    key, operator, values = term
+    has = key in labels if operator in (EXISTS, DOES_NOT_EXIST) else labels.get(key) in values
+    return has == (operator in (EXISTS, IN))
+
+
+def describe_terms(terms: tuple[Term, ...]) -> str:
+    """For messages: ``{zone: in(a,b), disk: !exists}``."""
+    parts = [f"{key}: {operator}" + (f"({','.join(values)})" if values else "") for key, operator, values in terms]
+    return "{" + ", ".join(parts) + "}"

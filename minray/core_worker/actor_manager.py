@@ -1,0 +1,359 @@
+"""The actors that this process has made or has handles of: told to the gcs, followed there, and called.
+
+Ray: src/ray/core_worker/actor_management/actor_manager.h, actor_creator.h
+
+The shell around ``ActorTaskSubmitter``: it follows the gcs's channel of a job as soon as an actor of that job is called
+here, pushes calls, and is the creator's side of an actor's life. A handle holds a reference to an object that stands for the
+actor and is never put anywhere; its owner is the creator. So handles are counted like any other references, wherever they
+are, calls on their way included, and when the object is freed, nobody can call the actor any more (G24).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from minray.common.ids import actor_of, job_of_actor, return_id
+from minray.core_worker.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
+from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, PendingTask
+from minray.exceptions import (
+    ActorDiedError,
+    ActorPlacementGroupRemoved,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    RayError,
+    RaySystemError,
+    RuntimeEnvSetupError,
+    describe_packed,
+)
+from minray.platform.base import PlatformError, RecordTooLarge
+from minray.protocol.actor import (
+    ACTOR_UNSCHEDULABLE,
+    ALIVE,
+    CREATION_TASK_FAILED,
+    DEAD,
+    GROUP_REMOVED,
+    JOB_FINISHED,
+    OUT_OF_SCOPE,
+    RUNTIME_ENV_FAILED,
+    ActorCreation,
+    ActorInfo,
+    ActorReply,
+    CreateActor,
+    DeathCause,
+    EndActor,
+    GetActor,
+    PushActorTask,
+    RegisterActor,
+    RegisterActorReply,
+    actors_channel,
+)
+from minray.protocol.base import Address, Request, decode
+from minray.protocol.core_worker import NOT_STARTED, PushTaskReply, RefInfo
+from minray.rpc.pubsub import Subscription
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+logger = logging.getLogger(__name__)
+
+NO_REFS: list[RefInfo] = []
+ASK_AGAIN_S = 1.0
+"""How long an actor that the gcs has not told of is waited for, before it is asked about."""
+MAX_PATIENCE_S = 5.0
+
+
+class _Creation:
+    """An actor that this process has made and that is not dead."""
+
+    __slots__ = ("task", "info", "placement", "registered", "ready")
+
+    def __init__(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
+        self.task = task
+        """The constructor's call; it keeps its arguments as long as they may be needed."""
+        self.info = info
+        self.placement = placement
+        self.registered = registered
+        self.ready = False
+        """The arguments exist."""
+
+
+class ActorManager:
+    """All actors that one process knows; the ``Actions`` of its submitter."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+        self.submitter = ActorTaskSubmitter(core.tasks, self)
+        self.clients: weakref.WeakValueDictionary[bytes, ActorClient] = weakref.WeakValueDictionary()
+        """By actor; kept by handles and calls. User threads make them."""
+        self._infos: dict[bytes, dict[bytes, ActorInfo]] = {}
+        """What the gcs has said, by job and actor."""
+        self._subscriptions: dict[bytes, Subscription] = {}
+        """By job."""
+        self._creations: dict[bytes, _Creation] = {}
+        """By actor."""
+        self._handles: dict[bytes, bytes] = {}
+        """The objects that stand for actors of ours which end with their handles, and those actors."""
+
+    # --- creating
+
+    def create(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
+        """A user thread has called a constructor; ``registered``: the gcs knows it already."""
+        core = self._core
+        handle_id = return_id(task.task_id, 1)
+        core.references.add_owned(handle_id)
+        if not info.detached:
+            self._handles[handle_id] = info.actor_id
+        self._creations[info.actor_id] = _Creation(task, info, placement, registered)
+        core.hold_arguments(task)
+        self._follow_job(job_of_actor(info.actor_id))
+        if core.is_exiting:
+            self._on_own_dead(info.actor_id, DeathCause(JOB_FINISHED, "the cluster is gone"))
+            return
+        if not registered:
+            self._ask_gcs(RegisterActor(info), partial(self._on_registered, info.actor_id))
+        core.wait_for_arguments(task)
+
+    def _on_registered(self, actor_id: bytes, reply: RegisterActorReply) -> None:
+        creation = self._creations.get(actor_id)
+        if creation is None:
+            return
+        if reply.refused or reply.existing is not None:
+            self._on_own_dead(actor_id, DeathCause(JOB_FINISHED, reply.refused or "its name is taken"))
+            return
+        creation.registered = True
+        self._maybe_create(creation)
+
+    def on_constructor_ready(self, task: PendingTask) -> None:
+        """The constructor's arguments exist."""
+        creation = self._creations.get(actor_of(task.task_id))
+        if creation is not None:
+            self._core.tasks.move(task, QUEUED)
+            creation.ready = True
+            self._maybe_create(creation)
+
+    def _maybe_create(self, creation: _Creation) -> None:
+        if not (creation.ready and creation.registered):
+            return
+        task = creation.task
+        template = task.prepared.template
+        record = ActorCreation(
+            task.task_id,
+            template.shape,
+            creation.placement,
+            task.prepared.header,
+            task.args,
+            task.arguments,
+            list(task.nested),
+            task.inline_buffers,
+        )
+        self._ask_gcs(CreateActor(creation.info.actor_id, record), lambda _: None)
+
+    def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
+        """An argument of the constructor is an error: the actor will never be."""
+        actor_id = actor_of(task.task_id)
+        cause = DeathCause(CREATION_TASK_FAILED, "an argument of its constructor failed", error)
+        self._ask_gcs(EndActor(actor_id, cause), lambda _: None)
+        self._on_own_dead(actor_id, cause)
+
+    def on_freed(self, object_id: bytes) -> None:
+        """Perhaps this object stood for an actor: there is no handle of it any more."""
+        actor_id = self._handles.pop(object_id, None)
+        if actor_id is None:
+            return
+        info = self.info_of(actor_id)
+        if info is None or info.state != DEAD:
+            self._ask_gcs(EndActor(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more")), lambda _: None)
+
+    def constructors(self) -> list[bytes]:
+        """Tasks that do not end as long as their actor may have to be made again."""
+        return [creation.task.task_id for creation in self._creations.values()]
+
+    def owns_living(self) -> bool:
+        """Whether actors end when this process does."""
+        return any((info := self.info_of(actor_id)) is None or info.state != DEAD for actor_id in self._handles.values())
+
+    def _on_own_dead(self, actor_id: bytes, cause: DeathCause) -> None:
+        """What the gcs has not said, or will say later."""
+        creation = self._creations[actor_id]
+        info = creation.info
+        self.on_info(ActorInfo(actor_id, DEAD, info.class_name, "", "", info.owner, False, 0, 0, b"", death=cause))
+
+    def _ask_gcs(self, request: Request[Any], on_reply: Callable[[Any], None]) -> None:
+        """What must arrive while there is a gcs."""
+        gcs = self._core.gcs
+
+        def on_answer(reply: Any, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            if reply is not None:
+                on_reply(reply)
+            elif gcs.death is None and not self._core.is_exiting:
+                logger.debug("asking the gcs again: %s", error)
+                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_gcs, request, on_reply)
+
+        gcs.send(request, on_answer)
+
+    # --- following
+
+    def client(self, actor_id: bytes, owner: Address, in_order: bool) -> ActorClient:
+        """In any thread: this process's view of an actor; the same for all its handles."""
+        client = self.clients.get(actor_id)
+        if client is None:
+            client = self.clients.setdefault(actor_id, ActorClient(actor_id, owner, in_order))
+            self._core.platform.user_code.post(self._follow, client)
+        return client
+
+    def info_of(self, actor_id: bytes) -> ActorInfo | None:
+        """What is known of an actor here."""
+        return self._infos.get(job_of_actor(actor_id), {}).get(actor_id)
+
+    def _follow(self, client: ActorClient) -> None:
+        self._follow_job(job_of_actor(client.actor_id))
+        info = self.info_of(client.actor_id)
+        if info is not None:
+            self.submitter.on_info(client, info)
+        else:
+            asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_about, weakref.ref(client))
+
+    def _follow_job(self, job_id: bytes) -> None:
+        if job_id not in self._subscriptions:
+            self._infos[job_id] = {}
+            subscription = Subscription(self._core.gcs, actors_channel(job_id), self._on_change)
+            self._subscriptions[job_id] = subscription
+            subscription.start()
+
+    def _ask_about(self, reference: weakref.ref[ActorClient]) -> None:
+        """The gcs does not tell of this actor: its owner may be dead and never have registered it, or it died long ago."""
+        client = reference()
+        if client is None or self._core.is_exiting or self.info_of(client.actor_id) is not None:
+            return
+
+        def on_reply(reply: ActorReply) -> None:
+            if reply.actor is not None:
+                self.on_info(reply.actor)
+            else:
+                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_about, reference)
+
+        self._ask_gcs(GetActor(client.actor_id, client.owner), on_reply)
+
+    def _on_change(self, actor_id: bytes, value: bytes | None) -> None:
+        if value is not None:
+            self.on_info(decode(ActorInfo, value))
+        else:
+            self._infos[job_of_actor(actor_id)].pop(actor_id, None)
+            client = self.clients.get(actor_id)
+            if client is not None and client.state != DEAD:
+                self._ask_about(weakref.ref(client))
+
+    def on_info(self, info: ActorInfo) -> None:
+        """The gcs has said this of an actor."""
+        self._infos[job_of_actor(info.actor_id)][info.actor_id] = info
+        creation = self._creations.get(info.actor_id)
+        if creation is not None:
+            self._on_own_info(creation, info)
+        client = self.clients.get(info.actor_id)
+        if client is not None:
+            self.submitter.on_info(client, info)
+
+    def _on_own_info(self, creation: _Creation, info: ActorInfo) -> None:
+        """The constructor's arguments are kept until it cannot be called again."""
+        task = creation.task
+        if info.state == DEAD:
+            del self._creations[info.actor_id]
+            self._core.outcomes.finish_constructor(task, FAILED)
+        elif info.state == ALIVE and task.state is QUEUED:
+            self._core.tasks.move(task, PUSHED)
+            if info.max_restarts == 0:
+                del self._creations[info.actor_id]
+                self._core.outcomes.finish_constructor(task, FINISHED)
+
+    # --- Actions
+
+    def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
+        if task.needs is not None:
+            task.unwanted = self._core.outcomes.unwanted(task)
+        message = PushActorTask(
+            task.task_id,
+            connection.client.actor_id,
+            task.attempt,
+            connection.stream,
+            task.sequence,
+            in_order,
+            connection.acknowledged(),
+            connection.take_answered(),
+            task.prepared.header,
+            task.depth,
+            task.args,
+            task.arguments,
+            list(task.nested) if task.nested else NO_REFS,
+            task.inline_buffers,
+            items_arrived=0 if task.stream is None else task.stream.arrived,
+            unwanted=list(task.unwanted),
+        )
+        self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
+
+    def _on_pushed(
+        self,
+        connection: Connection,
+        task: PendingTask,
+        reply: PushTaskReply | None,
+        error: PlatformError | None,
+        buffers: Sequence[Any],
+    ) -> None:
+        if task.worker is not connection or task.state is not PUSHED:
+            return
+        if reply is not None:
+            self.submitter.on_task_answered(connection, task)
+            if reply.status == NOT_STARTED:
+                self._core.outcomes.on_missing(reply.missing)
+                self._core.outcomes.on_unstarted([task])
+            else:
+                self._core.outcomes.on_reply(task, reply, buffers)
+        elif isinstance(error, RecordTooLarge):
+            self.submitter.on_task_answered(connection, task)
+            self._core.outcomes.finish_with_error(task, RaySystemError(reason=str(error)))
+        else:
+            self.submitter.on_unreachable(connection)
+
+    def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
+        assert client.info is not None and client.info.death is not None
+        self._core.outcomes.finish_with_error(task, error_of(client.actor_id, client.info.death))
+
+    def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
+        error = ActorUnavailableError(actor_id=client.actor_id.hex(), reason=reason)
+        self._core.outcomes.finish_with_error(task, error)
+
+    def retry(self, task: PendingTask) -> None:
+        self._core.outcomes.retry(task)
+
+    def wait_for_verdict(self, client: ActorClient) -> None:
+        system = self._core.config.system_config
+        patience_s = min(system.timeout_ms_task_wait_for_death_info / 1000 * 2**client.failures, MAX_PATIENCE_S)
+        asyncio.get_running_loop().call_later(patience_s, self.submitter.on_no_verdict, client)
+
+    # --- account
+
+    def known(self) -> list[bytes]:
+        """Actors whose constructors have not ended, for tests."""
+        return list(self._creations)
+
+    def close(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.close()
+
+
+def error_of(actor_id: bytes, death: DeathCause) -> RayError:
+    """What a call of a dead actor raises."""
+    if death.kind == ACTOR_UNSCHEDULABLE:
+        return ActorUnschedulableError(actor_id=actor_id.hex(), reason=death.message)
+    if death.kind == GROUP_REMOVED:
+        return ActorPlacementGroupRemoved(actor_id=actor_id.hex(), reason=death.message)
+    if death.kind == RUNTIME_ENV_FAILED:
+        return RuntimeEnvSetupError(reason=death.message or describe_packed(death.error))
+    if death.kind == CREATION_TASK_FAILED:
+        reason = f"{death.message}\n{describe_packed(death.error)}" if death.error else death.message
+        return ActorDiedError(actor_id=actor_id.hex(), actor_init_failed=True, reason=reason)
+    return ActorDiedError(actor_id=actor_id.hex(), reason=death.message)

@@ -1,0 +1,196 @@
+"""The actor that lives in this process: how its calls run.
+
+Ray: src/ray/core_worker/task_execution/concurrency_group_manager.h, fiber.h; the actor half of python/ray/_raylet.pyx
+
+An actor is of one of three kinds, which its class and options decide:
+
+  * plain: calls run one after the other in the main thread, like tasks;
+  * threaded (``max_concurrency`` above 1, or concurrency groups): calls run in threads, so many at once as their group has;
+  * async (any coroutine method): calls are coroutines on one event loop in the main thread (G54), so many at once as their
+    group has; plain methods run on that loop too, and block it, as anywhere in asyncio.
+
+A call begins when its group has room, in the order in which calls were given to it; until then it can be cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from minray.common.task_spec import ActorOptions
+from minray.core_worker.task_executor import TaskExecutor
+from minray.core_worker.task_intake import ReceivedTask
+from minray.platform.base import Platform
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_GROUP = ""
+
+
+class ConcurrencyGroup:
+    """Calls that share a limit."""
+
+    __slots__ = ("limit", "running", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.running = 0
+        self.waiting: deque[tuple[ReceivedTask, Callable[[], None]]] = deque()
+
+
+class ActorProcess:
+    """The loop's side of an actor."""
+
+    def __init__(self, platform: Platform, executor: TaskExecutor, constructor: ReceivedTask) -> None:
+        options = constructor.header.template.actor
+        assert options is not None
+        self.actor_id = constructor.actor_id
+        self.options: ActorOptions = options
+        self.constructor = constructor
+        """The call that has made it: its template tells the class, its resources, its owner."""
+        self.gpu_ids = constructor.gpu_ids
+        self.is_ending = False
+        """No call begins any more."""
+        self._user_code = platform.user_code
+        self._executor = executor
+        self._groups = {DEFAULT_GROUP: ConcurrencyGroup(options.max_concurrency)}
+        self._groups.update({name: ConcurrencyGroup(limit) for name, limit in options.groups})
+        self._is_threaded = not options.is_async and (options.max_concurrency > 1 or bool(options.groups))
+        self._user_loop = UserLoop(platform, executor) if options.is_async else None
+
+    @property
+    def is_plain(self) -> bool:
+        return not self._is_threaded and self._user_loop is None
+
+    @property
+    def class_name(self) -> str:
+        return self.constructor.header.template.name.partition(".")[0]
+
+    def construct(self, then: Callable[[], None]) -> None:
+        """Run the constructor; ``then`` is called when it is over."""
+        if self._user_loop is None:
+            self._user_code.run(partial(self._executor.execute, self.constructor), then)
+        else:
+            self._user_loop.start()
+            self._user_loop.run(self.constructor, then)
+
+    def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+        """Run a call when its turn comes; ``then`` is called when it is over, or was passed over."""
+        if self.is_plain:
+            self._user_code.run(partial(self._executor.execute, task), then)
+            return
+        group = self._groups.get(task.header.template.concurrency_group, self._groups[DEFAULT_GROUP])
+        if group.running < group.limit:
+            self._begin(group, task, then)
+        else:
+            group.waiting.append((task, then))
+
+    def _begin(self, group: ConcurrencyGroup, task: ReceivedTask, then: Callable[[], None]) -> None:
+        group.running += 1
+
+        def on_over() -> None:
+            group.running -= 1
+            then()
+            while group.waiting and group.running < group.limit:
+                self._begin(group, *group.waiting.popleft())
+
+        if self._user_loop is not None:
+            self._user_loop.run(task, on_over)
+        else:
+            self._user_code.run_beside(partial(self._executor.execute_beside, task), on_over)
+
+    def cancel(self, task: ReceivedTask) -> None:
+        """A running call is told that it is not wanted any more (G45)."""
+        if self._user_loop is not None:
+            self._user_loop.cancel(task)
+
+    def shut_down(self, then: Callable[[], None]) -> None:
+        """Run the user's own clean-up, where the calls run."""
+        if self._user_loop is None:
+            self._user_code.run(self._executor.shut_down_actor, then)
+        else:
+            self._user_loop.shut_down(then)
+
+
+class UserLoop:
+    """The event loop of an async actor, in the main thread, which does nothing else."""
+
+    def __init__(self, platform: Platform, executor: TaskExecutor) -> None:
+        self._user_code = platform.user_code
+        self._executor = executor
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Made in the main thread; until then calls wait in ``_inbox``."""
+        self._inbox: deque[Callable[[], None]] = deque()
+        """What the loop is to do next; filled by our own loop, emptied by the user's."""
+        self._waking = False
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """Running calls, by the identity of what was received; touched by the user's loop only."""
+
+    def start(self) -> None:
+        self._user_code.run(self._main)
+
+    def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+        self._post(partial(self._begin, task, then))
+
+    def cancel(self, task: ReceivedTask) -> None:
+        self._post(partial(self._cancel, task))
+
+    def shut_down(self, then: Callable[[], None]) -> None:
+        self._post(partial(self._shut_down, then))
+
+    def _post(self, work: Callable[[], None]) -> None:
+        """From our own loop; many of these cost one wake-up."""
+        self._inbox.append(work)
+        if not self._waking and self._loop is not None:
+            self._waking = True
+            self._loop.call_soon_threadsafe(self._drain)
+
+    # --- in the main thread
+
+    def _main(self) -> None:
+        loop = self._user_code.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.call_soon(self._open, loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waking = True
+        self._drain()
+
+    def _drain(self) -> None:
+        self._waking = False
+        while self._inbox:
+            self._inbox.popleft()()
+
+    def _begin(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+        if not task.claim():
+            self._user_code.post(then)
+            return
+        assert self._loop is not None
+        name = task.header.template.name
+        running = self._loop.create_task(self._executor.execute_async(task), name=name)
+        self._tasks[id(task)] = running
+        running.add_done_callback(partial(self._on_done, task, then))
+
+    def _on_done(self, task: ReceivedTask, then: Callable[[], None], running: asyncio.Task[Any]) -> None:
+        del self._tasks[id(task)]
+        if not running.cancelled() and running.exception() is not None:
+            logger.error("running a call failed", exc_info=running.exception())
+        self._user_code.post(then)
+
+    def _cancel(self, task: ReceivedTask) -> None:
+        running = self._tasks.get(id(task))
+        if running is not None:
+            running.cancel()
+
+    def _shut_down(self, then: Callable[[], None]) -> None:
+        self._executor.shut_down_actor()
+        self._user_code.post(then)

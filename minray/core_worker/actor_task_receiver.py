@@ -1,0 +1,289 @@
+"""Calls that were pushed to the actor in this process: taken in once, put into order, run, answered.
+
+Ray: src/ray/core_worker/task_execution/ordered_actor_task_execution_queue.h, unordered_actor_task_execution_queue.h
+
+A call is known by its caller's stream and its number in that. A stream is what one caller sends to one incarnation as long
+as it can reach it: its numbers have no holes, unless something was lost with it, and then the caller begins another.
+
+Rules
+  * Calls of one caller begin in the order of their numbers; one whose arguments are late holds up those behind it (G49).
+    Calls marked as not in order (retries, actors that promise none) begin when they can (G51, G52).
+  * Different callers do not wait for each other (G50).
+  * A number that does not come is waited for; after a while those behind it are given back, for their caller to send them
+    again (G56).
+  * A reply is kept until its caller says that he has it; a call is never run twice because it comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Protocol
+
+from minray.core_worker.actor_process import ActorProcess
+from minray.core_worker.sequence_ranges import SequenceRanges
+from minray.core_worker.task_executor import TaskExecutor
+from minray.core_worker.task_intake import ReceivedTask, TaskIntake
+from minray.exceptions import TaskCancelledError
+from minray.platform.base import Platform
+from minray.protocol.actor import ExitActor, PushActorTask
+from minray.protocol.base import DONE, Done, decode
+from minray.protocol.core_worker import (
+    CANCELLED,
+    ENVIRONMENT_FAILED,
+    CancelTask,
+    CancelTaskReply,
+    PushTaskReply,
+    TaskHeader,
+)
+from minray.rpc.service import Call
+
+MAX_HEADERS = 10_000
+
+
+class Surroundings(Protocol):
+    """What the receiver needs of its core worker."""
+
+    def cancel_children(self, task_id: bytes, force: bool) -> None: ...
+
+    def end_actor(self, reason: str) -> None:
+        """No call begins any more; end when those that run have been answered."""
+
+
+class CallerStream:
+    """The calls of one caller."""
+
+    __slots__ = ("number", "tasks", "acknowledged", "done", "next", "unbegun", "hole_timer")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.tasks: dict[int, ReceivedTask] = {}
+        """By sequence, until their caller has the reply."""
+        self.acknowledged = 0
+        """The caller has all replies up to this sequence,"""
+        self.done = SequenceRanges()
+        """and these."""
+        self.next = 1
+        """The lowest sequence that may still have to be begun in order."""
+        self.unbegun: dict[int, ReceivedTask] = {}
+        """In order, and not begun."""
+        self.hole_timer: asyncio.TimerHandle | None = None
+
+    def is_over(self, sequence: int) -> bool:
+        """Whether the caller has the reply."""
+        return sequence <= self.acknowledged or sequence in self.done
+
+    def forget(self, acknowledged: int, answered: list[tuple[int, int]]) -> None:
+        """These replies have come."""
+        while self.acknowledged < acknowledged:
+            self.acknowledged += 1
+            self.tasks.pop(self.acknowledged, None)
+        for first, last in answered:
+            self.done.add(first, last)
+            for sequence in range(first, last + 1):
+                self.tasks.pop(sequence, None)
+        if len(self.done):
+            self.done.forget_up_to(self.acknowledged)
+
+
+class ActorTaskReceiver:
+    """The loop's side of an actor's calls."""
+
+    def __init__(
+        self, platform: Platform, executor: TaskExecutor, intake: TaskIntake, surroundings: Surroundings, max_wait_s: float
+    ) -> None:
+        self._platform = platform
+        self._executor = executor
+        self._intake = intake
+        self._surroundings = surroundings
+        self._max_wait_s = max_wait_s
+        """How long a hole in a caller's sequence is waited for."""
+        self.actor: ActorProcess | None = None
+        """Set when the constructor is about to run."""
+        self._streams: dict[bytes, CallerStream] = {}
+        """By the caller's worker id."""
+        self._given_up: list[ReceivedTask] = []
+        """Calls of streams that are over which were running when their caller began another."""
+        self._headers: dict[bytes, TaskHeader] = {}
+
+    # --- arrival
+
+    def handle_PushActorTask(self, request: PushActorTask, call: Call) -> PushTaskReply | None:
+        actor = self.actor
+        if actor is None or actor.actor_id != request.actor_id:
+            call.fail("no-such-actor", "another actor, or none, lives in this process")
+            return None
+        header = self._header(request.header)
+        stream = self._stream(header.owner.worker_id, request.stream)
+        if stream is None:
+            call.fail("stale-stream", "this caller has begun another stream")
+            return None
+        known = stream.tasks.get(request.sequence)
+        if known is not None or stream.is_over(request.sequence):
+            if known is not None:
+                known.calls.append(call)
+                if known.reply is not None:
+                    call.reply(known.reply, known.reply_buffers)
+            return None
+        stream.forget(request.acknowledged, request.answered)
+        if actor.is_ending:
+            return None
+        task = ReceivedTask(request, header, call, 0, actor.gpu_ids)
+        stream.tasks[task.sequence] = task
+        in_order = request.in_order and request.sequence >= stream.next  # else it fills a hole that was given up
+        if request.args:
+            on_ready = partial(self._on_ready, stream, task, in_order)
+            self._intake.take(task, request, on_ready, partial(self._on_missing, stream, task))
+        if not in_order:
+            if task.fetching is None and not task.is_claimed():
+                self._begin(task)
+            self._pump(stream)
+        elif request.sequence == stream.next and task.fetching is None and not stream.unbegun:
+            stream.next += 1  # The most frequent case of ``_pump``.
+            self._begin(task)
+        else:
+            stream.unbegun[task.sequence] = task
+            self._pump(stream)
+        return None
+
+    def _header(self, encoded: bytes) -> TaskHeader:
+        header = self._headers.get(encoded)
+        if header is None:
+            if len(self._headers) >= MAX_HEADERS:
+                self._headers.clear()
+            header = self._headers[encoded] = decode(TaskHeader, encoded)
+        return header
+
+    def _stream(self, caller_id: bytes, number: int) -> CallerStream | None:
+        """None for one that is over."""
+        stream = self._streams.get(caller_id)
+        if stream is None or stream.number < number:
+            if stream is not None:
+                self._drop(stream)
+            stream = self._streams[caller_id] = CallerStream(number)
+        return stream if stream.number == number else None
+
+    def _drop(self, stream: CallerStream) -> None:
+        """Its caller has given up what it had sent: what has not begun never will."""
+        if stream.hole_timer is not None:
+            stream.hole_timer.cancel()
+        self._given_up = [task for task in self._given_up if task.reply is None]
+        for task in stream.tasks.values():
+            if task.claim():
+                self._intake.release(task)
+            elif task.reply is None:
+                self._given_up.append(task)
+
+    # --- order
+
+    def _on_ready(self, stream: CallerStream, task: ReceivedTask, in_order: bool) -> None:
+        if in_order:
+            self._pump(stream)
+        elif not task.is_claimed():
+            self._begin(task)
+
+    def _on_missing(self, stream: CallerStream, task: ReceivedTask) -> None:
+        """Arguments are being made again: the caller waits for them, and calls again, out of order."""
+        if task.claim():
+            self._intake.answer_unstarted(task, False)
+        self._pump(stream)
+
+    def _pump(self, stream: CallerStream) -> None:
+        """Begin what can begin, in order; if what comes next has not come itself, wait for it for a while only."""
+        while stream.unbegun:
+            task = stream.unbegun.get(stream.next)
+            if task is not None:
+                if task.fetching is not None and not task.is_claimed():
+                    break
+                del stream.unbegun[stream.next]
+                if not task.is_claimed():
+                    self._begin(task)
+            elif stream.next not in stream.tasks and not stream.is_over(stream.next):
+                if stream.hole_timer is None:
+                    give_up = partial(self._give_up_hole, stream, stream.next)
+                    stream.hole_timer = asyncio.get_running_loop().call_later(self._max_wait_s, give_up)
+                return
+            stream.next += 1
+        if stream.hole_timer is not None:
+            stream.hole_timer.cancel()
+            stream.hole_timer = None
+
+    def _give_up_hole(self, stream: CallerStream, sequence: int) -> None:
+        stream.hole_timer = None
+        if stream.next == sequence and sequence not in stream.tasks:
+            unbegun, stream.unbegun = list(stream.unbegun.values()), {}
+            for task in unbegun:
+                stream.next = max(stream.next, task.sequence + 1)
+                if task.claim():
+                    self._intake.answer_unstarted(task, False)
+        self._pump(stream)
+
+    # --- running
+
+    def _begin(self, task: ReceivedTask) -> None:
+        actor = self.actor
+        assert actor is not None
+        failed = self._intake.failed_slot(task)
+        if failed is None:
+            actor.run(task, partial(self._on_executed, task))
+        elif task.claim():
+            self._intake.answer_error(task, ENVIRONMENT_FAILED, failed.data)
+
+    def _on_executed(self, task: ReceivedTask) -> None:
+        execution, task.execution = task.execution, None
+        if execution is not None:
+            self._intake.answer_executed(task, execution)
+        if self._executor.wants_exit:
+            self._surroundings.end_actor(self._executor.wants_exit)
+
+    def stop_beginning(self) -> None:
+        """The actor ends: what has not begun never will. Its callers hear from the gcs that it is dead."""
+        for stream in self._streams.values():
+            if stream.hole_timer is not None:
+                stream.hole_timer.cancel()
+            for sequence, task in list(stream.tasks.items()):
+                if task.claim():
+                    del stream.tasks[sequence]
+                    self._intake.release(task)
+
+    def is_idle(self) -> bool:
+        """No call is here that has not been answered."""
+        return not self.unanswered()
+
+    def unanswered(self) -> list[ReceivedTask]:
+        """Calls that wait or run, those of a caller in their order."""
+        here = [task for stream in self._streams.values() for task in stream.tasks.values()]
+        return [task for task in here + self._given_up if task.reply is None]
+
+    # --- cancelling, ending
+
+    def cancel(self, request: CancelTask) -> CancelTaskReply | None:
+        """None: the call is not here."""
+        for stream in self._streams.values():
+            for task in stream.tasks.values():
+                if task.task_id == request.task_id and task.attempt == request.attempt and task.reply is None:
+                    return self._cancel(stream, task, request)
+        return None
+
+    def _cancel(self, stream: CallerStream, task: ReceivedTask, request: CancelTask) -> CancelTaskReply:
+        task.cancelled = True
+        if task.claim():
+            error = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
+            self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))
+            self._pump(stream)
+            return CancelTaskReply(True, False)
+        if request.recursive:
+            self._surroundings.cancel_children(task.task_id, False)
+        assert self.actor is not None
+        self.actor.cancel(task)
+        return CancelTaskReply(True, True)
+
+    def handle_ExitActor(self, request: ExitActor, call: Call) -> Done:
+        if self.actor is not None and self.actor.actor_id == request.actor_id:
+            self._surroundings.end_actor("there is no handle of it any more")
+        return DONE
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            if stream.hole_timer is not None:
+                stream.hole_timer.cancel()

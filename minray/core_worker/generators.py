@@ -1,0 +1,149 @@
+"""The owner's side of streaming generators: takes items in, lends them to the reader, and ends their streams.
+
+Ray: TaskManager::HandleReportGeneratorItemReturns and its neighbours
+
+The shell around ``ObjectRefStreams``. An item that arrives is an object of this process like any result. The reader waits
+for the object whose id the next item will have; behind the last item the memory store has ``END_OF_STREAM`` there, so a
+thread that waits finds out in the same way whether there is another item or none.
+
+Whoever reports is believed only if it runs the task's present attempt (G94). What is refused may bring tickets and places
+along: the tickets go back, and copies that nobody needs are discarded where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
+from minray.common.ids import item_id
+from minray.core_worker.memory_store import StoredObject
+from minray.core_worker.object_ref_streams import ObjectRefStreams
+from minray.core_worker.reference_counter import Effects
+from minray.core_worker.task_manager import PendingTask
+from minray.core_worker.values import from_value
+from minray.exceptions import (
+    ObjectRefStreamEndOfStreamError,
+    RayError,
+    StreamingGeneratorReplayInconsistentError,
+    pack_exception,
+)
+from minray.protocol.core_worker import GeneratorItemReply, ReportGeneratorItem, WaitForReader
+from minray.rpc.service import Call
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+_packed_end = pack_exception(ObjectRefStreamEndOfStreamError(), task_name="", pid=0, node_id="", ip="")
+END_OF_STREAM = StoredObject(_packed_end, (), True, ())
+"""In the memory store: there is no such item. One for all streams."""
+UNWANTED = GeneratorItemReply(0, True)
+
+
+class Generators:
+    """The streams of one process."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+        self.streams = ObjectRefStreams(core.platform.record)
+
+    def begin(self, task: PendingTask) -> None:
+        """A generator function was called here."""
+        task.stream = self.streams.begin(task.task_id)
+
+    # --- from the executor
+
+    def on_report(self, request: ReportGeneratorItem, buffers: Sequence[Any]) -> GeneratorItemReply:
+        """An item, or the end of the yields."""
+        task_id = request.task_id
+        is_wanted = self._is_present(task_id, request.attempt) and self.streams.is_wanted(task_id)
+        if request.value is None:
+            if is_wanted:
+                self.streams.on_total(task_id, request.number - 1)
+        else:
+            stored = from_value(request.value, buffers)
+            object_id = item_id(task_id, request.number)
+            if is_wanted and self.streams.on_item(task_id, request.number):
+                self._core.references.add_owned(object_id)
+                self._core.on_result(object_id, stored)
+            else:
+                self._refuse(object_id, stored)
+        return self._answer(task_id) if is_wanted else UNWANTED
+
+    def on_wait(self, request: WaitForReader, call: Call) -> GeneratorItemReply | None:
+        """Answers when so many items were read, or when nobody will."""
+        if not self._is_present(request.task_id, request.attempt):
+            return UNWANTED
+        if self.streams.wait_read(request.task_id, request.count, call):
+            return None
+        return self._answer(request.task_id)
+
+    def _is_present(self, task_id: bytes, attempt: int) -> bool:
+        task = self._core.tasks.tasks.get(task_id)
+        return task is not None and task.attempt == attempt
+
+    def _answer(self, task_id: bytes) -> GeneratorItemReply:
+        stream = self.streams.get(task_id)
+        return UNWANTED if stream is None or not self.streams.is_wanted(task_id) else GeneratorItemReply(stream.read, False)
+
+    def _refuse(self, object_id: bytes, stored: StoredObject) -> None:
+        """It is not wanted, or was here before."""
+        effects = Effects()
+        for info in stored.nested:
+            self._core.references.receive_ticket(info, effects)
+        self._core.borrowing.apply(effects)
+        if stored.place is not None:
+            known = self._core.store.objects.get(object_id)
+            if known is None or known.place != stored.place:
+                self._core.directory.discard([object_id], stored.place.attempt, stored.place.raylet)
+
+    # --- from the reader
+
+    def on_read(self, task_id: bytes, number: int) -> None:
+        """A user thread has taken an item, and the stream's reference to it."""
+        self._let_go(task_id, self.streams.on_read(task_id, number))
+
+    def on_dropped(self, task_id: bytes) -> None:
+        """A user thread has dropped the generator (G97)."""
+        end = self.streams.on_dropped(task_id)
+        self._free(task_id, end.unread)
+        if end.end is not None:
+            self._core.store.delete(item_id(task_id, end.end + 1))
+        self._let_go(task_id, end.waiting)
+
+    def _free(self, task_id: bytes, numbers: list[int]) -> None:
+        effects = Effects()
+        for number in numbers:
+            self._core.references.remove_local(item_id(task_id, number), effects)
+        self._core.borrowing.apply(effects)
+
+    def _let_go(self, task_id: bytes, waiting: list[Call]) -> None:
+        for call in waiting:
+            call.reply(self._answer(task_id))
+
+    # --- from the judge of the task
+
+    def contradiction(self, task: PendingTask) -> RayError | None:
+        """The task says that all went well: whether that can be."""
+        reason = self.streams.contradiction(task.task_id)
+        return StreamingGeneratorReplayInconsistentError(reason=reason) if reason else None
+
+    def on_ended(self, task: PendingTask, value: StoredObject) -> None:
+        """The task is over; ``value`` is an error, or says that there is none (G92, G93)."""
+        ending = self.streams.on_ended(task.task_id, value.is_error)
+        if ending is None:
+            return
+        self._free(task.task_id, ending.surplus)
+        if value.is_error:
+            object_id = item_id(task.task_id, ending.end)
+            self._core.references.add_owned(object_id)
+            self._core.on_object(object_id, value)
+        self._core.store.put(item_id(task.task_id, ending.end + 1), END_OF_STREAM)
+        self._let_go(task.task_id, ending.waiting)
+
+    def unreported(self, task: PendingTask) -> list[bytes]:
+        """What a dead attempt may have put into the object store of its node without having told us."""
+        if task.stream is None:
+            return []
+        first = task.stream.arrived + 1
+        return [item_id(task.task_id, number) for number in range(first, first + GENERATOR_REPORTS_IN_FLIGHT + 1)]

@@ -1,0 +1,39 @@
+"""A worker becomes part of a job: it takes on the job's paths and the runtime environment of its first task, for good.
+
+Ray: CoreWorker::HandlePushTask's first task, python/ray/_private/runtime_env/context.py
+
+A worker serves one job and one runtime environment all its life, because modules that were imported and variables that were
+read cannot be taken back. Its raylet knows that, and leases it to nobody else. Until the first task comes it is nobody's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minray.common.ids import TaskIdFactory
+from minray.common.task_spec import TaskTemplate
+from minray.exceptions import RuntimeEnvSetupError
+from minray.protocol.gcs import GetJob
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+
+async def take_on(core: CoreWorker, template: TaskTemplate) -> None:
+    """Raises RuntimeEnvSetupError."""
+    if core.job is None:
+        core.job = (await core.gcs.call(GetJob(template.shape.job_id))).job
+        if core.job is None:
+            raise RuntimeEnvSetupError(reason=f"the gcs does not know job {template.shape.job_id.hex()}")
+        core.job_id = template.shape.job_id
+        core.task_ids = TaskIdFactory(core.config.worker_id, core.job_id)
+    environment, job = template.shape.runtime_env, core.job.config
+    core.environment = environment
+    paths = [*environment.py_modules, *job.sys_path]
+    if environment.working_dir:
+        paths.insert(0, environment.working_dir)
+    working_dir = environment.working_dir or job.working_dir or None
+    try:
+        core.platform.user_code.enter_environment(paths, working_dir, dict(environment.env_vars))
+    except OSError as error:
+        raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error

@@ -1,0 +1,51 @@
+"""What a task has made, on its way to the owner: small values as they are, large ones as places in the object store.
+
+Ray: CoreWorker::AllocateReturnObject and SealReturnObject
+
+For the threads that run users' code, which park while a large value is put. A result holds the references that its value
+contains until the owner has taken note of them. An interrupt is not raised in this file (see ``platform.main_thread``), so
+that nothing that was put is forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from minray.core_worker.memory_store import StoredObject
+from minray.core_worker.store_provider import StoreProvider
+from minray.object_ref import ObjectRef
+from minray.protocol.base import Address
+from minray.serialization import Serialized
+
+
+class Result(NamedTuple):
+    """One return value, or one item of a generator."""
+
+    stored: StoredObject
+    refs: list[ObjectRef[Any]]
+    """References inside, alive until the owner has taken note of them."""
+
+
+UNWANTED = Result(StoredObject(b"", (), False, ()), [])
+"""In the place of a value that the owner has already, or does not need."""
+
+
+class ResultKeeper:
+    """The keeper of one process."""
+
+    def __init__(self, provider: StoreProvider, inline_limit: int) -> None:
+        self._provider = provider
+        self._inline_limit = inline_limit
+        """Larger results go to the object store."""
+
+    def keep(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Result:
+        """Put it into the store of this node, or copy it if it is small. Raises what ``StoreProvider.put`` does."""
+        if value.size() > self._inline_limit:
+            place = self._provider.put(object_id, attempt, value, owner)
+            return Result(StoredObject(b"", (), False, (), place), value.refs)
+        own = value.copied()
+        return Result(StoredObject(own.data, own.buffers, False, ()), value.refs)
+
+    def discard(self, object_ids: list[bytes], attempt: int) -> None:
+        """What was kept of an attempt that ends otherwise; those that are small are just forgotten."""
+        self._provider.discard(object_ids, attempt)

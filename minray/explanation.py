@@ -1,0 +1,25 @@
+"""``minray.why``: a sentence about what is not ready, in a chain down to its reason.
+
+Ray: has no counterpart; its users read logs and ``ray status``.
+
+A chain ends at a resource that nobody has or that others hold, at a task or call that runs, or at a death. A ``get`` that
+waits for long prints the same. Asking changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minray.actor import ActorHandle
+from minray.core_worker.actor_api import ActorApi
+from minray.object_ref import ObjectRef
+from minray.worker import current_api
+
+
+def why(thing: ObjectRef[Any] | ActorHandle) -> str:
+    """Why this reference is not ready, or what this actor waits for or does."""
+    if isinstance(thing, ActorHandle):
+        return ActorApi(current_api()).why(thing._actor_id, thing._owner)
+    if type(thing) is not ObjectRef:
+        raise TypeError(f"why takes an ObjectRef or an actor handle, not {type(thing).__name__}")
+    return current_api().why(thing)

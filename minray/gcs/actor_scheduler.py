@@ -1,0 +1,296 @@
+"""Where actors are created: a node is chosen, a worker leased there, and the constructor pushed to it.
+
+Ray: src/ray/gcs/actor/gcs_actor_scheduler.h
+
+The gcs is an owner like any other here: it asks raylets for a worker with ``RequestWorkerLease`` and holds the lease for
+the actor's life. One task per incarnation tells the story; what came of it is for the actor service to store.
+
+Rules
+  * The lease's id is stored before it is asked for. So a restarted gcs asks for the same lease again and finds the worker
+    that its predecessor was given, and the constructor's outcome too, since a push is known by its lease (G110).
+  * The first choice is the owner's node, if what the actor needs to be placed is free there; then any that has it free,
+    then any that could ever hold it. If there is none, it waits for one to join.
+  * An incarnation that is over meanwhile (killed, out of scope) gives its lease back, whatever came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from minray.common.ids import LEASE_ID_BYTES, short, short_actor
+from minray.common.resources import ResourceSet, fits, lack_of
+from minray.common.task_spec import STRATEGY_DEFAULT
+from minray.gcs.actor_manager import ActorRow
+from minray.platform.base import Platform, PlatformError
+from minray.protocol import actor as causes
+from minray.protocol import core_worker as tasks
+from minray.protocol.actor import CREATION_TASK_FAILED, RUNTIME_ENV_FAILED, DeathCause
+from minray.protocol.base import Address, Done, R, Request
+from minray.protocol.core_worker import PushTask
+from minray.protocol.gcs import NodeInfo
+from minray.protocol.raylet import (
+    ENVIRONMENT_FAILED,
+    GRANTED,
+    GROUP_REMOVED,
+    SPILLBACK,
+    UNSCHEDULABLE,
+    CancelWorkerLease,
+    LeaseReply,
+    RequestWorkerLease,
+    ReturnWorkerLease,
+)
+from minray.rpc.connection import Peers, PeerUnreachable
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 0.2
+"""After an answer that leads nowhere: the nodes' views of each other need this long to agree."""
+ASK_AGAIN_S = 1.0
+
+IMPOSSIBLE = {
+    UNSCHEDULABLE: causes.ACTOR_UNSCHEDULABLE,
+    ENVIRONMENT_FAILED: RUNTIME_ENV_FAILED,
+    GROUP_REMOVED: causes.GROUP_REMOVED,
+}
+"""Replies after which no worker will ever be granted, and what the actor has died of then."""
+
+
+class Nodes(Protocol):
+    """What is known of the cluster's nodes."""
+
+    def living(self) -> list[NodeInfo]: ...
+
+    def available(self, node_id: bytes) -> Mapping[str, int]:
+        """What it has free, as far as it has said so."""
+
+    def death_cause(self, node_id: bytes) -> str | None: ...
+
+
+class Outcomes(Protocol):
+    """What the actor service does with what came of a creation; False if that incarnation is over."""
+
+    async def on_leasing(self, row: ActorRow, lease_id: bytes, raylet: Address) -> bool: ...
+
+    async def on_created(self, row: ActorRow, address: Address, pid: int) -> bool: ...
+
+    async def on_impossible(self, row: ActorRow, cause: DeathCause) -> None: ...
+
+    async def on_worker_lost(self, row: ActorRow, worker: Address, reason: str) -> None:
+        """The worker died while it ran the constructor."""
+
+    def is_dead(self, worker: Address) -> bool:
+        """Whether a process is known to be dead."""
+
+
+class _Lease(NamedTuple):
+    """A worker for an incarnation."""
+
+    lease_id: bytes
+    raylet: Address
+    worker: Address
+    pid: int
+    gpu_ids: list[int]
+
+
+class ActorScheduler:
+    """All creations of one gcs."""
+
+    def __init__(
+        self, platform: Platform, own: Callable[[], Address], peers: Peers, nodes: Nodes, outcomes: Outcomes
+    ) -> None:
+        self._platform = platform
+        self._own = own
+        self._peers = peers
+        self._nodes = nodes
+        self._outcomes = outcomes
+        self._creating: dict[bytes, asyncio.Task[None]] = {}
+        """By actor."""
+        self._constructing: dict[bytes, _Lease] = {}
+        """By actor: who runs the constructor."""
+        self._returning: set[asyncio.Task[None]] = set()
+        self._node_joined = asyncio.Event()
+        """Set, and replaced, when the cluster has changed."""
+
+    # --- From the actor service ------------------------------------------------------------------------------------------
+
+    def create(self, row: ActorRow) -> None:
+        """Begin to create an incarnation, or go on where another gcs has left off."""
+        actor_id = row.info.actor_id
+        self.cancel(actor_id)
+        task = asyncio.get_running_loop().create_task(self._create(row), name=f"create_actor({short_actor(actor_id)})")
+        self._creating[actor_id] = task
+        task.add_done_callback(lambda _: self._creating.pop(actor_id) if self._creating.get(actor_id) is task else None)
+
+    def cancel(self, actor_id: bytes) -> None:
+        """The incarnation is over; its lease is given back by ``give_back``."""
+        task = self._creating.pop(actor_id, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def give_back(self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]) -> None:
+        """End a lease, and its worker, wherever it is in its life; told again until the raylet has heard it, or is dead."""
+        returning = self._give_back(lease_id, raylet, reason, on_returned)
+        task = asyncio.get_running_loop().create_task(returning, name=f"give_back({lease_id[-4:].hex()})")
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    def on_nodes_changed(self) -> None:
+        """A node has joined, or has something free."""
+        self._node_joined.set()
+
+    def is_waiting_for_node(self, row: ActorRow) -> bool:
+        """Whether no node can ever hold this actor as the cluster is."""
+        return row.creation is not None and not row.lease_id and self._choose(row) is None
+
+    def why(self, row: ActorRow) -> str:
+        """For people: what the creation of a living incarnation waits for; empty if its raylet knows."""
+        lease = self._constructing.get(row.info.actor_id)
+        if lease is not None:
+            return f"its constructor runs on worker pid={lease.pid}, node {short(lease.worker.node_id)}"
+        if row.creation is not None and self.is_waiting_for_node(row):
+            return f"it {lack_of(dict(row.creation.placement), [node.resources_total for node in self._nodes.living()])}"
+        return "" if row.lease_id else "a node for it is being chosen"
+
+    def close(self) -> None:
+        for task in [*self._creating.values(), *self._returning]:
+            task.cancel()
+
+    # --- The story of an incarnation -------------------------------------------------------------------------------------
+
+    async def _create(self, row: ActorRow) -> None:
+        while True:
+            lease = await self._lease(row)
+            if lease is None:
+                return
+            self._constructing[row.info.actor_id] = lease
+            try:
+                reply = await self._call_living(lease.worker, _push_of(row, lease))
+            finally:
+                self._constructing.pop(row.info.actor_id, None)
+            if reply is None:
+                await self._outcomes.on_worker_lost(row, lease.worker, "it died while it ran the constructor")
+                return
+            if reply.status == tasks.OK:
+                await self._outcomes.on_created(row, lease.worker, lease.pid)
+                return
+            if reply.status != tasks.NOT_STARTED:
+                kind = CREATION_TASK_FAILED if reply.status == tasks.FAILED else RUNTIME_ENV_FAILED
+                error = reply.values[0].data
+                await self._outcomes.on_impossible(row, DeathCause(kind, "its constructor did not succeed", error))
+                return
+            self.give_back(lease.lease_id, lease.raylet, "it takes no more tasks", _nothing)
+            row = ActorRow(row.info, row.creation)
+
+    async def _lease(self, row: ActorRow) -> _Lease | None:
+        """A worker; None when there will be none."""
+        lease_id, raylet, final = row.lease_id, row.raylet, False
+        while True:
+            if raylet is None:
+                raylet, final = await self._choose_in_time(row), False
+            if not lease_id:
+                lease_id = self._platform.host.random_bytes(LEASE_ID_BYTES)
+                if not await self._outcomes.on_leasing(row, lease_id, raylet):
+                    return None
+            reply = await self._request(row, lease_id, raylet, final)
+            if reply is not None and reply.kind == GRANTED and reply.worker is not None:
+                return _Lease(lease_id, raylet, reply.worker, reply.pid, reply.gpu_ids)
+            if reply is not None and reply.kind in IMPOSSIBLE:
+                await self._outcomes.on_impossible(row, DeathCause(IMPOSSIBLE[reply.kind], reply.reason))
+                return None
+            lease_id = b""
+            if reply is not None and reply.kind == SPILLBACK:
+                raylet, final = reply.raylet, True
+            else:
+                raylet = None
+                await asyncio.sleep(RETRY_S)
+
+    async def _request(self, row: ActorRow, lease_id: bytes, raylet: Address, final: bool) -> LeaseReply | None:
+        """None if the raylet is dead."""
+        creation = row.creation
+        assert creation is not None
+        info = row.info
+        retriable = info.max_restarts < 0 or info.restarts < info.max_restarts
+        request = RequestWorkerLease(
+            lease_id, self._own(), creation.shape, 0, 0, final, actor_id=info.actor_id, retriable=retriable
+        )
+        return await self._call_living(raylet, request)
+
+    async def _call_living(self, to: Address, request: Request[R]) -> R | None:
+        """The reply of a process, however long it takes; None when that process is dead."""
+        while True:
+            try:
+                return await self._peers.to(to).call(request)
+            except PeerUnreachable as error:
+                if error.is_certain or self._is_dead(to):
+                    return None
+            except PlatformError as error:
+                logger.warning("%s was not answered well: %s", type(request).__name__, error)
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def _is_dead(self, process: Address) -> bool:
+        return self._nodes.death_cause(process.node_id) is not None or self._outcomes.is_dead(process)
+
+    async def _give_back(
+        self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]
+    ) -> None:
+        requests: Sequence[Request[Done]] = (CancelWorkerLease(lease_id), ReturnWorkerLease(lease_id, True, reason))
+        for request in requests:
+            if await self._call_living(raylet, request) is None:
+                break
+        await on_returned()
+
+    # --- Where -----------------------------------------------------------------------------------------------------------
+
+    async def _choose_in_time(self, row: ActorRow) -> Address:
+        while True:
+            chosen = self._choose(row)
+            if chosen is not None:
+                return chosen.address
+            self._node_joined.clear()
+            await self._node_joined.wait()
+
+    def _choose(self, row: ActorRow) -> NodeInfo | None:
+        creation = row.creation
+        assert creation is not None
+        nodes = self._nodes.living()
+        if creation.shape.strategy.kind != STRATEGY_DEFAULT:
+            return _preferred(nodes, row.info.owner.node_id, self._platform.host.random)
+        needs: ResourceSet = dict(creation.placement)
+        free = [node for node in nodes if fits(needs, self._nodes.available(node.node_id))]
+        able = [node for node in nodes if fits(needs, node.resources_total)]
+        return _preferred(free or able, row.info.owner.node_id, self._platform.host.random)
+
+
+def _preferred(nodes: list[NodeInfo], node_id: bytes, random: Callable[[], float]) -> NodeInfo | None:
+    """The owner's own node, else any."""
+    for node in nodes:
+        if node.node_id == node_id:
+            return node
+    return nodes[int(random() * len(nodes))] if nodes else None
+
+
+def _push_of(row: ActorRow, lease: _Lease) -> PushTask:
+    creation = row.creation
+    assert creation is not None
+    return PushTask(
+        creation.task_id,
+        row.info.restarts,
+        lease.lease_id,
+        1,
+        0,
+        creation.header,
+        0,
+        creation.args,
+        creation.arguments,
+        creation.nested,
+        creation.inline_buffers,
+        lease.gpu_ids,
+        row.info.actor_id,
+    )
+
+
+async def _nothing() -> None:
+    pass

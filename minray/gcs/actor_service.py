@@ -1,0 +1,398 @@
+"""What the gcs hears about actors, and what it does about it.
+
+Ray: src/ray/gcs/actor/gcs_actor_manager.cc (its Handle... methods, OnWorkerDead, OnNodeDead, OnJobFinished)
+
+``ActorManager`` decides, ``ActorScheduler`` creates; here a decision is stored, made true and carried out, in this order and
+one at a time for each actor. Whatever ends an incarnation leads through ``_change`` and ``_clean_up``.
+
+Rules
+  * An actor is killed through its lease, at its raylet: that works in every state, also while the worker is still asked for
+    (Ray #17369). Where an actor may begin anew after a kill, only its worker is killed; the rest is as after any death.
+  * One that nobody can call any more is asked to end (``ExitActor``), so that it can clean up, and killed after
+    ``actor_graceful_shutdown_timeout_ms`` (G28).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from minray.common.config import SystemConfig
+from minray.common.ids import job_of_actor, short_actor
+from minray.gcs.actor_manager import ActorManager, ActorRow, describe
+from minray.gcs.actor_scheduler import ActorScheduler, Nodes
+from minray.gcs.durable import Changes, durable, until_stored
+from minray.gcs.effects import Publication
+from minray.gcs.storage import GcsStorage
+from minray.platform.base import Platform, PlatformError
+from minray.protocol import actor as protocol
+from minray.protocol.actor import DEAD, DeathCause
+from minray.protocol.base import DONE, Address, Done
+from minray.protocol.gcs import NodeInfo, WorkerDeath
+from minray.rpc.connection import Peers
+from minray.rpc.service import Call
+
+logger = logging.getLogger(__name__)
+
+
+class Surroundings(Protocol):
+    """What the actor service needs of the gcs around it."""
+
+    def publish(self, publications: Iterable[Publication]) -> None: ...
+
+    def worker_death(self, worker: Address) -> WorkerDeath | None:
+        """How a process died, if it is known to be dead."""
+
+    def job_is_over(self, job_id: bytes) -> bool: ...
+
+    async def on_last_detached_actor(self, job_id: bytes) -> None:
+        """Nothing of this job lives on any more if it has finished."""
+
+
+class ActorService:
+    """All actors of one gcs."""
+
+    _storage: GcsStorage
+    """Known when the gcs has opened it."""
+
+    def __init__(
+        self, platform: Platform, config: SystemConfig, own: Callable[[], Address], nodes: Nodes, surroundings: Surroundings
+    ) -> None:
+        self._platform = platform
+        self._grace_s = config.actor_graceful_shutdown_timeout_ms / 1000
+        self._surroundings = surroundings
+        self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
+        self._actors = ActorManager(platform.record)
+        self._scheduler = ActorScheduler(platform, own, self._peers, nodes, self)
+        self._changes = Changes()
+        self._exiting: dict[bytes, asyncio.Task[None]] = {}
+        """Actors that were asked to end."""
+
+    # --- Life ------------------------------------------------------------------------------------------------------------
+
+    def load(self, storage: GcsStorage) -> None:
+        """Take over what an earlier gcs has stored."""
+        self._storage = storage
+        self._publish(self._actors.load(storage.actors()))
+
+    async def resume(self) -> None:
+        """Go on where an earlier gcs has left off; when the nodes are known."""
+        for row in self._actors.rows():
+            owner = self._surroundings.worker_death(row.info.owner)
+            if row.info.state == DEAD:
+                self._return_lease(row, "its actor is dead")
+            elif not row.info.detached and (owner is not None or self._surroundings.job_is_over(_job(row))):
+                await self._end(row.info.actor_id, DeathCause(protocol.OWNER_DIED, "its owner has died"))
+            elif row.info.state in (protocol.PENDING_CREATION, protocol.RESTARTING):
+                self._scheduler.create(row)
+            elif row.info.address is not None and (death := self._surroundings.worker_death(row.info.address)) is not None:
+                await self._lose(row, DeathCause(protocol.WORKER_DIED, death.cause))
+
+    def close(self) -> None:
+        self._scheduler.close()
+        for exiting in self._exiting.values():
+            exiting.cancel()
+        self._peers.close()
+
+    # --- Creators and callers --------------------------------------------------------------------------------------------
+
+    @durable
+    async def handle_RegisterActor(self, request: protocol.RegisterActor, call: Call) -> protocol.RegisterActorReply:
+        info = request.actor
+        name = f"{info.namespace}/{info.name}".encode() if info.name else b"nameless " + info.actor_id
+        async with self._changes.of(name), self._changes.of(info.actor_id):
+            if info.name:
+                row = self._actors.named(info.name, info.namespace)
+                if row is not None and row.info.actor_id != info.actor_id:
+                    return protocol.RegisterActorReply(row.info)
+            refused = self._refusal(info)
+            if refused:
+                return protocol.RegisterActorReply(None, refused)
+            row = self._actors.register(info, self._platform.host.time())
+            if row is not None:
+                await self._commit(row)
+        return protocol.RegisterActorReply(None)
+
+    def _refusal(self, info: protocol.ActorInfo) -> str:
+        doom = self._actors.doom_of(info.actor_id)
+        if doom is not None:
+            return doom.message
+        death = self._surroundings.worker_death(info.owner)
+        if death is not None:
+            return f"its owner is dead: {death.cause}"
+        if self._surroundings.job_is_over(job_of_actor(info.actor_id)):
+            return "its job has finished"
+        return ""
+
+    @durable
+    async def handle_CreateActor(self, request: protocol.CreateActor, call: Call) -> Done:
+        async with self._changes.of(request.actor_id):
+            row = self._actors.create(request.actor_id, request.creation)
+            if row is not None:
+                await self._commit(row)
+                self._scheduler.create(row)
+        return DONE
+
+    def handle_GetNamedActor(self, request: protocol.GetNamedActor, call: Call) -> protocol.ActorReply:
+        row = self._actors.named(request.name, request.namespace)
+        return protocol.ActorReply(None if row is None else row.info)
+
+    def handle_GetActor(self, request: protocol.GetActor, call: Call) -> protocol.ActorReply:
+        row = self._actors.get(request.actor_id)
+        if row is not None:
+            return protocol.ActorReply(row.info)
+        death = self._surroundings.worker_death(request.owner)
+        doom = self._actors.doom_of(request.actor_id)
+        if doom is not None:
+            cause = doom
+        elif self._actors.is_forgotten(request.actor_id):
+            cause = DeathCause(protocol.KILLED, "it died long ago")
+        elif death is not None:
+            cause = DeathCause(protocol.OWNER_DIED, f"its owner died before it was created: {death.cause}")
+        else:
+            return protocol.ActorReply(None)
+        dead = protocol.ActorInfo(
+            request.actor_id, DEAD, "", "", "", request.owner, False, 0, 0, b"", death=cause
+        )
+        return protocol.ActorReply(dead)
+
+    def handle_ExplainActor(self, request: protocol.ExplainActor, call: Call) -> protocol.ActorExplanation:
+        known = self.handle_GetActor(protocol.GetActor(request.actor_id, request.owner), call)
+        row = self._actors.get(request.actor_id)
+        if row is None or row.creation is None or row.info.state not in (protocol.PENDING_CREATION, protocol.RESTARTING):
+            return protocol.ActorExplanation(known.actor)
+        text = self._scheduler.why(row)
+        if text or row.raylet is None:
+            return protocol.ActorExplanation(known.actor, text)
+        return protocol.ActorExplanation(known.actor, "", row.raylet, row.lease_id)
+
+    def handle_ListActors(self, request: protocol.ListActors, call: Call) -> protocol.ActorsReply:
+        return protocol.ActorsReply([row.info for row in self._actors.rows()])
+
+    @durable
+    async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> protocol.ActorReply:
+        cause = DeathCause(protocol.KILLED, "it was killed by minray.kill")
+        row = await self._row_or_doom(request.actor_id, cause)
+        if row is None or not self._actors.is_new_kill(request.kill_id):
+            return protocol.ActorReply(None if row is None else row.info)
+        info = row.info
+        if not request.no_restart and (info.max_restarts < 0 or info.restarts < info.max_restarts):
+            if row.lease_id and row.raylet is not None and info.state == protocol.ALIVE:
+                self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
+        else:
+            await self._end(request.actor_id, cause)
+            row = self._actors.get(request.actor_id)
+        return protocol.ActorReply(None if row is None else row.info)
+
+    @durable
+    async def handle_EndActor(self, request: protocol.EndActor, call: Call) -> Done:
+        """Answered when it has ended: what a gcs is asked and has not answered, its successor is asked again."""
+        row = await self._row_or_doom(request.actor_id, request.cause)
+        if row is not None and row.info.state == protocol.ALIVE:
+            await asyncio.wait([self._ask_to_exit(row)])
+        elif row is not None:
+            await self._end(request.actor_id, request.cause)
+        return DONE
+
+    async def _row_or_doom(self, actor_id: bytes, cause: DeathCause) -> ActorRow | None:
+        """Of an actor that shall end; perhaps it is being registered just now, or will be."""
+        async with self._changes.of(actor_id):
+            row = self._actors.get(actor_id)
+            if row is None:
+                self._actors.doom(actor_id, cause)
+            return row
+
+    @durable
+    async def handle_ReportActorExit(self, request: protocol.ReportActorExit, call: Call) -> Done:
+        row = self._actors.of_worker(request.worker_id)
+        if row is not None and row.info.actor_id == request.actor_id:
+            kind = protocol.OUT_OF_SCOPE if request.actor_id in self._exiting else protocol.EXITED
+            await self._change(request.actor_id, self._actors.end, DeathCause(kind, request.message))
+        return DONE
+
+    # --- Deaths ----------------------------------------------------------------------------------------------------------
+
+    async def on_worker_death(self, death: WorkerDeath) -> None:
+        """A process has died: the actor that lived there, those that it owned."""
+        self._peers.on_death_of(death.worker_id, death.cause)
+        row = self._actors.of_worker(death.worker_id)
+        if row is not None:
+            await self._lose(row, DeathCause(protocol.WORKER_DIED, f"its worker died: {death.cause}"))
+        await self._end_owned(death.worker_id, death.cause)
+
+    async def on_node_death(self, node: NodeInfo) -> None:
+        self._peers.on_death_of(node.node_id, node.death_cause)
+        for row in self._actors.on_node(node.node_id):
+            await self._lose(row, DeathCause(protocol.NODE_DIED, f"its node died: {node.death_cause}"))
+        await self._end_owned(node.node_id, node.death_cause)
+
+    async def _end_owned(self, worker_or_node_id: bytes, reason: str) -> None:
+        for row in self._actors.owned_by(worker_or_node_id):
+            await self._end(row.info.actor_id, DeathCause(protocol.OWNER_DIED, f"its owner died: {reason}"))
+
+    async def on_job_finished(self, job_id: bytes) -> None:
+        for row in self._actors.of_job(job_id):
+            if not row.info.detached:
+                await self._end(row.info.actor_id, DeathCause(protocol.JOB_FINISHED, "its job has finished"))
+
+    def on_nodes_changed(self) -> None:
+        self._scheduler.on_nodes_changed()
+
+    def has_detached(self, job_id: bytes) -> bool:
+        """Whether actors of this job live on when it finishes."""
+        return any(row.info.detached for row in self._actors.of_job(job_id))
+
+    # --- Outcomes of the scheduler ---------------------------------------------------------------------------------------
+
+    async def on_leasing(self, row: ActorRow, lease_id: bytes, raylet: Address) -> bool:
+        def lease(_now: ActorRow) -> ActorRow | None:
+            return self._actors.lease(row.info.actor_id, row.info.restarts, lease_id, raylet)
+
+        return await self._until_stored(row.info.actor_id, lease)
+
+    async def on_created(self, row: ActorRow, address: Address, pid: int) -> bool:
+        def begin(_now: ActorRow) -> ActorRow | None:
+            return self._actors.alive(row.info.actor_id, row.info.restarts, address, pid)
+
+        created = await self._until_stored(row.info.actor_id, begin)
+        death = self._surroundings.worker_death(address)
+        if created and death is not None:
+            await self._lose_worker(row.info.actor_id, address, DeathCause(protocol.WORKER_DIED, death.cause))
+        return created
+
+    async def on_impossible(self, row: ActorRow, cause: DeathCause) -> None:
+        if self._actors.pending(row.info.actor_id, row.info.restarts) is not None:
+            await self._end(row.info.actor_id, cause)
+
+    async def on_worker_lost(self, row: ActorRow, worker: Address, reason: str) -> None:
+        pending = self._actors.pending(row.info.actor_id, row.info.restarts)
+        if pending is not None:
+            death = self._surroundings.worker_death(worker)
+            cause = f"its worker died: {death.cause}" if death is not None else reason
+            await self._lose(pending, DeathCause(protocol.WORKER_DIED, cause))
+
+    def is_dead(self, worker: Address) -> bool:
+        return self._surroundings.worker_death(worker) is not None
+
+    # --- Changing --------------------------------------------------------------------------------------------------------
+
+    async def _lose_worker(self, actor_id: bytes, address: Address, cause: DeathCause) -> None:
+        row = self._actors.get(actor_id)
+        if row is not None and row.info.address == address:
+            await self._lose(row, cause)
+
+    async def _lose(self, row: ActorRow, cause: DeathCause) -> None:
+        """The incarnation that ``row`` tells of has died."""
+        info = row.info
+
+        def lose(now: ActorRow, cause: DeathCause, time: float) -> ActorRow | None:
+            if now.info.restarts != info.restarts or now.info.address != info.address or now.info.state == DEAD:
+                return None
+            if info.actor_id in self._exiting:
+                return self._actors.end(now, DeathCause(protocol.OUT_OF_SCOPE, "there was no handle of it any more"), time)
+            return self._actors.lose(now, cause, time)
+
+        await self._change(info.actor_id, lose, cause)
+
+    async def _end(self, actor_id: bytes, cause: DeathCause) -> None:
+        await self._change(actor_id, self._actors.end, cause)
+
+    async def _change(
+        self, actor_id: bytes, decide: Callable[[ActorRow, DeathCause, float], ActorRow | None], cause: DeathCause
+    ) -> None:
+        """An incarnation ends: store that, make it true, and clean up after it."""
+
+        async def change() -> None:
+            async with self._changes.of(actor_id):
+                old = self._actors.get(actor_id)
+                row = None if old is None or old.info.state == DEAD else decide(old, cause, self._platform.host.time())
+                if old is None or row is None:
+                    return
+                await self._commit(row)
+                logger.info("%s is %s: %s", describe(row.info), row.info.state, cause.message)
+                self._clean_up(old, row)
+            if row.info.state == DEAD and row.info.detached and not self.has_detached(_job(row)):
+                await self._surroundings.on_last_detached_actor(_job(row))
+
+        await until_stored(change)
+
+    def _clean_up(self, old: ActorRow, row: ActorRow) -> None:
+        actor_id = row.info.actor_id
+        self._scheduler.cancel(actor_id)
+        exiting = self._exiting.pop(actor_id, None)
+        if exiting is not None and exiting is not asyncio.current_task():
+            exiting.cancel()
+        if row.info.state == DEAD:
+            self._return_lease(row, row.info.death.message if row.info.death is not None else "")
+        else:
+            if old.lease_id and old.raylet is not None:
+                self._scheduler.give_back(old.lease_id, old.raylet, "its actor begins anew", _nothing)
+            self._scheduler.create(row)
+
+    def _return_lease(self, row: ActorRow, reason: str) -> None:
+        if not row.lease_id or row.raylet is None:
+            return
+        actor_id, lease_id = row.info.actor_id, row.lease_id
+
+        async def on_returned() -> None:
+            await self._until_stored(actor_id, lambda _now: self._actors.returned(actor_id, lease_id))
+
+        self._scheduler.give_back(lease_id, row.raylet, reason, on_returned)
+
+    def _ask_to_exit(self, row: ActorRow) -> asyncio.Task[None]:
+        actor_id = row.info.actor_id
+        if actor_id not in self._exiting:
+            name = f"exit_actor({short_actor(actor_id)})"
+            self._exiting[actor_id] = asyncio.get_running_loop().create_task(self._exit(row), name=name)
+        return self._exiting[actor_id]
+
+    async def _exit(self, row: ActorRow) -> None:
+        """Its process reports that it ends, or dies; or it is ended."""
+        assert row.info.address is not None
+        try:
+            async with asyncio.timeout(self._grace_s):
+                await self._peers.to(row.info.address).call(protocol.ExitActor(row.info.actor_id))
+                await asyncio.Event().wait()
+        except (TimeoutError, PlatformError) as error:
+            logger.info("%s does not end by itself: %s", describe(row.info), error or "time-out")
+        await self._end(row.info.actor_id, DeathCause(protocol.OUT_OF_SCOPE, "there is no handle of it any more"))
+
+    async def _until_stored(self, actor_id: bytes, decide: Callable[[ActorRow], ActorRow | None]) -> bool:
+        """A change that nobody can be refused; False if there is nothing to change any more."""
+        return await until_stored(self._try_to_store, actor_id, decide)
+
+    async def _try_to_store(self, actor_id: bytes, decide: Callable[[ActorRow], ActorRow | None]) -> bool:
+        async with self._changes.of(actor_id):
+            old = self._actors.get(actor_id)
+            row = None if old is None else decide(old)
+            if row is None:
+                return False
+            await self._commit(row)
+            return True
+
+    async def _commit(self, row: ActorRow) -> None:
+        self._storage.put_actor(row)
+        await self._storage.commit()
+        self._publish(self._actors.on_committed(row))
+
+    def _publish(self, publications: list[Publication]) -> None:
+        for _, actor_id, record in publications:
+            if record is None:
+                self._storage.delete_actor(actor_id)
+        self._surroundings.publish(publications)
+
+    # --- Account ---------------------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[ActorRow]:
+        """All that is known, for tests and people."""
+        return self._actors.rows()
+
+
+def _job(row: ActorRow) -> bytes:
+    return job_of_actor(row.info.actor_id)
+
+
+async def _nothing() -> None:
+    pass

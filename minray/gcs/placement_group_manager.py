@@ -1,0 +1,180 @@
+"""The placement groups: what they reserve, where, and how far that is.
+
+Ray: src/ray/gcs/gcs_placement_group_manager.h, gcs_placement_group.h
+
+    PENDING -> PREPARED -> CREATED        all bundles are put aside; then work is let into them
+    PREPARED, CREATED -> RESCHEDULING     a node with bundles has died: those bundles need another place
+    RESCHEDULING -> PREPARED              they have one
+    ... -> REMOVED -> forgotten           by its user, or with the job that has created it
+
+Rules
+  * A group is created once, whatever is repeated, and removed once.
+  * A name belongs to one group of its namespace at a time, until that is removed.
+  * What is stored is what is true: a decision returns the record to store, and ``on_committed`` makes it so.
+  * Groups that have lost bundles come before those that wait for their first place (G107), older ones before newer ones.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from minray.common.ids import short
+from minray.common.state_table import NEW, StateMachine
+from minray.common.tombstones import remember
+from minray.gcs.effects import Publication
+from minray.platform.base import Record
+from minray.protocol.placement_group import PLACEMENT_GROUPS, Bundle, PlacementGroupInfo
+
+MAX_REMOVED_GROUPS = 1000
+"""So many removed groups are remembered, for people and for late questions."""
+
+PENDING, PREPARED, CREATED, RESCHEDULING, REMOVED = "PENDING", "PREPARED", "CREATED", "RESCHEDULING", "REMOVED"
+TRANSITIONS = {
+    NEW: (PENDING, PREPARED, CREATED, RESCHEDULING, REMOVED),
+    PENDING: (PREPARED, REMOVED),
+    PREPARED: (CREATED, RESCHEDULING, REMOVED),
+    CREATED: (RESCHEDULING, REMOVED),
+    RESCHEDULING: (RESCHEDULING, PREPARED, REMOVED),
+    REMOVED: (NEW,),
+}
+"""New and anything at once: the tables that a restarted gcs has loaded. Twice RESCHEDULING: a second node has died."""
+
+
+class PlacementGroupManager:
+    """The table of placement groups."""
+
+    def __init__(self, record: Record | None, max_removed_groups: int = MAX_REMOVED_GROUPS) -> None:
+        self._max_removed_groups = max_removed_groups
+        self._states = StateMachine("placement group", TRANSITIONS, record, short)
+        self._groups: dict[bytes, PlacementGroupInfo] = {}
+        """By group id, in the order of their creation."""
+        self._waiting: dict[str, dict[bytes, None]] = {RESCHEDULING: {}, PENDING: {}}
+        """The groups in these states, those that came first coming first."""
+        self._names: dict[tuple[str, str], bytes] = {}
+        """Namespace and name to the group that has it."""
+        self._removed: dict[bytes, None] = {}
+        """Those in state REMOVED, oldest first."""
+        self._forgotten: OrderedDict[bytes, None] = OrderedDict()
+        """Those that were removed before: a late repetition of their creation must not make them again."""
+
+    def load(self, groups: Iterable[PlacementGroupInfo]) -> list[Publication]:
+        """After a restart."""
+        return [publication for group in groups for publication in self.on_committed(group)]
+
+    # --- Decisions: each returns the record to store, or None if nothing changes
+
+    def refusal(self, group: PlacementGroupInfo) -> str:
+        """Why a group may not be created; empty if it may, or was."""
+        holder = self._names.get((group.namespace, group.name)) if group.name else None
+        if holder is None or holder == group.group_id:
+            return ""
+        return f"there is a placement group {group.name!r} already ({holder.hex()}); remove it first, or use another name"
+
+    def create(self, group: PlacementGroupInfo) -> PlacementGroupInfo | None:
+        if group.group_id in self._groups or group.group_id in self._forgotten:
+            return None
+        bundles = [Bundle(bundle.resources) for bundle in group.bundles]
+        return msgspec.structs.replace(group, bundles=bundles, state=PENDING)
+
+    def prepare(self, group_id: bytes, places: Mapping[int, bytes], attempt: int) -> PlacementGroupInfo | None:
+        """All nodes have put their bundles aside."""
+        group = self._groups.get(group_id)
+        if group is None or group.state not in self._waiting:
+            return None
+        bundles = list(group.bundles)
+        for index, node_id in places.items():
+            bundles[index] = Bundle(bundles[index].resources, node_id, attempt)
+        return msgspec.structs.replace(group, bundles=bundles, state=PREPARED)
+
+    def commit(self, group_id: bytes, lost: Iterable[tuple[int, int]]) -> PlacementGroupInfo | None:
+        """All nodes have let work into their bundles, but for those that are ``lost`` (index and attempt)."""
+        group = self._groups.get(group_id)
+        if group is None or group.state != PREPARED:
+            return None
+        bundles = list(group.bundles)
+        for index, attempt in lost:
+            if bundles[index].attempt == attempt:
+                bundles[index] = Bundle(bundles[index].resources)
+        is_whole = all(bundle.node_id for bundle in bundles)
+        return msgspec.structs.replace(group, bundles=bundles, state=CREATED if is_whole else RESCHEDULING)
+
+    def lose_node(self, group_id: bytes, node_id: bytes) -> PlacementGroupInfo | None:
+        """A node with bundles of it has died."""
+        group = self._groups.get(group_id)
+        if group is None or group.state == REMOVED or not group.on_node(node_id):
+            return None
+        bundles = [Bundle(bundle.resources) if bundle.node_id == node_id else bundle for bundle in group.bundles]
+        return msgspec.structs.replace(group, bundles=bundles, state=RESCHEDULING)
+
+    def remove(self, group_id: bytes) -> PlacementGroupInfo | None:
+        group = self._groups.get(group_id)
+        if group is None or group.state == REMOVED:
+            return None
+        return msgspec.structs.replace(group, state=REMOVED)
+
+    # --- What was decided has become true
+
+    def on_committed(self, group: PlacementGroupInfo) -> list[Publication]:
+        """The record is durable. May make the table forget its oldest removed group."""
+        group_id = group.group_id
+        self._states.set(group_id, group.state)
+        self._groups[group_id] = group
+        for state, waiting in self._waiting.items():
+            if state != group.state:
+                waiting.pop(group_id, None)
+            else:
+                waiting.setdefault(group_id)
+        publications = [Publication(PLACEMENT_GROUPS, group_id, group)]
+        key = group.namespace, group.name
+        if group.state != REMOVED:
+            if group.name:
+                self._names[key] = group_id
+            return publications
+        if self._names.get(key) == group_id:
+            del self._names[key]
+        self._removed[group_id] = None
+        if len(self._removed) > self._max_removed_groups:
+            oldest = next(iter(self._removed))
+            self._states.set(oldest, NEW)
+            del self._removed[oldest], self._groups[oldest]
+            remember(self._forgotten, oldest, None)
+            publications.append(Publication(PLACEMENT_GROUPS, oldest, None))
+        return publications
+
+    # --- Questions
+
+    def get(self, group_id: bytes) -> PlacementGroupInfo | None:
+        return self._groups.get(group_id)
+
+    def named(self, name: str, namespace: str) -> PlacementGroupInfo | None:
+        """The group that has this name, and is not removed."""
+        group_id = self._names.get((namespace, name))
+        return None if group_id is None else self._groups[group_id]
+
+    def waiting(self) -> list[PlacementGroupInfo]:
+        """The groups that need a place, in the order in which they should get one."""
+        return [self._groups[group_id] for waiting in self._waiting.values() for group_id in waiting]
+
+    def has_waiting(self) -> bool:
+        return any(self._waiting.values())
+
+    def prepared(self) -> list[bytes]:
+        return [group_id for group_id, state in self._states.items() if state == PREPARED]
+
+    def of_job(self, job_id: bytes) -> list[bytes]:
+        """The groups that end with a job."""
+        return [key for key, group in self._groups.items() if group.job_id == job_id and not group.detached]
+
+    def on_node(self, node_id: bytes) -> list[bytes]:
+        """The groups that have bundles on a node."""
+        return [key for key, group in self._groups.items() if group.state != REMOVED and group.on_node(node_id)]
+
+    def bundles_on(self, group_id: bytes, node_id: bytes) -> list[tuple[int, int]]:
+        """Index and attempt of a group's bundles there."""
+        return self._groups[group_id].on_node(node_id)
+
+    def all(self) -> list[PlacementGroupInfo]:
+        return list(self._groups.values())

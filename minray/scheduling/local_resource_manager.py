@@ -1,0 +1,121 @@
+"""The account of one node: what it has, what of it is free, and which GPUs are whose.
+
+Ray: src/ray/raylet/scheduling/local_resource_manager.h, src/ray/common/scheduling/resource_instance_set.h
+
+Leases allocate and free, blocked ones lend their CPUs, and bundles of placement groups change what there is: ``reserve``
+takes a bundle's resources away from all others, ``open_bundle`` offers them under the bundle's own names
+(``common.bundles``). Nothing here decides who gets what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minray.common.bundles import ANY_BUNDLE, group_name, is_gpu, offered
+from minray.common.resources import GPU, UNIT, GpuInstances, ResourceSet, add, fits, subtract
+
+
+class Gpus(NamedTuple):
+    """The GPUs of one lease or bundle."""
+
+    taken: Mapping[int, int]
+    """Which, and how much of each."""
+    source: GpuInstances | None
+    """Where they go back to; None if there are none."""
+
+
+NO_GPUS = Gpus({}, None)
+
+
+class LocalResourceManager:
+    """What one node has and has free."""
+
+    def __init__(self, total: Mapping[str, int]) -> None:
+        self.total: ResourceSet = dict(total)
+        """Its own resources, and those of the bundles it holds. Like ``available`` always the same dict: others may look."""
+        self.available: ResourceSet = dict(total)
+        """Total less what leases hold and bundles reserve, plus what blocked leases lend."""
+        self.reserved: ResourceSet = {}
+        """What bundles have put aside of the node's own resources; never a zero."""
+        whole = dict.fromkeys(range(self.total.get(GPU, 0) // UNIT), UNIT)
+        self._gpus: dict[str, list[GpuInstances]] = {GPU: [GpuInstances(whole)]}
+        """The GPUs behind a resource: those of the node, of a bundle, or of each bundle of a group; no empty lists."""
+
+    # --- Leases
+
+    def has_room(self, demand: Mapping[str, int]) -> bool:
+        if not fits(demand, self.available):
+            return False
+        if not _gpu_name(demand):
+            return True
+        gpus = self._allocate_gpus(demand)  # The sum may fit although no single GPU has enough.
+        _free_gpus(gpus)
+        return bool(gpus.taken)
+
+    def allocate(self, demand: Mapping[str, int]) -> Gpus:
+        """Take what ``has_room`` has found."""
+        subtract(self.available, demand)
+        return self._allocate_gpus(demand)
+
+    def free(self, demand: Mapping[str, int], gpus: Gpus) -> None:
+        add(self.available, demand)
+        _free_gpus(gpus)
+
+    def _allocate_gpus(self, demand: Mapping[str, int]) -> Gpus:
+        name = _gpu_name(demand)
+        for instances in self._gpus.get(name, ()):
+            if taken := instances.allocate(demand[name]):
+                return Gpus(taken, instances)
+        return NO_GPUS
+
+    # --- Bundles
+
+    def reserve(self, bundle: Mapping[str, int]) -> Gpus | None:
+        """Put resources aside for a bundle; None if there is no room."""
+        if not self.has_room(bundle):
+            return None
+        add(self.reserved, bundle)
+        return self.allocate(bundle)
+
+    def release(self, bundle: Mapping[str, int], gpus: Gpus) -> None:
+        """The reverse of ``reserve``."""
+        for name, amount in bundle.items():
+            self.reserved[name] -= amount
+            if not self.reserved[name]:
+                del self.reserved[name]
+        self.free(bundle, gpus)
+
+    def open_bundle(self, group_id: bytes, index: int, bundle: Mapping[str, int], gpus: Gpus) -> None:
+        """Offer what was put aside to those who ask for this bundle."""
+        new = offered(group_id, index, bundle)
+        add(self.total, new)
+        add(self.available, new)
+        if gpus.taken:
+            instances = GpuInstances(gpus.taken)
+            for each in (ANY_BUNDLE, index):
+                self._gpus.setdefault(group_name(GPU, group_id, each), []).append(instances)
+
+    def close_bundle(self, group_id: bytes, index: int, bundle: Mapping[str, int], gpus: Gpus) -> None:
+        """The reverse of ``open_bundle``; nobody holds anything of it any more."""
+        for name, amount in offered(group_id, index, bundle).items():
+            self.total[name] -= amount
+            self.available[name] -= amount
+            if not self.total[name]:
+                del self.total[name], self.available[name]
+        if gpus.taken:
+            (instances,) = self._gpus.pop(group_name(GPU, group_id, index))
+            anywhere = group_name(GPU, group_id)
+            self._gpus[anywhere].remove(instances)
+            if not self._gpus[anywhere]:
+                del self._gpus[anywhere]
+
+
+def _gpu_name(demand: Mapping[str, int]) -> str:
+    """Under which name GPUs are wanted, that of one bundle rather than that of any; empty: none are."""
+    return max((name for name in demand if is_gpu(name)), key=len, default="")
+
+
+def _free_gpus(gpus: Gpus) -> None:
+    if gpus.source is not None:
+        gpus.source.free(gpus.taken)

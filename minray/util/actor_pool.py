@@ -1,0 +1,137 @@
+"""A fixed number of actors that share a stream of work: each takes the next piece when it is through with its last.
+
+Ray: python/ray/util/actor_pool.py
+
+Uses the public API alone, so that the same file runs on Ray. A pool is not thread-safe, and one program should take its
+results either in the order of submission (``get_next``) or in that of completion (``get_next_unordered``).
+
+    pool = ActorPool([Doubler.remote() for _ in range(2)])
+    list(pool.map(lambda actor, value: actor.double.remote(value), range(4)))
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import minray as ray
+
+V = TypeVar("V")
+
+Call = Callable[[Any, V], Any]
+"""Takes an actor and a value, calls a method of the actor, returns the reference to its result."""
+
+
+class _Running(NamedTuple):
+    number: int
+    actor: Any
+
+
+class ActorPool(Generic[V]):
+    """Gives values to idle actors, one each."""
+
+    def __init__(self, actors: Iterable[Any]) -> None:
+        self._idle = list(actors)
+        self._waiting: deque[tuple[Call[V], V]] = deque()
+        """What was submitted while no actor was idle, oldest first."""
+        self._running: dict[Any, _Running] = {}
+        """By reference: results that nobody has taken, oldest first; their actors count as busy."""
+        self._refs: dict[int, Any] = {}
+        """The same references, by the number of their submission."""
+        self._started = 0
+        self._next_number = 0
+        """The result that ``get_next`` gives."""
+
+    def map(self, fn: Call[V], values: Iterable[V]) -> Iterator[Any]:
+        """``fn(actor, value)`` for each of the values; their results in the same order.
+
+        Results of earlier submissions are dropped. Work goes on only while the iterator is read.
+        """
+        self._submit_all(fn, values)
+        return self._take(self.get_next)
+
+    def map_unordered(self, fn: Call[V], values: Iterable[V]) -> Iterator[Any]:
+        """The same, but whichever result is there first comes first."""
+        self._submit_all(fn, values)
+        return self._take(self.get_next_unordered)
+
+    def _submit_all(self, fn: Call[V], values: Iterable[V]) -> None:
+        while self._running:
+            self._release(next(iter(self._running)))
+        for value in values:
+            self.submit(fn, value)
+
+    def _take(self, get_next: Callable[[], Any]) -> Iterator[Any]:
+        while self.has_next():
+            yield get_next()
+
+    def submit(self, fn: Call[V], value: V) -> None:
+        """Call ``fn(actor, value)`` as soon as an actor is idle; the result is one of those that ``get_next`` gives."""
+        if not self._idle:
+            self._waiting.append((fn, value))
+            return
+        actor = self._idle.pop()
+        ref = fn(actor, value)
+        self._running[ref] = _Running(self._started, actor)
+        self._refs[self._started] = ref
+        self._started += 1
+
+    def has_next(self) -> bool:
+        """Whether there are results to come."""
+        return bool(self._running)
+
+    def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """The next result in the order of submission; raises what its call has raised.
+
+        Raises StopIteration if there is none, TimeoutError if it is not there within ``timeout`` seconds. The result stays
+        the next one then; with ``ignore_if_timedout`` it is given up. ValueError after ``get_next_unordered`` has taken it.
+        """
+        self._check_next()
+        ref = self._refs.get(self._next_number)
+        if ref is None:
+            raise ValueError("get_next cannot follow get_next_unordered: its result was taken already")
+        return self._get([ref], timeout, ignore_if_timedout)
+
+    def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """Any result that is there; otherwise as ``get_next``. What ``ignore_if_timedout`` gives up is the oldest one."""
+        self._check_next()
+        return self._get(list(self._running), timeout, ignore_if_timedout)
+
+    def _check_next(self) -> None:
+        if not self.has_next():
+            raise StopIteration("there are no more results")
+
+    def _get(self, refs: list[Any], timeout: float | None, ignore_if_timedout: bool) -> Any:
+        ready, _ = ray.wait(refs, num_returns=1, timeout=timeout)
+        if ready or ignore_if_timedout:
+            self._release((ready or refs)[0])
+        if not ready:
+            raise TimeoutError(f"there is no result within {timeout} s" + (", it is given up" if ignore_if_timedout else ""))
+        return ray.get(ready[0])
+
+    def _release(self, ref: Any) -> None:
+        """Take a result out of the pool, and let its actor go on."""
+        number, actor = self._running.pop(ref)
+        del self._refs[number]
+        self._next_number = max(self._next_number, number + 1)
+        self._return(actor)
+
+    def _return(self, actor: Any) -> None:
+        self._idle.append(actor)
+        if self._waiting:
+            self.submit(*self._waiting.popleft())
+
+    def has_free(self) -> bool:
+        """Whether an actor is idle and nothing waits for it."""
+        return bool(self._idle) and not self._waiting
+
+    def pop_idle(self) -> Any:
+        """Take an idle actor out of the pool; None if there is none."""
+        return self._idle.pop() if self.has_free() else None
+
+    def push(self, actor: Any) -> None:
+        """Add an actor. Raises ValueError if it is in the pool already."""
+        if actor in self._idle or any(running.actor == actor for running in self._running.values()):
+            raise ValueError("this actor belongs to the pool already")
+        self._return(actor)

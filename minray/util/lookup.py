@@ -1,0 +1,31 @@
+"""Small questions to the cluster: which actors have names, and which address this node has.
+
+Ray: python/ray/util/__init__.py (list_named_actors), python/ray/_private/services.py (get_node_ip_address)
+
+Both answer from what the gcs knows at this moment. Actors that are dead have lost their names; those that are being
+created or restarted have them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import minray as ray
+
+
+def list_named_actors(all_namespaces: bool = False) -> list[Any]:
+    """The names of all living actors that have one, in this namespace; with ``all_namespaces`` a dict for each, with
+    ``name`` and ``namespace``."""
+    named = ray.actor.named_actors(all_namespaces)
+    if all_namespaces:
+        return [{"name": name, "namespace": namespace} for namespace, name in named]
+    return [name for _, name in named]
+
+
+def get_node_ip_address() -> str:
+    """The address by which others reach the node of this process. Raises RuntimeError if it is not connected."""
+    if not ray.is_initialized():
+        raise RuntimeError("this process is not connected to a cluster; call minray.init()")
+    own = ray.get_runtime_context().get_node_id()
+    address: str = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == own)
+    return address

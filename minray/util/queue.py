@@ -1,0 +1,181 @@
+"""A first-in, first-out queue that tasks, actors and drivers share, in an async actor of its own.
+
+Ray: python/ray/util/queue.py
+
+Uses the public API alone, so that the same file runs on Ray. The interface is that of ``queue.Queue``, with methods for
+coroutines and for batches besides. A queue travels like any value; it ends with its last copy, or by ``shutdown``. What
+waits in ``put`` or ``get`` is a call that the actor has not answered, so that no process polls; a queue holds as many of
+them as an async actor runs at once (``actor_options={"max_concurrency": ...}``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Iterable
+from typing import Any
+
+import minray as ray
+
+
+class Empty(queue.Empty):
+    """There is nothing to get, and was nothing within the time."""
+
+
+class Full(queue.Full):
+    """There is no room to put, and was none within the time."""
+
+
+class Queue:
+    """What one process puts, another gets, in the order of putting."""
+
+    def __init__(self, maxsize: int = 0, actor_options: dict[str, Any] | None = None) -> None:
+        """``maxsize``: how many items it holds; without end if not positive. ``actor_options``: of its actor."""
+        self.maxsize = maxsize
+        actor_class = ray.remote(_QueueActor)
+        self.actor: Any = actor_class.options(**(actor_options or {})).remote(maxsize)
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def size(self) -> int:
+        """How many items are there; it may be another number when the caller reads it."""
+        size: int = ray.get(self.actor.qsize.remote())
+        return size
+
+    def qsize(self) -> int:
+        return self.size()
+
+    def empty(self) -> bool:
+        return self.size() == 0
+
+    def full(self) -> bool:
+        return 0 < self.maxsize <= self.size()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item; waits for room, ``timeout`` seconds at most, unless told not to ``block``.
+
+        Raises Full if there is no room (in time), ValueError for a negative ``timeout``.
+        """
+        _check(timeout, block)
+        if not ray.get(self.actor.put.remote(item, timeout if block else 0)):
+            raise Full
+
+    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """``put`` for coroutines."""
+        _check(timeout, block)
+        if not await self.actor.put.remote(item, timeout if block else 0):
+            raise Full
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take the oldest item; waits for one, ``timeout`` seconds at most, unless told not to ``block``.
+
+        Raises Empty if there is none (in time), ValueError for a negative ``timeout``.
+        """
+        _check(timeout, block)
+        return _first(ray.get(self.actor.get.remote(timeout if block else 0)))
+
+    async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
+        """``get`` for coroutines."""
+        _check(timeout, block)
+        return _first(await self.actor.get.remote(timeout if block else 0))
+
+    def put_nowait(self, item: Any) -> None:
+        self.put(item, block=False)
+
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
+
+    def put_nowait_batch(self, items: Iterable[Any]) -> None:
+        """Add all of the items, or none: raises Full if there is no room for all of them."""
+        if not isinstance(items, Iterable):
+            raise TypeError(f"put_nowait_batch takes an iterable of items, not {type(items).__name__}")
+        batch = list(items)
+        size: int = ray.get(self.actor.put_batch.remote(batch))
+        if size >= 0:
+            raise Full(f"{len(batch)} items do not fit into a queue that has {size} of {self.maxsize}")
+
+    def get_nowait_batch(self, num_items: int) -> list[Any]:
+        """Take so many items, or none: raises Empty if there are fewer."""
+        if not isinstance(num_items, int):
+            raise TypeError(f"num_items must be an int, not {type(num_items).__name__}")
+        if num_items < 0:
+            raise ValueError(f"num_items must not be negative, but is {num_items}")
+        size, batch = ray.get(self.actor.get_batch.remote(num_items))
+        if batch is None:
+            raise Empty(f"{num_items} items were wanted from a queue that has {size}")
+        items: list[Any] = batch
+        return items
+
+    def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
+        """End the queue, with what is in it. Who waits there has ``grace_period_s`` to be served (with ``force``: no time),
+        and gets a RayActorError otherwise."""
+        if self.actor is None:
+            return
+        if force or not self._ends_within(grace_period_s):
+            ray.kill(self.actor, no_restart=True)
+        self.actor = None
+
+    def _ends_within(self, grace_period_s: float) -> bool:
+        """Ask the actor to end. It lets its calls finish, and after that a later one fails."""
+        ray.wait([self.actor.__ray_terminate__.remote()], timeout=grace_period_s)
+        ended, _ = ray.wait([self.actor.qsize.remote()], timeout=grace_period_s)
+        return bool(ended)
+
+
+def _check(timeout: float | None, block: bool) -> None:
+    if block and timeout is not None and timeout < 0:
+        raise ValueError(f"timeout must not be negative, but is {timeout}")
+
+
+def _first(items: list[Any]) -> Any:
+    if not items:
+        raise Empty
+    return items[0]
+
+
+class _QueueActor:
+    """The queue itself; refusals travel as values, because they are not errors of the actor."""
+
+    def __init__(self, maxsize: int) -> None:
+        self._maxsize = maxsize
+        self._queue: asyncio.Queue[Any] = asyncio.Queue(maxsize)
+
+    async def qsize(self) -> int:
+        return self._queue.qsize()
+
+    async def put(self, item: Any, timeout: float | None) -> bool:
+        """False: there was no room in time."""
+        try:
+            if timeout == 0:
+                self._queue.put_nowait(item)
+            else:
+                await asyncio.wait_for(self._queue.put(item), timeout)
+        except (asyncio.QueueFull, TimeoutError):
+            return False
+        return True
+
+    async def get(self, timeout: float | None) -> list[Any]:
+        """A list of one item; empty: there was none in time."""
+        try:
+            if timeout == 0:
+                return [self._queue.get_nowait()]
+            return [await asyncio.wait_for(self._queue.get(), timeout)]
+        except (asyncio.QueueEmpty, TimeoutError):
+            return []
+
+    async def put_batch(self, items: list[Any]) -> int:
+        """-1; or how many items there were, if these did not fit."""
+        size = self._queue.qsize()
+        if 0 < self._maxsize < size + len(items):
+            return size
+        for item in items:
+            self._queue.put_nowait(item)
+        return -1
+
+    async def get_batch(self, num_items: int) -> tuple[int, list[Any] | None]:
+        """How many items there were, and so many of them if there were enough."""
+        size = self._queue.qsize()
+        if size < num_items:
+            return size, None
+        return size, [self._queue.get_nowait() for _ in range(num_items)]

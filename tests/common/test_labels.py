@@ -1,0 +1,54 @@
+"""What labels of nodes may be asked for, and which nodes satisfy that."""
+
+from __future__ import annotations
+
+import pytest
+
+from minray.common.labels import labels_of, matches, parse_selector
+
+NODE = labels_of(b"\x01" * 16, {"zone": "a", "disk": "fast"})
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ({}, True),
+        ({"zone": "a"}, True),
+        ({"zone": "b"}, False),
+        ({"zone": "!b"}, True),
+        ({"zone": "!a"}, False),
+        ({"zone": "in(a,b)"}, True),
+        ({"zone": "in( b , c )"}, False),
+        ({"zone": "!in(a,b)"}, False),
+        ({"zone": "!in(b,c)", "disk": "fast"}, True),
+        ({"zone": "a", "disk": "slow"}, False),
+        ({"rack": "1"}, False),
+        ({"rack": "!1"}, True),
+        ({"ray.io/node-id": "01" * 16}, True),
+        ({"ray.io/node-id": "!" + "01" * 16}, False),
+    ],
+)
+def test_a_selector_matches_if_all_its_terms_hold(selector: dict[str, str], expected: bool) -> None:
+    assert matches(parse_selector(selector), NODE) is expected
+
+
+@pytest.mark.parametrize(("operator", "key", "expected"), [("exists", "zone", True), ("!exists", "zone", False)])
+def test_a_label_may_have_to_be_there(operator: str, key: str, expected: bool) -> None:
+    assert matches(((key, operator, ()),), NODE) is expected
+    assert matches((("rack", operator, ()),), NODE) is not expected
+
+
+def test_equal_selectors_are_equal_terms() -> None:
+    assert parse_selector({"a": "in(x,y)", "b": "!z"}) == parse_selector({"b": "!in(z)", "a": "in(y, x)"})
+
+
+@pytest.mark.parametrize("value", ["", "!", "in()", "in(a", "a b", "!!a", "in(a,)", "not(a)", "a,b"])
+def test_values_that_mean_nothing_are_value_errors(value: str) -> None:
+    with pytest.raises(ValueError, match="label 'zone'"):
+        parse_selector({"zone": value})
+
+
+@pytest.mark.parametrize("key", ["", "a b", "/a", "a/", "-"])
+def test_names_that_are_none_are_value_errors(key: str) -> None:
+    with pytest.raises(ValueError, match="not the name of a label"):
+        parse_selector({key: "a"})

@@ -1,0 +1,46 @@
+"""Which raylet an owner asks first for a task with large arguments (G103)."""
+
+from __future__ import annotations
+
+from minray.core_worker.lease_policy import LocalityAwareLeasePolicy
+from minray.protocol.base import Address
+from minray.protocol.raylet import Dependency
+from tests.core_worker.parts import OWN, address, object_id
+
+NODES = {name: address(name) for name in ("home", "east", "west")}
+
+
+def best(copies: dict[str, tuple[int, str]], *wanted: str, is_enabled: bool = True) -> str:
+    """The name of the node whose raylet is asked; ``copies`` has sizes and, in one word, the nodes of each object."""
+
+    def copies_of(key: bytes) -> tuple[int, list[Address]]:
+        size, nodes = copies.get(key.decode().strip("-"), (0, ""))
+        return size, [NODES[node] for node in nodes.split()]
+
+    policy = LocalityAwareLeasePolicy(NODES["home"].node_id, copies_of, is_enabled)
+    raylet = policy.best_raylet([Dependency(object_id(name), OWN, 0) for name in wanted])
+    return next((name for name, node in NODES.items() if node is raylet), "home")
+
+
+def test_g103_the_node_with_most_bytes_is_asked() -> None:
+    copies = {"a": (10, "east"), "b": (11, "west"), "c": (2, "east west"), "d": (5, "home")}
+    assert best(copies, "a") == "east"
+    assert best(copies, "a", "b") == "west"
+    assert best(copies, "a", "b", "c") == "west"
+    assert best(copies, "d") == "home"
+    assert best(copies, "a", "d") == "east"
+
+
+def test_g103_among_equals_the_own_node_is_best_then_the_least() -> None:
+    assert best({"a": (10, "west home east")}, "a") == "home"
+    assert best({"a": (10, "west east")}, "a") == "east"
+
+
+def test_what_nobody_has_says_nothing() -> None:
+    assert best({}, "a") == "home"
+    assert best({"a": (10, "")}, "a") == "home"
+    assert best({"a": (10, "")}) == "home"
+
+
+def test_it_can_be_switched_off() -> None:
+    assert best({"a": (10, "east")}, "a", is_enabled=False) == "home"

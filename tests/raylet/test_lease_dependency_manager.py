@@ -1,0 +1,172 @@
+"""Which leases may run, by their arguments: what is here, what is pinned, and how much memory that may take (G86)."""
+
+from __future__ import annotations
+
+from minray.raylet.lease_dependency_manager import LeaseDependencyManager
+
+LIMIT = 70
+
+
+class Scene:
+    """A manager, and the sizes of what is on its node."""
+
+    def __init__(self, **here: int) -> None:
+        """Names and sizes."""
+        self.here = {name.encode(): size for name, size in here.items()}
+        self.manager = LeaseDependencyManager(LIMIT, self.here.__contains__)
+
+    def add(self, lease: str, *names: str, depth: int = 0) -> None:
+        self.manager.add(lease.encode(), {name.encode(): self.here.get(name.encode(), 1) for name in names}, depth)
+
+    def want(self, **leases: int) -> None:
+        """Leases with one argument each, which has the lease's name and this size, and is not here."""
+        for lease, size in leases.items():
+            self.manager.add(lease.encode(), {lease.encode(): size}, 0)
+            self.manager.want(lease.encode())
+
+    def begin(self) -> str:
+        return b"".join(self.manager.begin()).decode()
+
+    def run(self, *leases: str) -> str:
+        """Give resources to those of these that may run, in this order, and return them."""
+        ran = ""
+        for lease in leases:
+            if self.manager.may_run(lease.encode()):
+                self.manager.on_allocated(lease.encode())
+                ran += lease
+        return ran
+
+    def end(self, lease: str) -> None:
+        self.manager.end(lease.encode())
+
+    def block(self, lease: str, is_blocked: bool = True) -> None:
+        self.manager.set_blocked(lease.encode(), is_blocked)
+
+
+def test_g86_arguments_of_running_leases_take_a_part_of_the_store() -> None:
+    scene = Scene(a=30, b=40, c=1)
+    for lease, name in zip("ABC", "abc", strict=True):
+        scene.add(lease, name)
+    assert scene.run("A", "B", "C") == "AB"
+    assert scene.manager.pinned_bytes == LIMIT
+    scene.end("A")
+    assert scene.run("C") == "C" and scene.manager.pinned_bytes == 41
+    scene.end("B")
+    scene.end("C")
+    assert scene.manager.pinned_bytes == 0 and not len(scene.manager)
+
+
+def test_g86_one_lease_may_always_run() -> None:
+    scene = Scene(a=100, b=100)
+    scene.add("A", "a")
+    scene.add("B", "b")
+    assert scene.run("A", "B") == "A"
+    scene.end("A")
+    assert scene.run("B") == "B"
+
+
+def test_g86_when_all_that_run_are_blocked_one_more_may_run() -> None:
+    """They may wait for it."""
+    scene = Scene(a=60, b=60, c=60)
+    for lease, name in zip("ABC", "abc", strict=True):
+        scene.add(lease, name)
+    assert scene.run("A", "B") == "A"
+    scene.block("A")
+    assert scene.run("B", "C") == "B"
+    scene.block("B")
+    scene.block("A", False)
+    assert scene.run("C") == ""
+    scene.end("A")
+    assert scene.run("C") == "C"
+
+
+def test_g86_children_run_before_other_parents() -> None:
+    """Two parents take more memory than there is, and none would be left for their children."""
+    scene = Scene(a=40, b=40, c=40)
+    for lease, name in zip("ABC", "abc", strict=True):
+        scene.add(lease, name, depth=int(lease == "C"))
+    assert scene.run("A", "B") == "A"
+    scene.block("A")
+    assert scene.run("B", "C") == "C"
+    scene.block("C")
+    assert scene.run("B") == "B"
+
+
+def test_an_object_of_several_leases_counts_once() -> None:
+    scene = Scene(a=70, b=1)
+    for lease in "ABC":
+        scene.add(lease, "a")
+    scene.add("D", "a", "b")
+    assert scene.run("A", "B", "C", "D") == "ABC"
+    assert scene.manager.pinned_bytes == 70
+    scene.end("A")
+    scene.end("B")
+    assert scene.manager.pinned_bytes == 70
+    scene.end("C")
+    assert scene.manager.pinned_bytes == 0 and scene.run("D") == "D"
+
+
+def test_what_is_not_here_must_be_fetched_first() -> None:
+    scene = Scene(a=1)
+    scene.add("A", "a", "b")
+    assert scene.run("A") == "" and scene.manager.take_missing() == [b"A"] and scene.manager.take_missing() == []
+    scene.here[b"b"] = 1
+    assert scene.run("A") == "A" and scene.manager.take_missing() == []
+
+
+def test_a_lease_that_has_ended_misses_nothing() -> None:
+    scene = Scene()
+    scene.add("A", "a")
+    assert scene.run("A") == ""
+    scene.end("A")
+    assert scene.manager.take_missing() == []
+
+
+def test_what_is_fetched_keeps_within_the_limit_too() -> None:
+    scene = Scene(a=30)
+    scene.add("A", "a")
+    assert scene.run("A") == "A"
+    scene.want(B=40, C=1, D=50)
+    assert scene.begin() == "B"
+    assert scene.begin() == ""
+    scene.end("A")
+    assert scene.begin() == "C"
+    scene.end("B")
+    assert scene.begin() == "D"
+
+
+def test_what_is_ahead_counts_until_it_runs_or_is_late() -> None:
+    scene = Scene()
+    scene.want(A=40, B=40, C=40)
+    assert scene.begin() == "A"
+    scene.here[b"A"] = 40
+    assert scene.begin() == "" and scene.run("A") == "A" and scene.begin() == ""
+    scene.end("A")
+    assert scene.begin() == "B"
+    scene.manager.on_late(b"B")
+    assert scene.begin() == "C"
+    scene.manager.on_late(b"A")
+
+
+def test_one_is_always_fetched() -> None:
+    scene = Scene()
+    scene.want(A=1000, B=1)
+    assert scene.begin() == "A"
+    scene.manager.end(b"A")
+    assert scene.begin() == "B"
+
+
+def test_what_will_never_come_is_excused() -> None:
+    scene = Scene(a=1)
+    scene.add("A", "a", "b")
+    scene.manager.excuse(b"A", b"b")
+    assert scene.run("A") == "A" and scene.manager.pinned_bytes == 1
+    scene.end("A")
+    assert scene.manager.pinned_bytes == 0
+
+
+def test_leases_without_large_arguments_are_nothing_to_it() -> None:
+    scene = Scene()
+    scene.block("A")
+    scene.end("A")
+    assert scene.manager.needed(b"A") == [] and not len(scene.manager)

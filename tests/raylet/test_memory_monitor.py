@@ -1,0 +1,70 @@
+"""Who is killed when memory runs out: the policy, by itself."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minray.raylet.memory_monitor import Candidate, choose_victim, describe_choice
+
+
+def worker(number: int, *, leased_at: float | None = None, retriable: bool = True, memory: int = 100) -> Candidate:
+    lease_id = b"" if leased_at is None else b"lease %d" % number
+    return Candidate(b"w%d" % number, 1000 + number, lease_id, retriable, leased_at or 0.0, memory)
+
+
+def test_g89_idle_workers_go_first_and_the_largest_of_them() -> None:
+    idle = [worker(1, memory=5), worker(2, memory=50), worker(3, memory=20)]
+    assert choose_victim([worker(4, leased_at=9.0, memory=1000), *idle]) == idle[1]
+
+
+def test_g89_what_can_be_done_again_goes_before_what_cannot_and_the_newest_first() -> None:
+    workers = [
+        worker(1, leased_at=1.0),
+        worker(2, leased_at=2.0),
+        worker(3, leased_at=3.0, retriable=False),
+        worker(4, leased_at=4.0, retriable=False),
+    ]
+    victims = []
+    while workers:
+        victim = choose_victim(workers)
+        assert victim is not None
+        workers.remove(victim)
+        victims.append(victim.pid - 1000)
+    assert victims == [2, 1, 4, 3]
+
+
+def test_nobody_is_chosen_where_nobody_is() -> None:
+    assert choose_victim([]) is None
+
+
+CANDIDATES = st.lists(
+    st.builds(
+        worker,
+        st.integers(1, 50),
+        leased_at=st.none() | st.floats(0, 100),
+        retriable=st.booleans(),
+        memory=st.integers(0, 1 << 40),
+    ),
+    unique_by=lambda one: one.worker_id,
+)
+
+
+@given(CANDIDATES)
+def test_g89_the_choice_does_not_depend_on_the_order_and_keeps_the_ranks(candidates: list[Candidate]) -> None:
+    victim = choose_victim(candidates)
+    assert victim == choose_victim(candidates[::-1])
+    for other in candidates:
+        assert victim is not None
+        if victim.lease_id:
+            assert other.lease_id, "an idle worker is spared"
+            assert victim.retriable or not other.retriable
+            assert victim.retriable != other.retriable or victim.leased_at >= other.leased_at
+        else:
+            assert other.lease_id or victim.memory_bytes >= other.memory_bytes
+
+
+def test_the_choice_is_told_with_its_reason_and_the_others() -> None:
+    victim, other = worker(1, leased_at=2.0, memory=3 << 30), worker(2, leased_at=1.0, retriable=False, memory=1 << 30)
+    told = describe_choice(victim, [victim, other])
+    assert "pid=1001, 3.00 GiB" in told and "can be done again" in told and "pid=1002 1.00 GiB" in told

@@ -1,0 +1,83 @@
+"""How actors' processes end: G24, G27, G29, C2 on a real cluster."""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+import psutil
+import pytest
+
+import minray as ray
+from tests.helpers import wait_for_condition
+from tests.real.support import Files, Journal, Signal
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+class Guest:
+    """Writes down how it leaves."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        atexit.register(journal.note, "atexit")
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def work(self) -> None:
+        self.journal.note("work")
+
+    def __ray_shutdown__(self) -> None:
+        self.journal.note("shutdown")
+
+
+def test_g24_g27_an_actor_without_handles_cleans_up_after_its_last_call(files: Files) -> None:
+    journal = files.journal()
+    guest = Guest.remote(journal)
+    pid = ray.get(guest.pid.remote())
+    calls = [guest.work.remote() for _ in range(3)]
+    del guest
+    ray.get(calls)
+    wait_for_condition(lambda: not psutil.pid_exists(pid))
+    assert journal.lines() == ["work"] * 3 + ["shutdown", "atexit"]
+
+
+def test_g27_g29_a_killed_actor_cleans_up_nothing(files: Files) -> None:
+    journal = files.journal()
+    guest = Guest.remote(journal)
+    pid = ray.get(guest.pid.remote())
+    ray.kill(guest)
+    with pytest.raises(ray.exceptions.ActorDiedError, match=r"killed by minray\.kill"):
+        ray.get(guest.work.remote())
+    wait_for_condition(lambda: not psutil.pid_exists(pid))
+    assert journal.lines() == []
+
+
+def test_c2_exit_actor_is_orderly_and_for_good(files: Files) -> None:
+    @ray.remote(max_restarts=5, max_concurrency=2)
+    class Leaver:
+        def __init__(self, journal: Journal) -> None:
+            self.journal = journal
+            journal.note("made")
+
+        def finish(self, begun: Signal, may_end: Signal) -> str:
+            begun.set()
+            may_end.wait()
+            return "finished"
+
+        def leave(self) -> None:
+            ray.exit_actor()
+
+    journal, begun, may_end = files.journal(), files.signal("begun"), files.signal("end")
+    leaver = Leaver.remote(journal)
+    running = leaver.finish.remote(begun, may_end)
+    begun.wait()
+    with pytest.raises(ray.exceptions.ActorDiedError, match="exit_actor was called"):
+        ray.get(leaver.leave.remote())
+    may_end.set()
+    assert ray.get(running) == "finished", "running calls finish"
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        ray.get(leaver.leave.remote())
+    assert journal.lines() == ["made"], "it was not restarted"

@@ -1,0 +1,190 @@
+"""Placement groups on one node: handles and tables, work in bundles, removal, the errors of wrong groups (G104-G106)."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+import minray as ray
+from minray.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
+from minray.util import placement_group, placement_group_table, remove_placement_group
+from minray.util.placement_group import PlacementGroup, get_current_placement_group, get_placement_group
+from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tests.helpers import wait_for_condition
+from tests.real.conftest import all_resources_are_free
+from tests.real.support import Files, echo, hold, run_driver
+
+pytestmark = pytest.mark.usefixtures("cluster")
+INIT = {"num_gpus": 2, "namespace": "here"}
+
+
+def inside(group: PlacementGroup | None, index: int = -1, captures: bool | None = None) -> dict[str, Any]:
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, index, captures)}
+
+
+@ray.remote(num_cpus=0)
+def whereabouts() -> tuple[Any, ...]:
+    context = ray.get_runtime_context()
+    group_id, resources = context.get_placement_group_id(), context.get_assigned_resources()
+    return get_current_placement_group(), group_id, resources, ray.get_gpu_ids()
+
+
+@ray.remote(num_cpus=0)
+def parent(**options: Any) -> PlacementGroup | None:
+    group: PlacementGroup | None = ray.get(whereabouts.options(**options).remote())[0]
+    return group
+
+
+def test_g104_a_group_is_made_used_and_removed() -> None:
+    group = placement_group([{"CPU": 1, "GPU": 1}, {"GPU": 0.5}], name="first")
+    assert ray.get(group.ready(), timeout=30) == group and group.wait(30)
+    assert group.bundle_specs == [{"CPU": 1, "GPU": 1}, {"GPU": 0.5}] and group.bundle_count == 2
+    row = placement_group_table(group)
+    assert row["state"] == "CREATED" and row["name"] == "first" and row["strategy"] == "PACK"
+    assert set(row["bundles_to_node_id"].values()) == {ray.get_runtime_context().get_node_id()}
+    assert placement_group_table()[group.id.hex()] == row and get_placement_group("first") == group
+    whole = ray.get(whereabouts.options(num_gpus=1, num_cpus=1, **inside(group, 0)).remote())
+    half = ray.get(whereabouts.options(num_gpus=0.5, **inside(group)).remote())
+    assert whole[:3] == (group, group.id.hex(), {"CPU": 1.0, "GPU": 1.0})
+    assert half[:3] == (group, group.id.hex(), {"GPU": 0.5})
+    assert len(whole[3]) == len(half[3]) == 1
+    remove_placement_group(group)
+    assert placement_group_table(group)["state"] == "REMOVED"
+    with pytest.raises(ValueError, match="first"):
+        get_placement_group("first")
+    wait_for_condition(all_resources_are_free)
+
+
+def test_handles_travel_and_compare(files: Files) -> None:
+    group = placement_group([{"CPU": 1}])
+    copy = pickle.loads(pickle.dumps(group))
+    assert copy == group and hash(copy) == hash(group) and copy != PlacementGroup.empty() and copy.bundle_count == 1
+    assert ray.get(echo.remote(group)) == group
+    assert ray.get(echo.remote([group.ready()]))[0] is not None
+    assert PlacementGroup(group.id).bundle_specs == [{"CPU": 1.0}], "a handle without its bundles asks for them"
+    remove_placement_group(group)
+
+
+def test_a_reference_to_ready_can_be_waited_for_elsewhere() -> None:
+    group = placement_group([{"CPU": 1}])
+    assert ray.get(echo.remote(group.ready())) == group
+    remove_placement_group(group)
+
+
+def test_g104_a_group_without_room_waits_and_says_for_what(files: Files) -> None:
+    started, release = files.signal("started"), files.signal("release")
+    holder = hold.remote(started, release)
+    started.wait()
+    group = placement_group([{"CPU": 2}])
+    ready, late = group.ready(), echo.options(**inside(group)).remote(1)
+    with pytest.raises(GetTimeoutError):
+        ray.get(ready, timeout=0)
+    assert not group.wait(0) and placement_group_table(group)["state"] == "PENDING"
+    wait_for_condition(lambda: "too much is in use: no node has room for bundle 0, {CPU: 2}" in ray.why(ready))
+    assert "needs {CPU: 1} in any bundle of its placement group" in ray.why(late) and "PENDING" in ray.why(late)
+    huge = placement_group([{"CPU": 3}])
+    reference = huge.ready()
+    assert "the cluster is too small" in ray.why(reference)
+    release.set()
+    assert ray.get([holder, ready, late]) == [None, group, 1]
+    for each in (group, huge):
+        remove_placement_group(each)
+    with pytest.raises(TaskPlacementGroupRemoved):
+        ray.get(reference)
+
+
+def test_g106_removing_a_group_kills_what_runs_in_it_and_nothing_is_retried(files: Files) -> None:
+    group = placement_group([{"CPU": 1}, {"CPU": 1}])
+    started, release = files.signal("started"), files.signal("release")
+    running = hold.options(max_retries=-1, **inside(group, 0)).remote(started, release)
+    waiting = hold.options(**inside(group, 0)).remote(started, release)
+    beside = hold.options(num_cpus=0).remote(files.signal("beside"), release, "beside")
+    started.wait()
+    wait_for_condition(lambda: "1 of 1 in use by hold" in ray.why(waiting) or "in use by" in ray.why(waiting))
+    remove_placement_group(group)
+    for ref in (running, waiting, echo.options(**inside(group)).remote(1)):
+        with pytest.raises(TaskPlacementGroupRemoved):
+            ray.get(ref, timeout=30)
+    wait_for_condition(all_resources_are_free)
+    release.set()
+    assert ray.get(beside) == "beside"
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_g106_a_group_of_another_driver_ends_with_it_unless_it_is_detached(node: Any, detached: bool) -> None:
+    lifetime = "detached" if detached else None
+    program = f"""
+        from minray.util import placement_group
+        ray.init(sys.argv[1], namespace="here", log_to_driver=False)
+        group = placement_group([{{"CPU": 1}}], name="other", lifetime={lifetime!r})
+        assert group.wait(30)
+    """
+    ended = run_driver(program, node.address_info["address"])
+    assert ended.returncode == 0, ended.stderr
+    if detached:
+        other = get_placement_group("other")
+        assert ray.get(echo.options(**inside(other)).remote(7)) == 7
+        remove_placement_group(other)
+    wait_for_condition(all_resources_are_free)
+    with pytest.raises(ValueError, match="other"):
+        get_placement_group("other")
+
+
+def test_child_tasks_are_captured_if_the_strategy_says_so() -> None:
+    group = placement_group([{"CPU": 1}])
+    captures, leaves = inside(group, captures=True), inside(group)
+    assert ray.get(parent.options(**captures).remote()) == group
+    assert ray.get(parent.options(**leaves).remote()) is None
+    assert ray.get(parent.options(**captures).remote(**inside(None))) is None
+    assert ray.get(parent.options(**captures).remote(scheduling_strategy="SPREAD")) is None
+    with pytest.raises(ValueError, match="cannot fit"):
+        ray.get(parent.options(**captures).remote(num_gpus=1))
+    remove_placement_group(group)
+
+
+def test_the_deprecated_options_mean_the_same() -> None:
+    group = placement_group([{"CPU": 1}, {"GPU": 1}])
+    here = {"placement_group": group, "placement_group_bundle_index": 1}
+    assert ray.get(whereabouts.options(num_gpus=1, **here).remote())[0] == group
+    captures = parent.options(placement_group=group, placement_group_capture_child_tasks=True)
+    assert ray.get(captures.remote()) == group
+    remove_placement_group(group)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([],), "must not be an empty list"),
+        (({"CPU": 1},), "must be a list"),
+        (([{}],), "empty dictionary"),
+        (([{"CPU": 0, "GPU": 0}],), "only 0 values"),
+        (([{"CPU": "1"}],), "from resource name to amount"),
+        (([{"CPU": -1}],), "negative"),
+        (([{"CPU": 1}], "TIGHT"), "Supported strategies"),
+        (([{"CPU": 1}], "PACK", "", "for ever"), "'detached'"),
+    ],
+)
+def test_wrong_groups_are_value_errors(arguments: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        placement_group(*arguments)
+
+
+def test_wrong_uses_are_value_errors() -> None:
+    group = placement_group([{"CPU": 1}], name="mine")
+    with pytest.raises(ValueError, match="already"):
+        placement_group([{"CPU": 1}], name="mine")
+    with pytest.raises(ValueError, match="bundle index 1 is invalid"):
+        echo.options(**inside(group, 1)).remote(1)
+    with pytest.raises(ValueError, match="must be -1"):
+        echo.options(**inside(None, 0)).remote(1)
+    with pytest.raises(ValueError, match="cannot fit into any bundle"):
+        echo.options(num_cpus=2, **inside(group)).remote(1)
+    with pytest.raises(ValueError, match="empty"):
+        PlacementGroup.empty().ready()
+    with pytest.raises(ValueError, match="non-empty"):
+        get_placement_group("")
+    with pytest.raises(TypeError):
+        PlacementGroupSchedulingStrategy("mine")  # type: ignore[arg-type]
+    remove_placement_group(group)

@@ -1,0 +1,68 @@
+"""Pools, queues and results as they come, between real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+import minray
+from minray.util import ActorPool, as_completed, get_node_ip_address, list_named_actors, map_unordered
+from minray.util.queue import Empty, Full, Queue
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@minray.remote
+class Squarer:
+    def square(self, number: int) -> tuple[int, int]:
+        return number * number, os.getpid()
+
+
+@minray.remote(num_cpus=0)
+def square(number: int) -> int:
+    return number * number
+
+
+@minray.remote(num_cpus=0)
+def feed(source: Queue, numbers: list[int]) -> int:
+    for number in numbers:
+        source.put(number)
+    return os.getpid()
+
+
+def test_a_pool_spreads_its_work_over_processes() -> None:
+    pool: ActorPool[int] = ActorPool([Squarer.remote() for _ in range(2)])
+    results = list(pool.map(lambda actor, number: actor.square.remote(number), range(20)))
+    assert [result for result, _ in results] == [number * number for number in range(20)]
+    assert len({pid for _, pid in results} - {os.getpid()}) == 2
+
+
+def test_a_queue_connects_processes_and_threads_of_asyncio() -> None:
+    queue = Queue(maxsize=3)
+    feeding = feed.remote(queue, list(range(50)))
+
+    async def take(count: int) -> list[int]:
+        return [await queue.get_async(timeout=30) for _ in range(count)]
+
+    assert asyncio.run(take(25)) + [queue.get(timeout=30) for _ in range(25)] == list(range(50))
+    assert minray.get(feeding) != os.getpid()
+    with pytest.raises(Empty):
+        queue.get(timeout=0.01)
+    queue.put_nowait_batch([1, 2, 3])
+    with pytest.raises(Full):
+        queue.put_nowait(4)
+    queue.shutdown()
+
+
+def test_results_come_as_they_are_ready() -> None:
+    refs = [square.remote(number) for number in range(30)]
+    assert sorted(as_completed(refs)) == sorted(map_unordered(square, range(30), backpressure_size=10))
+
+
+def test_named_actors_and_the_address_of_the_node() -> None:
+    named: Any = Squarer.options(name="squarer").remote()
+    assert list_named_actors() == ["squarer"] and minray.get(named.square.remote(3))[0] == 9
+    assert get_node_ip_address() == minray.nodes()[0]["NodeManagerAddress"]

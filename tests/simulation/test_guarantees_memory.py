@@ -1,0 +1,103 @@
+"""G20, G89: nodes that run out of memory, on simulated clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import minray
+from minray.simulation import SimCluster
+from minray.simulation.cluster import HEAD
+from tests.simulation.judge import judged, outcome_of, printed
+
+WATCHING = {"memory_monitor_refresh_ms": 250}
+SEEDS = range(2)
+
+
+@minray.remote
+def work(seconds: float) -> str:
+    print("works")
+    time.sleep(seconds)
+    return "done"
+
+
+def short_of_memory(kills: int) -> Callable[[SimCluster], None]:
+    """The head has no memory until so many of its workers with leases have died of it."""
+
+    def strike(cluster: SimCluster) -> None:
+        node = cluster.world.nodes[HEAD]
+        for _ in range(kills):
+            cluster.wait_until(lambda: any(entry.worker for entry in cluster.raylets[HEAD]._broker.entries.values()))
+            leased = [entry.worker for entry in cluster.raylets[HEAD]._broker.entries.values() if entry.worker]
+            cluster.world.loop.run_until_complete(asyncio.sleep(0.5))
+            node.memory_used = node.memory_bytes - 1
+            cluster.wait_until(lambda leased=leased: leased[0].worker_id not in cluster.raylets[HEAD]._broker.pool.workers)
+            node.memory_used = 0
+
+    return strike
+
+
+def memory_judged(body: Callable[[], Any], kills: int, seed: int) -> tuple[Any, SimCluster]:
+    return judged(body, short_of_memory(kills), seed=seed, nodes=1, system_config=WATCHING)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g20_a_task_killed_for_memory_is_made_again_without_using_up_its_retries(seed: int) -> None:
+    def body() -> Any:
+        return outcome_of(work.options(max_retries=1).remote(3))
+
+    result, cluster = memory_judged(body, 3, seed)
+    assert result == "done"
+    assert printed(cluster).count("works") == 4
+
+
+def test_g20_each_pause_is_twice_as_long() -> None:
+    def body() -> Any:
+        @minray.remote(max_retries=1)
+        def note() -> None:
+            print(f"at {time.time():.1f}")
+            time.sleep(3)
+
+        return outcome_of(note.remote())
+
+    _, cluster = memory_judged(body, 3, 0)
+    begun = [float(line.split()[1]) for line in printed(cluster)]
+    pauses = [later - earlier for earlier, later in zip(begun, begun[1:], strict=False)]
+    assert [round(pause - pauses[0]) for pause in pauses] == [0, 1, 3], "1, 2 and 4 seconds, each after the same time"
+
+
+def test_g20_a_task_without_retries_fails_with_what_the_node_had() -> None:
+    def body() -> Any:
+        with pytest.raises(minray.exceptions.OutOfMemoryError, match="is killed: nobody else was left") as caught:
+            minray.get(work.options(max_retries=0).remote(3))
+        return caught.value.capacity_bytes
+
+    capacity, cluster = memory_judged(body, 1, 0)
+    assert capacity == cluster.world.nodes[HEAD].memory_bytes
+    assert printed(cluster).count("works") == 1
+
+
+def test_g89_idle_workers_are_killed_before_tasks() -> None:
+    def body() -> Any:
+        warm = [work.remote(0.1) for _ in range(2)]
+        minray.get(warm)
+        return outcome_of(work.remote(2))
+
+    def strike(cluster: SimCluster) -> None:
+        broker = cluster.raylets[HEAD]._broker
+        cluster.wait_until(lambda: len(printed(cluster)) == 3)
+        cluster.wait_until(lambda: any(not worker.lease_id for worker in broker.pool.workers.values()))
+        node = cluster.world.nodes[HEAD]
+        idle = [worker for worker in broker.pool.workers.values() if not worker.lease_id]
+        assert idle, "one of the two workers has nothing to do"
+        node.memory_used = node.memory_bytes
+        cluster.wait_until(lambda: all(worker.worker_id not in broker.pool.workers for worker in idle))
+        node.memory_used = 0
+
+    result, cluster = judged(body, strike, seed=0, nodes=1, system_config=WATCHING)
+    assert result == "done"
+    assert printed(cluster).count("works") == 3, "no task has died"

@@ -1,0 +1,411 @@
+"""G104 to G107: groups are made as wholes, where their strategy wants them, and end with all that runs in them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import minray
+from minray.simulation import FaultPlan, SimCluster
+from minray.util import placement_group, placement_group_table, remove_placement_group
+from minray.util.placement_group import PlacementGroup, get_current_placement_group
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.judge import Account, judged, leftovers, outcome_of
+
+WORDS = [
+    "CreatePlacementGroup",
+    "RemovePlacementGroup",
+    "WaitPlacementGroup",
+    "PrepareBundles",
+    "CommitBundles",
+    "ReturnBundles",
+    "RemoveBundles",
+    "ReleaseUnusedBundles",
+]
+BOTH_WAYS = [*WORDS, *[f"{word} reply" for word in WORDS]]
+
+
+@minray.remote(max_retries=-1)
+def where(seconds: float = 0.0) -> str:
+    time.sleep(seconds)
+    return minray.get_runtime_context().get_node_id()
+
+
+@minray.remote
+def hold(seconds: float) -> str:
+    time.sleep(seconds)
+    return "held"
+
+
+def inside(group: PlacementGroup, index: int = -1) -> PlacementGroupSchedulingStrategy:
+    return PlacementGroupSchedulingStrategy(group, index)
+
+
+def state_of(group: PlacementGroup) -> str:
+    return str(placement_group_table(group)["state"])
+
+
+def nodes_of(group: PlacementGroup) -> list[str]:
+    return list(placement_group_table(group)["bundles_to_node_id"].values())
+
+
+def until(condition: Any) -> None:
+    while not condition():
+        time.sleep(0.05)
+
+
+def breaking(cluster: SimCluster) -> None:
+    break_channels(cluster, BOTH_WAYS, budget=8, one_in=3)
+
+
+# --- G104, G105
+
+
+@pytest.mark.parametrize("interfere", [breaking, replay_requests])
+@pytest.mark.parametrize("seed", range(3))
+def test_g104_g105_every_strategy_keeps_its_promise(seed: int, interfere: Any) -> None:
+    accounts = []
+
+    def strike(cluster: SimCluster) -> None:
+        interfere(cluster)
+        accounts.append(Account(cluster))
+
+    def body() -> list[Any]:
+        counts = []
+        for strategy in ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD"):
+            group = placement_group([{"CPU": 1}] * 3, strategy=strategy)
+            assert minray.get(group.ready()) == group
+            ran = [outcome_of(where.options(scheduling_strategy=inside(group, index)).remote()) for index in range(3)]
+            assert ran == nodes_of(group)
+            counts.append(sorted(Counter(ran).values()))
+            remove_placement_group(group)
+            until(lambda: minray.available_resources() == minray.cluster_resources())
+        return counts
+
+    nodes = [{"num_cpus": 3}] * 3
+    assert judged(body, strike, seed=seed, nodes=nodes, faults=FaultPlan.quiet())[0] == [[3], [3], [1, 1, 1], [1, 1, 1]]
+    assert accounts[0].problems == []
+
+
+@pytest.mark.parametrize("strategy", ["STRICT_PACK", "STRICT_SPREAD"])
+def test_g105_a_strict_group_waits_for_the_node_that_it_needs(strategy: str) -> None:
+    bundles = [{"CPU": 2.0}, {"CPU": 2.0}] if strategy == "STRICT_PACK" else [{"CPU": 1.0}] * 3
+
+    def body() -> list[Any]:
+        group = placement_group(bundles, strategy=strategy)
+        ready, late = group.ready(), where.options(scheduling_strategy=inside(group)).remote()
+        before = [state_of(group), outcome_of(ready, timeout=20), minray.available_resources()["CPU"]]
+        reasons = [strategy in minray.why(late), "is PENDING" in minray.why(ready)]
+        after = [outcome_of(ready) == group, outcome_of(late) in nodes_of(group), state_of(group)]
+        remove_placement_group(group)
+        return [*before, *reasons, *after]
+
+    def strike(cluster: SimCluster) -> None:
+        cluster.world.loop.world.call_later(60, lambda: cluster.add_node("large", num_cpus=4))
+
+    expected = ["PENDING", "GetTimeoutError", 4.0, True, True, True, True, "CREATED"]
+    assert judged(body, strike)[0] == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_g104_a_group_that_one_node_refuses_holds_nothing_on_the_others(seed: int) -> None:
+    """The gcs hears late what is in use: it asks nodes that have no room any more."""
+
+    def body() -> list[Any]:
+        here = minray.get_runtime_context().get_node_id()
+        there = NodeAffinitySchedulingStrategy(here, soft=False)
+        until(lambda: minray.available_resources().get("CPU") == 4)
+        busy = hold.options(num_cpus=2, scheduling_strategy=there).remote(30)
+        time.sleep(0.01)
+        group = placement_group([{"CPU": 2}, {"CPU": 2}], strategy="STRICT_SPREAD")
+        time.sleep(10)
+        states = [state_of(group), minray.available_resources()["CPU"]]
+        states += [outcome_of(busy), group.wait(60), state_of(group)]
+        remove_placement_group(group)
+        return states
+
+    def strike(cluster: SimCluster) -> None:
+        if seed:
+            break_channels(cluster, BOTH_WAYS, budget=8, one_in=2)
+
+    result, cluster = judged(body, strike, seed=seed)
+    assert result == ["PENDING", 2.0, "held", True, "CREATED"]
+    assert any(event.details[0] == "ReturnBundles" for event in cluster.trace.events if event.details)
+
+
+@pytest.mark.parametrize("word", ["PrepareBundles", "PrepareBundles reply", "CommitBundles", "CommitBundles reply"])
+@pytest.mark.parametrize("victim", ["raylet", "gcs"])
+def test_g104_g107_a_death_in_the_middle_of_an_attempt(victim: str, word: str) -> None:
+    """Whichever message it is that its sender or its receiver does not survive, the group is there in the end."""
+    struck: list[str] = []
+
+    def strike(cluster: SimCluster) -> None:
+        def look(end: Any, message: Any, sent: str) -> bool:
+            ends = (end.pipe.source.name, end.pipe.target.name)
+            found = [name for name in ends if name.startswith(victim) and name != "raylet/head"]
+            if sent == word and found and not struck:
+                struck.extend(found)
+                cluster.world.loop.world.call_later(0, cluster.kill, found[0])
+                if victim == "gcs":
+                    cluster.world.loop.world.call_later(5, cluster.start_gcs)
+            return True
+
+        watch_sends(cluster, look)
+
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 2}] * 2, strategy="STRICT_SPREAD")
+        created = [group.wait(300), len(set(nodes_of(group)))]
+        ran = {outcome_of(where.options(scheduling_strategy=inside(group, index)).remote()) for index in range(2)}
+        alive = {node["NodeID"] for node in minray.nodes() if node["Alive"]}
+        remove_placement_group(group)
+        return [*created, len(ran), ran <= alive]
+
+    result, _ = judged(body, strike, nodes=4, storage="gcs.db")
+    assert result == [True, 2, 2, True] and len(struck) == 1
+
+
+# --- G106
+
+
+@pytest.mark.parametrize("interfere", [breaking, replay_requests])
+@pytest.mark.parametrize("seed", range(2))
+def test_g106_removing_a_group_ends_what_runs_and_what_waits_in_it(seed: int, interfere: Any) -> None:
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 1}] * 2, strategy="SPREAD")
+        other = placement_group([{"CPU": 1}])
+        running = [hold.options(scheduling_strategy=inside(group, index)).remote(1000) for index in (0, 1)]
+        waiting = [hold.options(scheduling_strategy=inside(group)).remote(1000) for _ in range(2)]
+        beside = hold.options(scheduling_strategy=inside(other)).remote(5)
+        group.wait()
+        time.sleep(1)
+        remove_placement_group(group)
+        remove_placement_group(group)
+        late = hold.options(scheduling_strategy=inside(group)).remote(1)
+        outcomes = [outcome_of(ref) for ref in [*running, *waiting, late, group.ready(), beside]]
+        remove_placement_group(other)
+        until(lambda: minray.available_resources() == minray.cluster_resources())
+        return [*outcomes, state_of(group), group.wait(1)]
+
+    removed = ["TaskPlacementGroupRemoved"]
+    result, _ = judged(body, interfere, seed=seed, faults=FaultPlan.quiet())
+    assert result == [*removed * 6, "held", "REMOVED", False]
+
+
+@pytest.mark.parametrize("how", ["its end", "its death"])
+def test_g106_a_group_ends_with_its_job_unless_it_is_detached(how: str) -> None:
+    def creator() -> None:
+        bound = placement_group([{"CPU": 1}])
+        detached = placement_group([{"CPU": 1}], name="stays", lifetime="detached")
+        minray.get([bound.ready(), detached.ready()])
+        if how == "its death":
+            time.sleep(1000)
+
+    def survivor() -> list[Any]:
+        until(lambda: Counter(row["state"] for row in placement_group_table().values()) == {"CREATED": 1, "REMOVED": 1})
+        until(lambda: minray.available_resources()["CPU"] == 3)
+        stays = minray.util.get_placement_group("stays")
+        ran = outcome_of(hold.options(scheduling_strategy=inside(stays)).remote(1))
+        remove_placement_group(stays)
+        return [ran]
+
+    with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
+        cluster.start_driver(creator, "driver/x")
+        if how == "its death":
+            cluster.world.loop.world.call_later(20, cluster.kill, "driver/x")
+        assert cluster.wait_for(cluster.start_driver(survivor, "driver/y")) == ["held"]
+        cluster.settle(100)
+        assert leftovers(cluster) == []
+
+
+def test_g106_a_group_that_still_waits_can_be_removed() -> None:
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 100}])
+        ready, task = group.ready(), hold.options(scheduling_strategy=inside(group), num_cpus=100).remote(1)
+        time.sleep(1)
+        remove_placement_group(group)
+        return [outcome_of(ready), outcome_of(task)]
+
+    assert judged(body)[0] == ["TaskPlacementGroupRemoved"] * 2
+
+
+# --- G107
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_g107_lost_bundles_move_while_work_on_the_others_goes_on(seed: int) -> None:
+    def strike(cluster: SimCluster) -> None:
+        breaking(cluster)
+        cluster.world.loop.world.call_later(20 + 0.01 * seed, cluster.world.lose_node, "n1")
+
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 2}] * 3, strategy="STRICT_SPREAD")
+        group.wait(60)
+        before = nodes_of(group)
+        refs = [where.options(scheduling_strategy=inside(group, index), num_cpus=2).remote(40) for index in range(3)]
+        ran = [outcome_of(ref) for ref in refs]
+        after = nodes_of(group)
+        remove_placement_group(group)
+        moved = [index for index in range(3) if before[index] != after[index]]
+        return [len(moved), [ran[index] == before[index] for index in range(3) if index not in moved], ran == after]
+
+    assert judged(body, strike, nodes=4, seed=seed)[0] == [1, [True, True], True]
+
+
+def test_g107_a_group_may_stay_partial_and_comes_before_those_that_wait_for_their_first_place() -> None:
+    def strike(cluster: SimCluster) -> None:
+        cluster.world.loop.world.call_later(20, cluster.world.lose_node, "n1")
+        cluster.world.loop.world.call_later(200, lambda: cluster.add_node("n2", num_cpus=2))
+
+    def body() -> list[Any]:
+        first = placement_group([{"CPU": 2}] * 2, strategy="SPREAD")
+        first.wait(10)
+        second = placement_group([{"CPU": 2}])
+        time.sleep(150)
+        partial = [state_of(first), nodes_of(first).count("")]
+        index = 1 - nodes_of(first).index("")
+        partial.append(outcome_of(hold.options(scheduling_strategy=inside(first, index)).remote(1)))
+        waits = [first.wait(100), state_of(first), state_of(second)]
+        remove_placement_group(first)
+        waits += [second.wait(10)]
+        remove_placement_group(second)
+        return partial + waits
+
+    assert judged(body, strike)[0] == ["RESCHEDULING", 1, "held", True, "CREATED", "PENDING", True]
+
+
+# --- G110, G112
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_g110_groups_survive_a_restart_of_the_gcs(seed: int) -> None:
+    def strike(cluster: SimCluster) -> None:
+        for start in (2, 12, 22):
+            cluster.world.loop.world.call_later(start + 0.003 * seed, cluster.kill, "gcs")
+            cluster.world.loop.world.call_later(start + 4, cluster.start_gcs)
+
+    def body() -> list[Any]:
+        kept = placement_group([{"CPU": 1}] * 2, strategy="SPREAD", name="kept")
+        held = hold.options(scheduling_strategy=inside(kept, 0)).remote(40)
+        for _ in range(40):
+            group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy="STRICT_SPREAD")
+            assert group.wait(60)
+            remove_placement_group(group)
+            time.sleep(0.5)
+        result = [state_of(kept), outcome_of(held), minray.util.get_placement_group("kept") == kept]
+        remove_placement_group(kept)
+        return result
+
+    plan = FaultPlan({"delay": 0.1, "unsynced": 0.5, "crash_prefix": 0.5})
+    result, _ = judged(body, strike, seed=seed, faults=plan, storage="gcs.db")
+    assert result == ["CREATED", "held", True]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_g112_groups_of_any_kind_under_faults_of_any_kind(seed: int) -> None:
+    def body() -> list[Any]:
+        for number in range(8):
+            strategy = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")[number % 4]
+            group = placement_group([{"CPU": 1}] * (1 + number % 2), strategy=strategy)
+            refs = [where.options(scheduling_strategy=inside(group), num_cpus=cpus).remote(0.2) for cpus in (1, 0, 0.5)]
+            if number % 3:
+                for ref in refs:
+                    minray.get(ref)
+            remove_placement_group(group)
+            for ref in refs:
+                outcome_of(ref)
+        return []
+
+    def strike(cluster: SimCluster) -> None:
+        restart = cluster.world.loop.world.call_later
+        restart(1 + seed, cluster.kill, "gcs")
+        restart(3 + seed, cluster.start_gcs)
+
+    judged(body, strike, seed=seed, nodes=3, faults=FaultPlan.swarm(seed), storage="gcs.db")
+
+
+# --- Child tasks
+
+
+@minray.remote
+def group_of_child(explicit: bool) -> list[Any]:
+    context = minray.get_runtime_context()
+    child = current.options(scheduling_strategy="DEFAULT") if explicit else current
+    return [context.should_capture_child_tasks_in_placement_group, minray.get(child.remote())]
+
+
+@minray.remote(num_cpus=0)
+def current() -> PlacementGroup | None:
+    return get_current_placement_group()
+
+
+@pytest.mark.parametrize(
+    ("captures", "explicit", "expected"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_children_of_a_task_in_a_group_run_there_if_it_captures_them(
+    captures: bool, explicit: bool, expected: bool
+) -> None:
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 1}])
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=captures)
+        result = minray.get(group_of_child.options(scheduling_strategy=strategy).remote(explicit))
+        remove_placement_group(group)
+        return [result[0], result[1] == (group if expected else None)]
+
+    assert judged(body)[0] == [captures, True]
+
+
+# --- Actors
+
+
+@minray.remote(num_cpus=1)
+class Resident:
+    """An actor that lives in a group."""
+
+    def where(self) -> list[Any]:
+        return [get_current_placement_group(), minray.get_runtime_context().get_node_id()]
+
+    def child(self) -> PlacementGroup | None:
+        group: PlacementGroup | None = minray.get(current.remote())
+        return group
+
+
+def test_actors_live_in_bundles_and_their_tasks_with_them_if_captured() -> None:
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD")
+        actors = [
+            Resident.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, index, bool(index))).remote()
+            for index in range(2)
+        ]
+        places = minray.get([actor.where.remote() for actor in actors])
+        children = minray.get([actor.child.remote() for actor in actors])
+        homes = [place[1] for place in places] == nodes_of(group)
+        for actor in actors:
+            minray.kill(actor)
+        remove_placement_group(group)
+        return [homes, [place[0] == group for place in places], [child == group for child in children]]
+
+    assert judged(body)[0] == [True, [True, True], [False, True]]
+
+
+@pytest.mark.parametrize("restarts", [0, -1])
+def test_g106_removing_a_group_kills_its_actors_also_those_that_may_restart(restarts: int) -> None:
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 1}])
+        strategy = inside(group)
+        lives, waits = (Resident.options(scheduling_strategy=strategy, max_restarts=restarts).remote() for _ in range(2))
+        minray.get(lives.where.remote())
+        waiting = waits.where.remote()
+        time.sleep(1)
+        remove_placement_group(group)
+        outcomes = [outcome_of(waiting)]
+        for actor in (lives, waits, Resident.options(scheduling_strategy=strategy).remote()):
+            until(lambda actor=actor: outcome_of(actor.where.remote()) not in ("ActorUnavailableError", None))
+            outcomes.append(outcome_of(actor.where.remote()))
+        return outcomes
+
+    gone = "ActorPlacementGroupRemoved"
+    assert judged(body)[0] == [gone, gone if restarts else "ActorDiedError", gone, gone]

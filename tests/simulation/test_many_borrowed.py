@@ -1,0 +1,119 @@
+"""Thousands of small values that somebody else owns: how many messages it takes to have them, and what faults do to it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import minray
+from minray.simulation import FaultPlan, SimCluster
+from minray.simulation.channel import CALL
+from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
+from tests.simulation.judge import judged, outcome_of
+
+COUNT = 1500
+WORDS = ("GetObject", "GetObjects")
+
+
+@minray.remote(max_retries=0)
+def own(count: int) -> list[Any]:
+    """Small values; in each third one is a reference to the one before."""
+    refs: list[Any] = []
+    for number in range(count):
+        refs.append(minray.put([refs[-1]] if number % 3 == 2 else number))
+    return refs
+
+
+@minray.remote(max_retries=0, num_cpus=0)
+def own_slowly(count: int) -> list[Any]:
+    @minray.remote
+    def after(number: int) -> int:
+        time.sleep(number % 3)
+        return number
+
+    return [after.remote(number) for number in range(count)]
+
+
+def number_of(value: Any) -> Any:
+    return minray.get(value[0]) + 1 if isinstance(value, list) else value
+
+
+def counted(body: Callable[[], Any], words: Counter[str]) -> Any:
+    def strike(cluster: SimCluster) -> None:
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            words[word] += message.kind == CALL and end.pipe.source.name.startswith("driver")
+            return True
+
+        watch_sends(cluster, on_send)
+
+    return judged(body, strike)[0]
+
+
+def test_get_of_many_borrowed_values_takes_few_messages() -> None:
+    def body() -> int:
+        refs = minray.get(own.remote(COUNT))
+        return len(minray.get(refs))
+
+    words: Counter[str] = Counter()
+    assert counted(body, words) == COUNT
+    assert (words["GetObject"], words["GetObjects"]) == (1, 2)
+
+
+def test_values_that_do_not_exist_yet_have_a_question_of_their_own() -> None:
+    def body() -> list[int]:
+        return minray.get(minray.get(own_slowly.remote(9)))
+
+    words: Counter[str] = Counter()
+    assert counted(body, words) == list(range(9))
+    assert words["GetObjects"] == 1 and words["GetObject"] <= 9
+
+
+def test_tasks_with_many_borrowed_arguments_ask_for_them_together() -> None:
+    @minray.remote
+    def add(*numbers: Any) -> int:
+        return len(numbers)
+
+    def body() -> int:
+        return minray.get(add.remote(*minray.get(own.remote(200))))
+
+    words: Counter[str] = Counter()
+    assert counted(body, words) == 200
+    assert (words["GetObject"], words["GetObjects"]) == (1, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("trouble", ["break", "repeat"])
+def test_g112_many_questions_that_come_late_or_twice(trouble: str, seed: int) -> None:
+    def strike(cluster: SimCluster) -> None:
+        if trouble == "break":
+            break_channels(cluster, [*WORDS, *(f"{word} reply" for word in WORDS)], budget=6, one_in=2)
+        else:
+            replay_requests(cluster, WORDS, one_in=1)
+
+    def body() -> list[int]:
+        refs = minray.get(own.remote(20))
+        return [number_of(value) for value in minray.get(refs)]
+
+    plan = FaultPlan({"delay": 0.3, "preempt": 0.1})
+    assert judged(body, strike, seed=seed, faults=plan)[0] == list(range(20))
+
+
+@pytest.mark.parametrize("word", ["GetObjects", "GetObjects reply"])
+def test_g62_owners_and_borrowers_die_at_many_questions(word: str) -> None:
+    """An owner that dies with the answer leaves errors; a borrower that dies with the question leaves nothing."""
+
+    @minray.remote(max_retries=0)
+    def read(refs: list[Any]) -> int:
+        return len(minray.get(refs))
+
+    def body() -> Any:
+        refs = outcome_of(own.options(resources={"a": 1}).remote(20))
+        return refs if isinstance(refs, str) else outcome_of(read.options(resources={"b": 1}).remote(refs))
+
+    nodes: list[dict[str, Any]] = [{"num_cpus": 2}, *({"num_cpus": 2, "resources": {name: 1}} for name in "ab")]
+    result, _ = judged(body, lambda cluster: kill_sender(cluster, word, 1), nodes=nodes)
+    assert result == {"GetObjects": "WorkerCrashedError", "GetObjects reply": "RayTaskError(OwnerDiedError)"}[word]
