@@ -12,6 +12,7 @@ import pytest
 
 import minray as ray
 from minray.actor import ActorClassInheritanceException
+from minray.core_worker.actor_api import ActorApi
 from minray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
@@ -21,7 +22,7 @@ from minray.exceptions import (
     TaskCancelledError,
 )
 from tests.helpers import wait_for_condition
-from tests.real.support import Files, Journal, Signal, run_driver
+from tests.real.support import POLL_S, Files, Journal, Signal, api, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"num_cpus": 4, "namespace": "tests"}
@@ -188,22 +189,13 @@ def test_g35_g36_a_killed_process_is_replaced_and_its_calls_are_lost(files: File
     counter = Counter.options(max_restarts=1).remote(10)
     running = counter.hold.remote(files.signal("started"), files.signal("release"))
     files.signal("started").wait()
-    first = ray.get_runtime_context()
-    del first
-    pid = next(info.pid for info in actor_infos() if info.actor_id.hex() == counter._actor_id_hex)
+    (pid,) = [info.pid for info in ActorApi(api()).all() if info.actor_id.hex() == counter._actor_id_hex]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ActorUnavailableError):
         ray.get(running)
     wait_for_condition(lambda: outcome(counter.add.remote()) == 11)
     os.kill(ray.get(counter.pid.remote()), signal.SIGKILL)
     wait_for_condition(lambda: isinstance(outcome(counter.add.remote()), ActorDiedError))
-
-
-def actor_infos() -> list[Any]:
-    from minray.core_worker.actor_api import ActorApi
-    from minray.worker import current_api
-
-    return ActorApi(current_api()).all()
 
 
 def outcome(ref: Any) -> Any:
@@ -250,10 +242,11 @@ class Threaded:
     def read(self) -> str:
         return "read"
 
-    def hold(self, started: Signal, release: Signal) -> bool:
+    def until_cancelled(self, started: Signal) -> str:
         started.set()
-        release.wait()
-        return bool(ray.get_runtime_context().is_canceled())
+        while not ray.get_runtime_context().is_canceled():
+            threading.Event().wait(POLL_S)
+        return "cancelled"
 
 
 @ray.remote(num_cpus=0)
@@ -282,18 +275,17 @@ class Async:
             ended.set()
 
 
-def test_g53_threads_meet_and_groups_do_not_wait_for_each_other(files: Files) -> None:
+def test_g45_g53_threads_meet_and_groups_do_not_wait_for_each_other(files: Files) -> None:
     actor = Threaded.remote()
     assert len(set(ray.get([actor.meet.remote() for _ in range(3)]))) == 3
     signals = [files.signal(f"{i}") for i in range(3)]
-    holding = [actor.hold.remote(started, files.signal("release")) for started in signals]
+    running = [actor.until_cancelled.remote(started) for started in signals]
     for started in signals:
         started.wait()
     assert ray.get(actor.read.remote()) == "read"
-    ray.cancel(holding[0])
-    wait_for_condition(lambda: not files.signal("release").is_set())
-    files.signal("release").set()
-    assert ray.get(holding[1:]) == [False, False]
+    for ref in running:
+        ray.cancel(ref)
+    assert ray.get(running) == ["cancelled"] * 3
 
 
 def test_g53_g54_coroutines_share_one_thread() -> None:
