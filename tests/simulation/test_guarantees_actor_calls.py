@@ -422,7 +422,7 @@ def test_g45_a_running_plain_call_sees_a_flag() -> None:
         minray.cancel(ref)
         return outcome_of(ref)
 
-    assert judged(body)[0] in ("saw it", "TaskCancelledError")
+    assert judged(body)[0] == "saw it"
 
 
 def test_g46_children_of_a_cancelled_call_are_cancelled_too() -> None:
@@ -433,7 +433,7 @@ def test_g46_children_of_a_cancelled_call_are_cancelled_too() -> None:
         minray.cancel(ref)
         return outcome_of(ref)
 
-    assert judged(body)[0] in ("saw it", "TaskCancelledError")
+    assert judged(body)[0] == "saw it"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

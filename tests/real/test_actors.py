@@ -1,0 +1,364 @@
+"""Actors on a real cluster: processes that are killed, threads, event loops, several drivers (G24-G55)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+import minray as ray
+from minray.actor import ActorClassInheritanceException
+from minray.core_worker.actor_api import ActorApi
+from minray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    PendingCallsLimitExceeded,
+    RayActorError,
+    RayTaskError,
+    TaskCancelledError,
+)
+from tests.helpers import wait_for_condition
+from tests.real.support import POLL_S, Files, Journal, Signal, api, run_driver
+
+pytestmark = pytest.mark.usefixtures("cluster")
+INIT = {"num_cpus": 4, "namespace": "tests"}
+
+
+@ray.remote(num_cpus=0)
+class Counter:
+    """Counts, and says where it lives."""
+
+    def __init__(self, start: int = 0, journal: Journal | None = None) -> None:
+        self.count, self.journal = start, journal
+
+    def add(self, by: int = 1) -> int:
+        self.count += by
+        return self.count
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def hold(self, started: Signal, release: Signal) -> int:
+        started.set()
+        release.wait()
+        return self.add()
+
+    def note_and_hold(self, journal: Journal, release: Signal) -> int:
+        if journal.note(os.getpid()) == 1:
+            release.wait()
+        return self.add()
+
+    def fail(self) -> None:
+        raise ValueError("no")
+
+    def child(self) -> Any:
+        self.own = Counter.remote(100)
+        return self.own
+
+    def call(self, handle: Any) -> int:
+        return int(ray.get(handle.add.remote()))
+
+    def leave(self) -> None:
+        ray.actor.exit_actor()
+
+    def __ray_shutdown__(self) -> None:
+        if self.journal is not None:
+            self.journal.note(f"ended at {self.count}")
+
+
+@ray.remote
+def add_to(handle: Any) -> int:
+    return int(ray.get(handle.add.remote()))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# --- basics
+
+
+def test_calls_run_in_order_in_a_process_of_the_actors_own() -> None:
+    counter = Counter.remote(5)
+    assert ray.get([counter.add.remote() for _ in range(100)]) == list(range(6, 106))
+    assert ray.get(counter.pid.remote()) != os.getpid()
+    with pytest.raises(ValueError, match="no") as caught:
+        ray.get(counter.fail.remote())
+    assert isinstance(caught.value, RayTaskError) and ray.get(counter.add.remote(ray.put(1))) == 106
+
+
+def test_handles_go_to_tasks_and_actors_and_an_actor_makes_others() -> None:
+    counter, other = Counter.remote(), Counter.remote()
+    assert [ray.get(add_to.remote(counter)), ray.get(other.call.remote(counter))] == [1, 2]
+    child = ray.get(counter.child.remote())
+    assert ray.get([child.add.remote(), add_to.remote(child)]) == [101, 102] and child != counter
+
+
+def test_g24_g27_an_actor_without_handles_cleans_up_and_ends(files: Files) -> None:
+    journal = files.journal()
+    counter = Counter.remote(0, journal)
+    child = ray.get(counter.child.remote())
+    pids = ray.get([counter.pid.remote(), child.pid.remote()])
+    counter.add.remote()
+    del counter, child
+    wait_for_condition(lambda: not any(is_alive(pid) for pid in pids))
+    assert journal.lines() == ["ended at 1"]
+
+
+def test_c2_an_actor_exits_when_it_wants_to(files: Files) -> None:
+    for method in ("leave", "__ray_terminate__"):
+        counter = Counter.options(max_restarts=3).remote(7, files.journal(method))
+        pid = ray.get(counter.pid.remote())
+        with pytest.raises(ActorDiedError):
+            ray.get(getattr(counter, method).remote())
+        with pytest.raises(ActorDiedError):
+            ray.get(counter.add.remote())
+        wait_for_condition(lambda pid=pid: not is_alive(pid))
+        assert files.journal(method).lines() == ["ended at 7"]
+
+
+# --- names
+
+
+def test_g31_g33_names(files: Files) -> None:
+    counter = Counter.options(name="n").remote()
+    assert ray.get(ray.get_actor("n").add.remote()) == 1
+    with pytest.raises(ValueError, match="an actor with name 'n' exists in namespace 'tests'"):
+        Counter.options(name="n").remote()
+    same = Counter.options(name="n", get_if_exists=True).remote()
+    assert same == counter and ray.get(same.add.remote()) == 2
+    ray.kill(same)
+    with pytest.raises(ValueError, match="there is no actor named 'n' in namespace 'tests'"):
+        ray.get_actor("n")
+    assert ray.get(Counter.options(name="n").remote(10).add.remote()) == 11
+
+
+def test_g26_g32_a_detached_actor_outlives_its_driver_in_its_namespace(node: Any) -> None:
+    address = node.address_info["address"]
+    program = """
+    ray.init(sys.argv[1], namespace="theirs", log_to_driver=False)
+    @ray.remote(num_cpus=0)
+    class Keeper:
+        def __init__(self): self.value = 0
+        def add(self):
+            self.value += 1
+            return self.value
+    if sys.argv[2] == "make":
+        kept = Keeper.options(name="kept", lifetime="detached").remote()
+        lost = Keeper.options(name="lost").remote()
+        print(ray.get([kept.add.remote(), lost.add.remote()]))
+    else:
+        print(ray.get(ray.get_actor("kept").add.remote()))
+        ray.kill(ray.get_actor("kept"))
+    """
+    assert run_driver(program, address, "make").stdout == "[1, 1]\n"
+    with pytest.raises(ValueError):
+        ray.get_actor("kept")
+    assert ray.get(ray.get_actor("kept", namespace="theirs").add.remote()) == 2
+    with pytest.raises(ValueError):
+        ray.get_actor("lost", namespace="theirs")
+    assert run_driver(program, address, "find").stdout == "3\n"
+    with pytest.raises(ValueError):
+        ray.get_actor("kept", namespace="theirs")
+
+
+# --- deaths
+
+
+def test_g29_kill_interrupts_running_calls(files: Files) -> None:
+    counter = Counter.remote(0, files.journal())
+    running = counter.hold.remote(files.signal("started"), files.signal("release"))
+    queued = counter.add.remote()
+    files.signal("started").wait()
+    ray.kill(counter)
+    for ref in (running, queued, counter.add.remote()):
+        with pytest.raises(ActorDiedError, match="killed by minray.kill"):
+            ray.get(ref)
+    assert files.journal().lines() == []
+
+
+def test_g35_g36_a_killed_process_is_replaced_and_its_calls_are_lost(files: Files) -> None:
+    counter = Counter.options(max_restarts=1).remote(10)
+    running = counter.hold.remote(files.signal("started"), files.signal("release"))
+    files.signal("started").wait()
+    (pid,) = [info.pid for info in ActorApi(api()).all() if info.actor_id.hex() == counter._actor_id_hex]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ActorUnavailableError):
+        ray.get(running)
+    wait_for_condition(lambda: outcome(counter.add.remote()) == 11)
+    os.kill(ray.get(counter.pid.remote()), signal.SIGKILL)
+    wait_for_condition(lambda: isinstance(outcome(counter.add.remote()), ActorDiedError))
+
+
+def outcome(ref: Any) -> Any:
+    try:
+        return ray.get(ref)
+    except RayActorError as error:
+        return error
+
+
+def test_g37_a_call_with_retries_is_made_again(files: Files) -> None:
+    counter = Counter.options(max_restarts=1, max_task_retries=1).remote()
+    ref = counter.note_and_hold.remote(files.journal(), files.signal())
+    wait_for_condition(lambda: files.journal().lines())
+    os.kill(int(files.journal().lines()[0]), signal.SIGKILL)
+    assert ray.get(ref) == 1 and len(set(files.journal().lines())) == 2
+
+
+def test_g34_a_constructor_that_raises() -> None:
+    @ray.remote(num_cpus=0, max_restarts=5)
+    class Failing:
+        def __init__(self) -> None:
+            raise KeyError("cannot be made")
+
+        def work(self) -> None: ...
+
+    with pytest.raises(ActorDiedError, match="cannot be made") as caught:
+        ray.get(Failing.remote().work.remote())
+    assert caught.value.actor_init_failed
+
+
+# --- concurrency
+
+
+@ray.remote(num_cpus=0, max_concurrency=3, concurrency_groups={"io": 1})
+class Threaded:
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(3)
+
+    def meet(self) -> int:
+        self.barrier.wait(30)
+        return threading.get_ident()
+
+    @ray.method(concurrency_group="io")
+    def read(self) -> str:
+        return "read"
+
+    def until_cancelled(self, started: Signal) -> str:
+        started.set()
+        while not ray.get_runtime_context().is_canceled():
+            threading.Event().wait(POLL_S)
+        return "cancelled"
+
+
+@ray.remote(num_cpus=0)
+class Async:
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.waiting = 0
+
+    async def wait(self) -> int:
+        self.waiting += 1
+        await self.event.wait()
+        return threading.get_ident()
+
+    async def release(self) -> int:
+        self.event.set()
+        return self.waiting
+
+    async def fetch(self, box: list[Any]) -> Any:
+        return await box[0]
+
+    async def forever(self, started: Signal, ended: Signal) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+
+def test_g45_g53_threads_meet_and_groups_do_not_wait_for_each_other(files: Files) -> None:
+    actor = Threaded.remote()
+    assert len(set(ray.get([actor.meet.remote() for _ in range(3)]))) == 3
+    signals = [files.signal(f"{i}") for i in range(3)]
+    running = [actor.until_cancelled.remote(started) for started in signals]
+    for started in signals:
+        started.wait()
+    assert ray.get(actor.read.remote()) == "read"
+    for ref in running:
+        ray.cancel(ref)
+    assert ray.get(running) == ["cancelled"] * 3
+
+
+def test_g53_g54_coroutines_share_one_thread() -> None:
+    actor = Async.remote()
+    waiting = [actor.wait.remote() for _ in range(200)]
+    assert ray.get(actor.fetch.remote([add_to.remote(Counter.remote())])) == 1
+    assert ray.get(actor.release.remote()) == 200
+    assert len(set(ray.get(waiting))) == 1
+
+
+def test_g45_a_running_coroutine_is_cancelled(files: Files) -> None:
+    actor = Async.remote()
+    ref = actor.forever.remote(files.signal("started"), files.signal("ended"))
+    files.signal("started").wait()
+    with pytest.raises(ValueError, match="force=True does not apply"):
+        ray.cancel(ref, force=True)
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        ray.get(ref)
+    files.signal("ended").wait()
+    assert ray.get(actor.release.remote()) == 0
+
+
+def test_g55_max_pending_calls(files: Files) -> None:
+    counter = Counter.options(max_pending_calls=2).remote()
+    refs = [counter.hold.remote(files.signal("started"), files.signal("release")), counter.add.remote()]
+    with pytest.raises(PendingCallsLimitExceeded):
+        counter.add.remote()
+    files.signal("release").set()
+    assert ray.get(refs) == [1, 2] and ray.get(counter.add.remote()) == 3
+
+
+# --- mistakes of users
+
+
+def test_a_class_cannot_be_derived_from_an_actor_class() -> None:
+    with pytest.raises(ActorClassInheritanceException, match="derive plain classes"):
+
+        class Derived(Counter):  # type: ignore[misc, valid-type]
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_retries": 1}, ValueError, "'max_retries' is not an option of an actor"),
+        ({"max_restarts": -2}, ValueError, "max_restarts"),
+        ({"max_restarts": "1"}, TypeError, "max_restarts"),
+        ({"max_concurrency": 0}, ValueError, "max_concurrency"),
+        ({"lifetime": "long"}, ValueError, "lifetime must be 'detached', 'non_detached' or None"),
+        ({"name": ""}, ValueError, "name must not be empty"),
+        ({"name": 1}, TypeError, "name"),
+        ({"get_if_exists": True}, ValueError, "get_if_exists=True needs a name"),
+        ({"max_pending_calls": 0}, ValueError, "max_pending_calls must be at least 1"),
+        ({"concurrency_groups": {"io": 1}}, ValueError, "belongs into @minray.remote"),
+    ],
+)
+def test_wrong_options_say_what_is_wrong(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Counter.options(**options)
+
+
+def test_wrong_uses_say_what_to_do() -> None:
+    counter = Counter.remote()
+    for use, error, message in (
+        (Counter, TypeError, r"use Counter.remote\(...\)"),
+        (counter.add, TypeError, r"use handle.add.remote\(...\)"),
+        (lambda: counter.missing, AttributeError, "actor class Counter has no method 'missing'"),
+        (lambda: counter.add.options(max_retries=1), ValueError, "not an option of an actor's method"),
+        (lambda: ray.kill(counter.add.remote()), ValueError, "use cancel for tasks"),
+        (lambda: ray.get_actor(""), ValueError, "takes the name"),
+        (ray.actor.exit_actor, TypeError, "in an actor's method only"),
+        (ray.method, ValueError, "takes options only"),
+    ):
+        with pytest.raises(error, match=message):
+            use()
