@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.common.ids import actor_of
+from minray.common.ids import actor_of, task_of
 from minray.core_worker.actor_task_submitter import ActorClient
 from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
 from minray.exceptions import ActorDiedError
 from minray.object_ref import ObjectRef
 from minray.protocol.actor import (
+    DEAD,
     DEPENDENCIES_UNREADY,
     ActorInfo,
     GetActor,
@@ -97,9 +98,16 @@ class ActorApi:
         return infos
 
     def kill(self, actor_id: bytes, no_restart: bool) -> None:
-        """Returns when the gcs has done it."""
-        kill_id = self._core.platform.host.random_bytes(KILL_ID_BYTES)
-        self._api.run_on_loop(lambda: self._core.gcs.call(KillActor(actor_id, kill_id, no_restart)))
+        """Returns when the gcs has done it; calls that are made here later know of it."""
+        core = self._core
+        kill_id = core.platform.host.random_bytes(KILL_ID_BYTES)
+
+        async def ask() -> None:
+            reply = await core.gcs.call(KillActor(actor_id, kill_id, no_restart))
+            if reply.actor is not None and reply.actor.state == DEAD:
+                core.actors.on_info(reply.actor)
+
+        self._api.run_on_loop(ask)
 
     def why(self, actor_id: bytes, owner: Address) -> str:
         """What an actor does, or what its creation waits for."""
@@ -113,5 +121,10 @@ class ActorApi:
 
     def is_call(self, ref: ObjectRef[Any]) -> bool:
         """Whether a value of ours is made by an actor's call that has not ended."""
-        task = self._core.tasks.tasks.get(ref._id[:24])
-        return task is not None and task.prepared.client is not None
+
+        async def look() -> bool:
+            task = self._core.tasks.tasks.get(task_of(ref._id))
+            return task is not None and task.prepared.client is not None
+
+        found: bool = self._api.run_on_loop(look)
+        return found

@@ -3,8 +3,8 @@
 Ray: CoreWorker::Exit and its drain in src/ray/core_worker/core_worker.cc, graceful_shutdown in python/ray/actor.py
 
 A worker becomes an actor's with the constructor, and ends with the actor. One that ends by its own will, or because nobody
-can call it any more, lets its running calls finish (C2) and begins no others; it waits for those who depend on what it owns,
-runs the user's clean-up (G27), tells the gcs, and goes.
+can call it any more, lets its running calls finish (C2) and begins no others; it waits for those who depend on objects that
+it owns (not for actors of its own, which end with it, G25), runs the user's clean-up (G27), tells the gcs, and goes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ActorHost:
 
     async def _end(self, actor: ActorProcess, reason: str) -> None:
         core = self._core
-        while not core.is_free():
+        while not core.is_through():
             await asyncio.sleep(LOOK_AGAIN_S)
         shut_down = asyncio.Event()
         actor.shut_down(shut_down.set)

@@ -169,6 +169,10 @@ class ActorManager:
         if info is None or info.state != DEAD:
             self._ask_gcs(EndActor(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more")), lambda _: None)
 
+    def constructors(self) -> list[bytes]:
+        """Tasks that do not end as long as their actor may have to be made again."""
+        return [creation.task.task_id for creation in self._creations.values()]
+
     def owns_living(self) -> bool:
         """Whether actors end when this process does."""
         return any((info := self.info_of(actor_id)) is None or info.state != DEAD for actor_id in self._handles.values())
@@ -177,7 +181,7 @@ class ActorManager:
         """What the gcs has not said, or will say later."""
         creation = self._creations[actor_id]
         info = creation.info
-        self._on_info(ActorInfo(actor_id, DEAD, info.class_name, "", "", info.owner, False, 0, 0, b"", death=cause))
+        self.on_info(ActorInfo(actor_id, DEAD, info.class_name, "", "", info.owner, False, 0, 0, b"", death=cause))
 
     def _ask_gcs(self, request: Request[Any], on_reply: Callable[[Any], None]) -> None:
         """What must arrive while there is a gcs."""
@@ -222,14 +226,14 @@ class ActorManager:
             subscription.start()
 
     def _ask_about(self, reference: weakref.ref[ActorClient]) -> None:
-        """The gcs has not told of this actor: it may be that it was never registered and its owner is dead."""
+        """The gcs does not tell of this actor: its owner may be dead and never have registered it, or it died long ago."""
         client = reference()
-        if client is None or client.info is not None or self._core.is_exiting:
+        if client is None or self._core.is_exiting or self.info_of(client.actor_id) is not None:
             return
 
         def on_reply(reply: ActorReply) -> None:
             if reply.actor is not None:
-                self._on_info(reply.actor)
+                self.on_info(reply.actor)
             else:
                 asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_about, reference)
 
@@ -237,11 +241,15 @@ class ActorManager:
 
     def _on_change(self, actor_id: bytes, value: bytes | None) -> None:
         if value is not None:
-            self._on_info(decode(ActorInfo, value))
+            self.on_info(decode(ActorInfo, value))
         else:
             self._infos[job_of_actor(actor_id)].pop(actor_id, None)
+            client = self.clients.get(actor_id)
+            if client is not None and client.state != DEAD:
+                self._ask_about(weakref.ref(client))
 
-    def _on_info(self, info: ActorInfo) -> None:
+    def on_info(self, info: ActorInfo) -> None:
+        """The gcs has said this of an actor."""
         self._infos[job_of_actor(info.actor_id)][info.actor_id] = info
         creation = self._creations.get(info.actor_id)
         if creation is not None:
@@ -265,6 +273,8 @@ class ActorManager:
     # --- Actions
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
+        if task.needs is not None:
+            task.unwanted = self._core.outcomes.unwanted(task)
         message = PushActorTask(
             task.task_id,
             connection.client.actor_id,
@@ -280,7 +290,8 @@ class ActorManager:
             task.arguments,
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
-            0 if task.stream is None else task.stream.arrived,
+            items_arrived=0 if task.stream is None else task.stream.arrived,
+            unwanted=list(task.unwanted),
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
 
@@ -292,11 +303,12 @@ class ActorManager:
         error: PlatformError | None,
         buffers: Sequence[Any],
     ) -> None:
-        if task.worker is not connection:
+        if task.worker is not connection or task.state is not PUSHED:
             return
         if reply is not None:
             self.submitter.on_task_answered(connection, task)
             if reply.status == NOT_STARTED:
+                self._core.outcomes.on_missing(reply.missing)
                 self._core.outcomes.on_unstarted([task])
             else:
                 self._core.outcomes.on_reply(task, reply, buffers)

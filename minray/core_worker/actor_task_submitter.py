@@ -168,7 +168,9 @@ class ActorTaskSubmitter:
     def on_info(self, client: ActorClient, info: ActorInfo) -> None:
         """The gcs says where the actor lives, or that it does not."""
         known = client.info
-        if known is not None and (known.state == DEAD or info.restarts < known.restarts or info == known):
+        if known is not None and (known.state == DEAD or info == known):
+            return
+        if known is not None and info.restarts < known.restarts and info.state != DEAD:
             return
         client.info = info
         connection = client.connection

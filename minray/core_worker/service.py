@@ -100,7 +100,7 @@ class CoreWorkerService:
         object_id = request.object_id
         stored = self._core.store.objects.get(object_id)
         if stored is None:
-            if self._core.references.get(object_id) is None:
+            if not self._core.references.is_in_scope(object_id):
                 return ObjectReply(FREED)
             if not await self._arrives(object_id, request.timeout_s):
                 return ObjectReply(PENDING)

@@ -13,10 +13,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from minray.common.ids import actor_of, return_id
+from minray.common.task_spec import TaskTemplate
 from minray.core_worker.actor_task_submitter import Connection
 from minray.core_worker.normal_task_submitter import LeasedWorker
 from minray.core_worker.task_intake import ReceivedTask
-from minray.core_worker.task_manager import FAILED, PendingTask, PreparedTemplate
+from minray.core_worker.task_manager import FAILED, PendingTask
 from minray.exceptions import describe_packed
 from minray.protocol.base import Address
 from minray.protocol.state import (
@@ -71,28 +72,30 @@ class TaskAccount:
             task.task_id,
             task.attempt,
             task.prepared.template.name,
-            _kind(task.prepared),
+            _kind(task.prepared.template),
             task.state,
             task.parent_id,
-            _actor_id(task.task_id, task.prepared),
+            _actor_id(task.task_id, task.prepared.template, _called(task)),
             address.node_id if address is not None else b"",
             address.worker_id if address is not None else b"",
             pid,
             dict(task.prepared.template.shape.resources),
         )
 
-    def _ended(self, task_id: bytes, prepared: PreparedTemplate, attempt: int, state: str, parent_id: bytes) -> TaskInfo:
+    def _ended(
+        self, task_id: bytes, template: TaskTemplate, called: bytes, attempt: int, state: str, parent_id: bytes
+    ) -> TaskInfo:
         stored = self._core.store.objects.get(return_id(task_id, 1)) if state is FAILED else None
         error = describe_packed(stored.data)[-MAX_ERROR_CHARACTERS:] if stored is not None and stored.is_error else ""
         return TaskInfo(
             task_id,
             attempt,
-            prepared.template.name,
-            _kind(prepared),
+            template.name,
+            _kind(template),
             state,
             parent_id,
-            _actor_id(task_id, prepared),
-            resources=dict(prepared.template.shape.resources),
+            _actor_id(task_id, template, called),
+            resources=dict(template.shape.resources),
             error=error,
         )
 
@@ -115,14 +118,16 @@ def _received(task: ReceivedTask) -> ReceivedInfo:
     return ReceivedInfo(task.task_id, task.attempt, state)
 
 
-def _kind(prepared: PreparedTemplate) -> str:
-    if prepared.client is not None:
+def _kind(template: TaskTemplate) -> str:
+    if template.method:
         return ACTOR_TASK
-    return NORMAL_TASK if prepared.template.actor is None else ACTOR_CREATION_TASK
+    return NORMAL_TASK if template.actor is None else ACTOR_CREATION_TASK
 
 
-def _actor_id(task_id: bytes, prepared: PreparedTemplate) -> bytes:
-    if prepared.client is not None:
-        actor_id: bytes = prepared.client.actor_id
-        return actor_id
-    return b"" if prepared.template.actor is None else actor_of(task_id)
+def _called(task: PendingTask) -> bytes:
+    """The actor whose method it is; empty for what is no call."""
+    return b"" if task.prepared.client is None else bytes(task.prepared.client.actor_id)
+
+
+def _actor_id(task_id: bytes, template: TaskTemplate, called: bytes) -> bytes:
+    return called if template.actor is None else actor_of(task_id)

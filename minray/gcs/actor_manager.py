@@ -85,6 +85,8 @@ class ActorManager:
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._kills: OrderedDict[bytes, None] = OrderedDict()
         """Wishes to kill that were fulfilled."""
+        self._doomed: OrderedDict[bytes, DeathCause] = OrderedDict()
+        """Actors that were ended before they were registered, because that had to be asked again; they will not be."""
 
     def load(self, rows: Iterable[ActorRow]) -> list[Publication]:
         """After a restart."""
@@ -189,6 +191,11 @@ class ActorManager:
         remember(self._kills, kill_id, None)
         return True
 
+    def doom(self, actor_id: bytes, cause: DeathCause) -> None:
+        """It is to end, and has not been heard of; no need to note that of one that has ended long ago."""
+        if actor_id not in self._forgotten:
+            remember(self._doomed, actor_id, cause)
+
     # --- Questions -------------------------------------------------------------------------------------------------------
 
     def get(self, actor_id: bytes) -> ActorRow | None:
@@ -196,6 +203,10 @@ class ActorManager:
 
     def is_forgotten(self, actor_id: bytes) -> bool:
         return actor_id in self._forgotten
+
+    def doom_of(self, actor_id: bytes) -> DeathCause | None:
+        """Why it must not be registered any more."""
+        return self._doomed.get(actor_id)
 
     def named(self, name: str, namespace: str) -> ActorRow | None:
         actor_id = self._named.get((namespace, name))

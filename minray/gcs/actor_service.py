@@ -116,6 +116,9 @@ class ActorService:
         return protocol.RegisterActorReply(None)
 
     def _refusal(self, info: protocol.ActorInfo) -> str:
+        doom = self._actors.doom_of(info.actor_id)
+        if doom is not None:
+            return doom.message
         death = self._surroundings.worker_death(info.owner)
         if death is not None:
             return f"its owner is dead: {death.cause}"
@@ -141,7 +144,10 @@ class ActorService:
         if row is not None:
             return protocol.ActorReply(row.info)
         death = self._surroundings.worker_death(request.owner)
-        if self._actors.is_forgotten(request.actor_id):
+        doom = self._actors.doom_of(request.actor_id)
+        if doom is not None:
+            cause = doom
+        elif self._actors.is_forgotten(request.actor_id):
             cause = DeathCause(protocol.KILLED, "it died long ago")
         elif death is not None:
             cause = DeathCause(protocol.OWNER_DIED, f"its owner died before it was created: {death.cause}")
@@ -168,27 +174,37 @@ class ActorService:
         return protocol.ActorsReply([row.info for row in self._actors.rows()])
 
     @durable
-    async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> Done:
-        row = self._actors.get(request.actor_id)
-        if row is None or not self._actors.is_new_kill(request.kill_id):
-            return DONE
+    async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> protocol.ActorReply:
         cause = DeathCause(protocol.KILLED, "it was killed by minray.kill")
+        row = await self._row_or_doom(request.actor_id, cause)
+        if row is None or not self._actors.is_new_kill(request.kill_id):
+            return protocol.ActorReply(None if row is None else row.info)
         info = row.info
         if not request.no_restart and (info.max_restarts < 0 or info.restarts < info.max_restarts):
             if row.lease_id and row.raylet is not None and info.state == protocol.ALIVE:
                 self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
         else:
             await self._end(request.actor_id, cause)
-        return DONE
+            row = self._actors.get(request.actor_id)
+        return protocol.ActorReply(None if row is None else row.info)
 
     @durable
     async def handle_EndActor(self, request: protocol.EndActor, call: Call) -> Done:
-        row = self._actors.get(request.actor_id)
+        """Answered when it has ended: what a gcs is asked and has not answered, its successor is asked again."""
+        row = await self._row_or_doom(request.actor_id, request.cause)
         if row is not None and row.info.state == protocol.ALIVE:
-            self._ask_to_exit(row)
+            await asyncio.wait([self._ask_to_exit(row)])
         elif row is not None:
             await self._end(request.actor_id, request.cause)
         return DONE
+
+    async def _row_or_doom(self, actor_id: bytes, cause: DeathCause) -> ActorRow | None:
+        """Of an actor that shall end; perhaps it is being registered just now, or will be."""
+        async with self._changes.of(actor_id):
+            row = self._actors.get(actor_id)
+            if row is None:
+                self._actors.doom(actor_id, cause)
+            return row
 
     @durable
     async def handle_ReportActorExit(self, request: protocol.ReportActorExit, call: Call) -> Done:
@@ -327,11 +343,12 @@ class ActorService:
 
         self._scheduler.give_back(lease_id, row.raylet, reason, on_returned)
 
-    def _ask_to_exit(self, row: ActorRow) -> None:
+    def _ask_to_exit(self, row: ActorRow) -> asyncio.Task[None]:
         actor_id = row.info.actor_id
         if actor_id not in self._exiting:
             name = f"exit_actor({short_actor(actor_id)})"
             self._exiting[actor_id] = asyncio.get_running_loop().create_task(self._exit(row), name=name)
+        return self._exiting[actor_id]
 
     async def _exit(self, row: ActorRow) -> None:
         """Its process reports that it ends, or dies; or it is ended."""

@@ -134,8 +134,8 @@ class ListActors(Request[ActorsReply], frozen=True):
     """All that are known, dead ones too."""
 
 
-class KillActor(Request[Done], frozen=True):
-    """End its process now, whatever it does (G29); answered when it is dead to everybody, or its process is being killed."""
+class KillActor(Request[ActorReply], frozen=True):
+    """End its process now, whatever it does (G29); the answer tells what is known of it; its process is being killed."""
 
     actor_id: bytes
     kill_id: bytes
@@ -218,6 +218,8 @@ class PushActorTask(Request[PushTaskReply], frozen=True):
     arguments: list[Argument] = []
     nested: list[RefInfo] = []
     inline_buffers: list[bytes] = []
+    unwanted: list[int] = []
+    """As in ``PushTask``."""
     items_arrived: int = 0
     """See PushTask."""
 

@@ -25,6 +25,9 @@ from minray.simulation.user_code import SimParker, UserLoop, this_thread
 EPOCH_S = 1_700_000_000.0
 """The wall clock when a world begins."""
 
+CLOUDPICKLE = "cloudpickle.cloudpickle"
+"""Where classes that are pickled by value are remembered, so that each process makes one of them."""
+
 KillPid = Callable[[SimProcess, int, int], None]
 Real = Callable[..., Any]
 
@@ -96,6 +99,22 @@ def _await_future(real: Real, process: SimProcess, future: Any, timeout: float |
     return real(future, 0)
 
 
+def _name_class(real: Real, process: SimProcess, given: Any) -> Any:
+    """cloudpickle pickles a class by value, and will know it when it comes back."""
+    name = real(given)
+    process.classes.setdefault(name, given)
+    return name
+
+
+def _class_named(real: Real, process: SimProcess, name: str | None, made: Any) -> Any:
+    """cloudpickle has made a class from bytes; a process may know it already, but never has another process's."""
+    if name is None:
+        return made
+    known = process.classes.setdefault(name, made)
+    importlib.import_module(CLOUDPICKLE)._DYNAMIC_CLASS_TRACKER_BY_CLASS[known] = name
+    return known
+
+
 def _init(real: Real, process: SimProcess, address: str | None = None, **options: Any) -> Any:
     """``minray.init``: a simulated driver is connected before its program begins."""
     return importlib.import_module("minray.driver").RayContext({"address": address or "simulated"})
@@ -123,6 +142,7 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
         "chdir": _chdir,
         "urandom": _urandom,
     },
+    CLOUDPICKLE: {"_get_or_create_tracker_id": _name_class, "_lookup_class_or_track": _class_named},
     "asyncio": {"new_event_loop": _new_event_loop},
     "asyncio.events": {"new_event_loop": _new_event_loop},
     "minray": {"init": _init, "shutdown": _shutdown},

@@ -192,6 +192,8 @@ class SimProcess:
         """Takes what it prints, ``(stream, text)``; None: it goes where this interpreter prints."""
         self.random_bytes: Callable[[int], bytes] | None = None
         """Its entropy; set by the machine."""
+        self.classes: dict[str, Any] = {}
+        """Classes that it has pickled or unpickled by value, by their names for cloudpickle."""
 
     def __repr__(self) -> str:
         return f"<SimProcess {self.name}>"

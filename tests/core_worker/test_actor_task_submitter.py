@@ -254,7 +254,6 @@ def test_old_news_change_nothing() -> None:
     caller.alive(3)
     caller.submit("a")
     caller.restarting(2)
-    caller.dead(2)
     assert caller.client.state == ALIVE and caller.ended == {} and caller.client.connection is not None
 
 
@@ -286,6 +285,15 @@ def test_g39b_calls_of_an_actor_that_cannot_be_reached_are_unavailable_and_later
     caller.no_verdict()
     assert caller.ended == {"a": "unavailable"} and b.attempt == 1
     assert caller.pushed[2:] == ["2:1 b*", "2:2 c"], "another stream, whose numbers have no holes"
+
+
+def test_g39b_that_it_died_is_never_old_news() -> None:
+    """Of an actor that died long ago the gcs does not know how often it was restarted."""
+    caller = Caller()
+    caller.alive(3)
+    caller.submit("a")
+    caller.dead(0)
+    assert caller.ended == {"a": "dead"}
 
 
 def test_the_gcs_may_have_a_verdict_before_the_caller_loses_patience() -> None:

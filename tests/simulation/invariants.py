@@ -8,6 +8,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 | S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
 | S4 | a task is pushed | its attempt is within its retries |
 | S5, S6 | an object is made, sealed, evicted or forgotten | see ``objects`` |
+| S2, S3, S8, S10, G36 | an actor's call is pushed, or begins | see ``actor_watch`` |
 | S7 | an owner frees an object | nobody else holds or carries a reference (``holders``) |
 | G19, G40 | a task is pushed | it was not cancelled before, unless this is the push that the cancellation found |
 | S9 | a gcs dies, and at the end | what an earlier gcs knew as durable is known |
@@ -21,12 +22,14 @@ from typing import Any
 from minray.common.ids import short
 from minray.core_worker.normal_task_submitter import LeasedWorker
 from minray.core_worker.task_manager import PUSHED
+from minray.protocol.actor import DEAD
 from minray.protocol.base import decode
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import job_namespace
 from minray.simulation import SimCluster
 from minray.simulation.cluster import GCS
 from minray.simulation.loop import SimProcess, current_process
+from tests.simulation.actor_watch import ActorWatch
 from tests.simulation.holders import Holders
 from tests.simulation.interference import watch_sends
 from tests.simulation.objects import Objects
@@ -46,6 +49,7 @@ class Watch:
         """Sent so far."""
         self.holders = Holders(lambda text: self.on_broken("S7", text))
         self.objects = Objects(self.on_broken)
+        self.actors = ActorWatch(self.on_broken, self._gcs_actors)
         for name, raylet in cluster.raylets.items():
             self.objects.add(name, raylet)
         self._cancelled: dict[bytes, tuple[bytes, int]] = {}
@@ -95,6 +99,7 @@ class Watch:
     def _add(self, process: SimProcess, core: Any) -> None:
         self._processes[process.name] = process
         self.holders.add(process, core)
+        self.actors.add(core)
         cancel = core.outcomes.cancel
 
         def watched_cancel(task: Any, force: bool, recursive: bool) -> None:
@@ -105,6 +110,11 @@ class Watch:
             cancel(task, force, recursive)
 
         core.outcomes.cancel = watched_cancel
+
+    def _gcs_actors(self) -> dict[bytes, Any]:
+        """The rows of the gcs that lives."""
+        gcs: Any = self.cluster.gcs
+        return gcs._actors._actors._rows if self.cluster.processes[GCS].alive else {}
 
     def _on_send(self, end: Any, message: Any, word: str) -> bool:
         self.messages += 1
@@ -118,6 +128,11 @@ class Watch:
 
     def _on_push(self, source: str, push: PushTask) -> None:
         what = f"{source} pushes attempt {push.attempt} of task {short(push.task_id)}"
+        if push.actor_id:
+            row = self._gcs_actors().get(push.actor_id)
+            if row is not None and push.attempt > row.info.max_restarts >= 0:
+                self.on_broken("S4", f"{what}, an actor with {row.info.max_restarts} restarts")
+            return
         task = self.cluster.cores[source].tasks.tasks.get(push.task_id)
         if task is not None and push.attempt - task.memory_kills > task.prepared.template.max_retries >= 0:
             self.on_broken("S4", f"{what}, which has {task.prepared.template.max_retries} retries")
@@ -152,4 +167,6 @@ def _rows_of(gcs: Any) -> dict[tuple[str, ...], str]:
     rows |= {("group", group.group_id.hex()): "over" if group.state == "REMOVED" else "there" for group in groups}
     for namespace, values in gcs._values._namespaces.items():
         rows |= {("value", namespace, key.hex()): "there" for key in values}
+    for row in gcs._actors.rows():
+        rows["actor", row.info.actor_id.hex()] = "over" if row.info.state == DEAD else "there"
     return rows

@@ -1,0 +1,524 @@
+"""G24 to G35: how actors begin and end: by scope, with their owners, detached, killed, named, restarted.
+
+``judged`` finds whatever is left of an actor when a program is over: its lease, its process's tables, its creator's.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import minray
+from minray.actor import named_actors
+from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
+from minray.protocol import actor as protocol
+from minray.simulation import FaultPlan, SimCluster
+from tests.simulation import judge
+from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process, deaths, gcs_states
+from tests.simulation.interference import break_channels, replay_requests
+from tests.simulation.judge import judged, outcome_of, printed
+
+SEEDS = range(3)
+QUIET = FaultPlan({"delay": 0.2, "preempt": 0.1, "stall": 0.01})
+WORDS = [
+    f"{word}{reply}"
+    for word in ("RegisterActor", "CreateActor", "EndActor", "ExitActor", "ReportActorExit", "PushActorTask", "KillActor")
+    for reply in ("", " reply")
+]
+
+
+def breaking(cluster: SimCluster) -> None:
+    break_channels(cluster, WORDS, budget=8, one_in=3)
+
+
+# --- G24: by scope
+
+
+@minray.remote
+def call(handles: list[Any], seconds: float = 0.5) -> int:
+    time.sleep(seconds)
+    count: int = minray.get(handles[0].add.remote("from a task"))
+    return count
+
+
+def by_dropping() -> int:
+    actor = Counter.remote()
+    ref = actor.add.remote("last", 1.0)
+    del actor
+    return int(minray.get(ref))
+
+
+def at_once() -> int:
+    Counter.remote()
+    return 1
+
+
+def inside_an_object() -> int:
+    box = minray.put([Counter.remote()])
+    actor = minray.get(box)[0]
+    del box
+    return int(minray.get(actor.add.remote()))
+
+
+def inside_a_task() -> int:
+    return int(minray.get(call.remote([Counter.remote()])))
+
+
+def as_an_argument_itself() -> int:
+    other = Counter.remote()
+    return int(minray.get(other.call.remote(Counter.remote(), 1))[0])
+
+
+def kept_by_another_actor() -> int:
+    keeper, actor = Counter.remote(), Counter.remote()
+    minray.get(keeper.keep.remote([actor]))
+    refs = [actor.add.remote(), keeper.add.remote()]
+    del actor, keeper
+    return int(minray.get(refs[0]))
+
+
+def returned_by_an_actor() -> int:
+    parent = Counter.remote()
+    child = minray.get(parent.make_child.remote())
+    return int(minray.get(child.add.remote())) - 100
+
+
+@pytest.mark.parametrize("interfere", [None, replay_requests, breaking])
+@pytest.mark.parametrize(
+    "body",
+    [by_dropping, at_once, inside_an_object, inside_a_task, as_an_argument_itself, kept_by_another_actor,
+     returned_by_an_actor],
+)  # fmt: skip
+def test_g24_an_actor_ends_with_its_last_handle_wherever_that_was(body: Any, interfere: Any) -> None:
+    result, cluster = judged(body, interfere, faults=QUIET)
+    assert result == 1 and set(gcs_states(cluster)) == {protocol.DEAD}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g24_calls_that_were_made_are_finished_first(seed: int) -> None:
+    def body() -> list[int]:
+        actor = Counter.remote()
+        refs = [actor.add.remote(i, 0.3) for i in range(4)]
+        del actor
+        time.sleep(0.1 * seed)
+        return list(minray.get(refs))
+
+    result, cluster = judged(body, seed=seed, faults=QUIET)
+    assert result == [1, 2, 3, 4] and deaths(cluster) == [protocol.OUT_OF_SCOPE]
+    assert printed(cluster)[-1] == "shut down after 4", "G27"
+
+
+def test_g24_a_handle_that_was_found_by_name_keeps_nothing_alive() -> None:
+    def body() -> str:
+        actor = Counter.options(name="n", namespace="x").remote()
+        minray.get(actor.add.remote())
+        found = minray.get_actor("n", "x")
+        del actor
+        time.sleep(5)
+        return str(outcome_of(found.add.remote()))
+
+    assert judged(body)[0] == DEAD
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.004, 1.0])
+def test_g24_g110_an_actor_whose_handles_are_dropped_around_a_restart_of_the_gcs_ends(pause_s: float) -> None:
+    def strike(cluster: SimCluster) -> None:
+        world = cluster.world.loop.world
+        world.call_later(2 + pause_s, cluster.kill, "gcs")
+        world.call_later(7, cluster.start_gcs)
+
+    def body() -> int:
+        actor = Counter.remote()
+        count: int = minray.get(actor.add.remote())
+        time.sleep(2 - time.time() % 1)
+        del actor
+        time.sleep(20)
+        return count
+
+    result, cluster = judged(body, strike, storage="gcs.db", faults=QUIET)
+    assert result == 1 and deaths(cluster) == [protocol.OUT_OF_SCOPE]
+
+
+# --- G25, G26: owners, and detached ones
+
+
+@minray.remote(max_retries=0)
+def make(name: str, **options: Any) -> Any:
+    actor = Counter.options(name=name, namespace="x", **options).remote()
+    minray.get(actor.add.remote())
+    judge.kept["handle"] = actor
+    return actor
+
+
+def owner_dies(**options: Any) -> list[Any]:
+    actor = minray.get(make.remote("n", **options))
+    before = outcome_of(actor.add.remote())
+    time.sleep(5)
+    after = outcome_of(actor.add.remote())
+    judge.kept.clear()
+    return [before, after]
+
+
+@pytest.mark.parametrize("max_restarts", [0, -1])
+def test_g25_an_actor_dies_with_its_owner_whatever_max_restarts_says(max_restarts: int) -> None:
+    def body() -> list[Any]:
+        return owner_dies(max_restarts=max_restarts)
+
+    result, cluster = judged(body, lambda cluster: kill_owner(cluster, 2.0))
+    assert result == [2, DEAD] and deaths(cluster) == [protocol.OWNER_DIED]
+
+
+def test_g26_a_detached_actor_outlives_its_owner_and_is_restarted_without_it() -> None:
+    def body() -> list[Any]:
+        outcomes = owner_dies(lifetime="detached", max_restarts=1)
+        actor = minray.get_actor("n", "x")
+        minray.kill(actor, no_restart=False)
+        time.sleep(5)
+        outcomes.append(outcome_of(actor.add.remote()))
+        minray.kill(actor)
+        return [*outcomes, outcome_of(actor.add.remote())]
+
+    result, cluster = judged(body, lambda cluster: kill_owner(cluster, 2.0))
+    assert result == [2, 3, 1, DEAD] and deaths(cluster) == [protocol.KILLED]
+
+
+def kill_owner(cluster: SimCluster, after_s: float) -> None:
+    """Of the first actor."""
+
+    def strike() -> None:
+        gcs: Any = cluster.gcs
+        owner = gcs._actors.rows()[0].info.owner.worker_id
+        cluster.kill(next(name for name, core in cluster.cores.items() if core.config.worker_id == owner))
+
+    cluster.world.loop.world.call_later(after_s, strike)
+
+
+def test_g26_a_detached_actor_outlives_its_driver() -> None:
+    def first() -> int:
+        actor = Counter.options(name="n", namespace="x", lifetime="detached").remote()
+        return int(minray.get(actor.add.remote()))
+
+    def second() -> list[Any]:
+        actor = minray.get_actor("n", "x")
+        counts = [outcome_of(actor.add.remote())]
+        minray.kill(actor)
+        return [*counts, outcome_of(actor.add.remote())]
+
+    with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
+        assert cluster.run(first) == 1
+        cluster.settle()
+        assert cluster.run(second) == [2, DEAD]
+        cluster.settle()
+        assert judge.leftovers(cluster) == []
+
+
+def test_g25_an_actor_dies_with_its_driver() -> None:
+    def first() -> None:
+        actor = Counter.options(name="n", namespace="x").remote()
+        minray.get(actor.add.remote())
+        time.sleep(1000)
+
+    with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
+        cluster.start_driver(first, "driver/first")
+        cluster.world.loop.world.call_later(5, cluster.kill, "driver/first")
+        cluster.settle(60)
+        assert judge.leftovers(cluster) == [] and deaths(cluster)[0] in (protocol.OWNER_DIED, protocol.JOB_FINISHED)
+
+
+# --- G27 to G30: the ways to end
+
+
+def test_g27_clean_up_runs_once_after_all_calls_and_not_on_kill() -> None:
+    def body() -> list[Any]:
+        gently, killed, exits = Counter.remote(), Counter.remote(), Counter.remote()
+        refs = [gently.add.remote(), gently.__ray_terminate__.remote(), killed.add.remote(), exits.exit.remote()]
+        outcomes = [outcome_of(ref) for ref in refs]
+        minray.kill(killed)
+        time.sleep(5)
+        return outcomes
+
+    result, cluster = judged(body)
+    assert result == [1, DEAD, 1, DEAD]
+    assert sorted(line for line in printed(cluster) if "shut" in line) == ["shut down after 0", "shut down after 1"]
+    assert sorted(deaths(cluster)) == [protocol.KILLED, protocol.EXITED, protocol.EXITED]
+
+
+@minray.remote
+class Stubborn:
+    def work(self) -> int:
+        return 1
+
+    def __ray_shutdown__(self) -> None:
+        print("begins to end")
+        time.sleep(1000)
+
+
+def test_g28_an_actor_that_takes_too_long_to_end_is_killed() -> None:
+    def body() -> float:
+        actor = Stubborn.options(name="n", namespace="x").remote()
+        minray.get(actor.work.remote())
+        begun = time.time()
+        del actor
+        while named_actors(all_namespaces=True):
+            time.sleep(1)
+        return time.time() - begun
+
+    waited_s, cluster = judged(body)
+    assert 30 <= waited_s <= 33 and printed(cluster) == ["begins to end"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g29_g30_kill_interrupts_running_calls_from_any_handle(seed: int) -> None:
+    @minray.remote
+    def kill(handles: list[Any]) -> None:
+        minray.kill(handles[0])
+
+    def body() -> list[Any]:
+        actor = Counter.remote()
+        minray.get(actor.add.remote("first"))
+        refs = [actor.add.remote("running", 100.0), actor.add.remote("queued")]
+        time.sleep(1)
+        minray.get(kill.remote([actor]))
+        return [outcome_of(ref) for ref in [*refs, actor.add.remote("later")]]
+
+    result, cluster = judged(body, seed=seed, faults=QUIET)
+    assert result == [DEAD] * 3 and deaths(cluster) == [protocol.KILLED]
+    assert printed(cluster) == ["made 0", "begin first", "end first", "begin running"]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.002, 0.005, 0.02, 0.2])
+@pytest.mark.parametrize("interfere", [None, replay_requests, breaking])
+def test_g29_ray_17369_an_actor_may_be_killed_at_every_moment_of_its_creation(after_s: float, interfere: Any) -> None:
+    """Between the request for its worker and the reply, too: nothing of it may be left."""
+
+    def body() -> str:
+        actor = Counter.remote()
+        time.sleep(after_s)
+        minray.kill(actor)
+        return str(outcome_of(actor.add.remote()))
+
+    result, cluster = judged(body, interfere, nodes=1, faults=FaultPlan({"delay": 0.5}))
+    assert result == DEAD and gcs_states(cluster) == [protocol.DEAD]
+
+
+def test_g29_kill_is_heard_although_the_actor_is_still_being_registered() -> None:
+    """The gcs cannot store it for a while; whoever has a handle may kill it meanwhile."""
+
+    def body() -> str:
+        time.sleep(2)
+        actor = Counter.remote()
+        minray.kill(actor)
+        time.sleep(5)
+        return str(outcome_of(actor.add.remote()))
+
+    def strike(cluster: SimCluster) -> None:
+        head = cluster.world.nodes["head"]
+        cluster.world.loop.world.call_later(1, setattr, head, "disk_full", True)
+        cluster.world.loop.world.call_later(3, setattr, head, "disk_full", False)
+
+    result, cluster = judged(body, strike, storage="gcs.db")
+    assert result == DEAD and gcs_states(cluster) == []
+
+
+@pytest.mark.parametrize("max_restarts", [1, -1])
+def test_g29_kill_without_no_restart_begins_a_new_incarnation_once(max_restarts: int) -> None:
+    def body() -> list[Any]:
+        actor = Counter.options(max_restarts=max_restarts).remote()
+        counts = [outcome_of(actor.add.remote()), outcome_of(actor.add.remote())]
+        minray.kill(actor, no_restart=False)
+        time.sleep(3)
+        counts.append(outcome_of(actor.add.remote()))
+        minray.kill(actor, no_restart=False)
+        time.sleep(3)
+        return [*counts, outcome_of(actor.add.remote())]
+
+    result, cluster = judged(body, replay_requests)
+    assert result == [1, 2, 1, 1 if max_restarts == -1 else DEAD]
+    assert printed(cluster).count("made 0") == (3 if max_restarts == -1 else 2), "a repeated wish is one wish"
+
+
+# --- G31 to G33: names
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g31_a_name_is_taken_while_the_actor_lives_and_free_when_it_is_dead(seed: int) -> None:
+    def body() -> list[Any]:
+        actor = Counter.options(name="n", namespace="x").remote()
+        said = []
+        try:
+            Counter.options(name="n", namespace="x").remote()
+        except ActorAlreadyExistsError as error:
+            said.append(isinstance(error, ValueError))
+        other = Counter.options(name="n", namespace="y").remote()
+        minray.kill(actor)
+        again = Counter.options(name="n", namespace="x").remote(10)
+        return [*said, minray.get(other.add.remote()), minray.get(again.add.remote())]
+
+    assert judged(body, replay_requests, seed=seed, faults=QUIET)[0] == [True, 1, 11]
+
+
+def test_g31_a_name_is_free_when_its_actor_went_out_of_scope() -> None:
+    def body() -> int:
+        actor = Counter.options(name="n").remote()
+        minray.get(actor.add.remote())
+        del actor
+        while True:
+            try:
+                return int(minray.get(Counter.options(name="n").remote(5).add.remote()))
+            except ActorAlreadyExistsError:
+                time.sleep(0.1)
+
+    assert judged(body)[0] == 6
+
+
+def test_g32_names_are_visible_in_their_namespace_only() -> None:
+    def body() -> list[Any]:
+        own, other = Counter.options(name="a").remote(), Counter.options(name="b", namespace="x").remote()
+        found: list[Any] = []
+        for name, namespace in (("a", None), ("b", None), ("b", "x"), ("a", "x"), ("c", None)):
+            try:
+                found.append(minray.get(minray.get_actor(name, namespace).add.remote()))
+            except ValueError:
+                found.append(None)
+        found += [[name for _, name in named_actors(everywhere)] for everywhere in (False, True)]
+        del own, other
+        return found
+
+    assert judged(body)[0] == [1, None, 1, None, None, ["a"], ["a", "b"]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_g33_concurrent_creators_get_one_and_the_same_actor(seed: int) -> None:
+    def program() -> tuple[str, int]:
+        actor = Counter.options(name="n", namespace="x", get_if_exists=True, lifetime="detached").remote()
+        count = minray.get(actor.add.remote())
+        return actor._actor_id_hex, count
+
+    def end() -> None:
+        minray.kill(minray.get_actor("n", "x"))
+
+    plan = FaultPlan({"delay": 0.5, "preempt": 0.2})
+    with SimCluster([{"num_cpus": 2}] * 2, seed, plan, show_output=False) as cluster:
+        breaking(cluster)
+        drivers = [cluster.start_driver(program, f"driver/{i}") for i in range(3)]
+        results = [cluster.wait_for(driver) for driver in drivers]
+        assert len({actor_id for actor_id, _ in results}) == 1 and sorted(count for _, count in results) == [1, 2, 3]
+        cluster.run(end)
+        cluster.settle(60)
+        assert judge.leftovers(cluster) == []
+
+
+# --- G34, G35: constructors
+
+
+@minray.remote(max_restarts=3)
+class Failing:
+    def __init__(self, ref: Any = None) -> None:
+        print("made")
+        raise ValueError("cannot be made")
+
+    def work(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g34_a_constructor_that_raises_fails_every_call_and_is_not_repeated(seed: int) -> None:
+    def body() -> list[Any]:
+        actor = Failing.remote()
+        said = []
+        for _ in range(2):
+            try:
+                minray.get(actor.work.remote())
+            except ActorDiedError as error:
+                said.append((error.actor_init_failed, "cannot be made" in str(error)))
+        return said
+
+    result, cluster = judged(body, breaking, seed=seed, faults=QUIET)
+    assert result == [(True, True)] * 2 and printed(cluster) == ["made"]
+
+
+def test_g12_g34_a_constructor_whose_argument_fails_is_not_run() -> None:
+    @minray.remote
+    def fail() -> None:
+        raise ValueError("no argument")
+
+    def body() -> Any:
+        actor = Failing.remote(fail.remote())
+        try:
+            minray.get(actor.work.remote())
+        except ActorDiedError as error:
+            return error.actor_init_failed, "no argument" in str(error)
+
+    result, cluster = judged(body)
+    assert result == (True, True) and printed(cluster) == []
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1, 3])
+def test_g35_the_constructor_runs_once_more_than_max_restarts_with_the_same_arguments(max_restarts: int) -> None:
+    @minray.remote
+    def start() -> int:
+        return 40
+
+    def body() -> list[Any]:
+        actor = Counter.options(max_restarts=max_restarts).remote(start.remote())
+        counts = []
+        for _ in range(max_restarts + 2):
+            counts.append(outcome_of(actor.add.remote()))
+            minray.kill(actor, no_restart=False)
+            time.sleep(3)
+        return counts
+
+    result, cluster = judged(body)
+    assert result == [41] * (max_restarts + 1) + [DEAD]
+    assert printed(cluster).count("made 40") == max_restarts + 1
+
+
+def test_g35_a_constructor_that_crashes_its_process_is_repeated_within_max_restarts() -> None:
+    @minray.remote(max_restarts=2)
+    class Crashing:
+        def __init__(self) -> None:
+            print("made")
+            import os
+
+            os._exit(1)
+
+        def work(self) -> int:
+            return 1
+
+    result, cluster = judged(lambda: outcome_of(Crashing.remote().work.remote()))
+    assert result == DEAD and printed(cluster) == ["made"] * 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g35_g109_an_actor_of_a_lost_node_is_restarted_elsewhere(seed: int) -> None:
+    nodes: list[dict[str, Any]] = [{"num_cpus": 1}, {"num_cpus": 1, "resources": {"r": 1}}, {"resources": {"r": 1}}]
+
+    def body() -> list[Any]:
+        actor = Counter.options(max_restarts=1, max_task_retries=-1, resources={"r": 1}, num_cpus=0).remote()
+        counts = [minray.get(actor.add.remote())]
+        time.sleep(3)
+        return [*counts, minray.get(actor.add.remote())]
+
+    result, cluster = judged(body, lose_actors_node, nodes=nodes, seed=seed, faults=FaultPlan({"delay": 0.1}))
+    assert result == [1, 1] and printed(cluster).count("made 0") == 2
+
+
+def lose_actors_node(cluster: SimCluster) -> None:
+    def lose() -> None:
+        name = actor_process(cluster)
+        cluster.world.lose_node(next(process.node for process in cluster.workers() if process.name == name))
+
+    cluster.world.loop.world.call_later(2, lose)
+
+
+def test_g37_a_call_without_retries_of_a_lost_node_is_unavailable() -> None:
+    nodes: list[dict[str, Any]] = [{"num_cpus": 1}, {"num_cpus": 1, "resources": {"r": 1}}, {"resources": {"r": 1}}]
+
+    def body() -> Any:
+        actor = Counter.options(max_restarts=1, resources={"r": 1}, num_cpus=0).remote()
+        minray.get(actor.add.remote())
+        return outcome_of(actor.add.remote("slow", 100.0))
+
+    assert judged(body, lose_actors_node, nodes=nodes)[0] == UNAVAILABLE
