@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from typing import Any
@@ -47,6 +48,32 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize("interfere", [None, breaking, replay_requests])
+@minray.remote
+def add_through(counter: Any) -> int:
+    total = int(minray.get(counter.add.remote()))
+    del counter
+    return total
+
+
+@minray.remote
+def collect_garbage() -> None:
+    gc.collect()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g36_a_process_that_calls_an_actor_anew_is_not_taken_for_its_earlier_self(seed: int) -> None:
+    """Each task gets a handle of its own, but they run in one worker, one after the other, and nothing is left between."""
+
+    def body() -> list[int]:
+        counter, counts = Counter.remote(), []
+        for _ in range(3):
+            counts.append(minray.get(add_through.remote(counter)))
+            minray.get(collect_garbage.remote())
+        return counts
+
+    assert judged(body, seed=seed, nodes=[{"num_cpus": 1}])[0] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g49_calls_run_once_each_in_the_order_in_which_they_were_made(seed: int, interfere: Any) -> None:
     """Arguments late, channels broken, messages repeated."""

@@ -512,7 +512,7 @@ def test_g67_whoever_reads_it_at_that_moment_gets_it_later(delay: float) -> None
     assert value == [6] * 4 and runs["make 6"] <= 2
 
 
-@pytest.mark.parametrize("word", ["ReadChunk reply", "GetObject", "PinObjects"])
+@pytest.mark.parametrize("word", ["ReadChunk reply"])
 def test_g67_a_task_that_waits_for_a_lost_argument_leaves_its_place_to_the_one_that_makes_it(word: str) -> None:
     """The node dies in the middle of the transfer, or before its reader has asked, and there is only one other node."""
 
