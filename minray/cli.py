@@ -7,6 +7,7 @@ Ray: python/ray/scripts/scripts.py
     minray start --address=10.0.0.1:23456 --token-file=FILE    one more node, on this machine
     minray status                                              who is there, what is in use, what waits for what
     minray memory                                              what fills the object stores, and who refers to it
+    minray list actors|tasks|objects|nodes|workers|jobs        what there is; get and summary: see ``cli_state``
     minray stop                                                end all that ``minray start`` has begun here
 
 Rules
@@ -31,6 +32,7 @@ from typing import Any
 import click
 
 from minray._version import __version__
+from minray.cli_state import state_commands
 from minray.cluster_client import ClusterClient, end_gracefully
 from minray.common.config import SystemConfig
 from minray.common.resources import to_floats
@@ -348,6 +350,10 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     if token is None:
         raise RuntimeError(f"the token of the cluster at {address} is not known here: use --token-file or $MINRAY_TOKEN")
     return ClusterClient(endpoint_of(address), token, SystemConfig.from_overrides(with_environment(None)))
+
+
+for _command in state_commands(lambda address, token_file: _client(address or setting("ADDRESS"), token_file)):
+    main.add_command(_command)
 
 
 def describe_cluster(

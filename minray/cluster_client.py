@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from minray.common.config import SystemConfig
 from minray.core_worker.state_reader import ClusterObjects, StateReader
@@ -36,6 +36,7 @@ from minray.protocol.raylet import GetNodeStats, NodeStats, Shutdown
 from minray.rpc.connection import Peer, Peers, ignore
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 TIMEOUT_S = 5.0
 """How long a process may take to answer."""
@@ -99,8 +100,12 @@ class ClusterClient:
 
     def objects(self) -> ClusterObjects:
         """What all processes say of the cluster's objects."""
+        return self.read(lambda reader: reader.read(TIMEOUT_S))
+
+    def read(self, question: Callable[[StateReader], Coroutine[Any, Any, T]]) -> T:
+        """What a question to all processes brings to light."""
         self.system_config()  # The question that fails in words for people.
-        return self._thread.run(StateReader(self._peers, self._gcs).read(TIMEOUT_S))
+        return self._thread.run(question(StateReader(self._peers, self._gcs)))
 
     def _table(self, channel: str, record: type[R]) -> list[R]:
         reply = self._ask(self._gcs, Poll(channel, b"", 0, 1.0))

@@ -18,6 +18,7 @@ lost together with it.
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 import signal
@@ -25,12 +26,12 @@ import traceback
 import types
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple, TypeGuard, cast
 
 import cloudpickle
 
+from minray.exception_parts import ARGS, group_of, members_of, new_exception, reduces_itself, set_members
 from minray.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
 
 TRACEBACK_TEXT_CHARACTERS = 64 * 1024
@@ -244,6 +245,42 @@ class ObjectFetchTimedOutError(ObjectLostError):
 
 class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
     """The object was deleted while there were references to it; this should not happen."""
+
+
+class ReconstructionFailure(enum.StrEnum):
+    """Why an object that was lost could not be made again."""
+
+    PUT = "PUT"
+    MAX_ATTEMPTS_EXCEEDED = "MAX_ATTEMPTS_EXCEEDED"
+    RETRIES_DISABLED = "RETRIES_DISABLED"
+    LINEAGE_EVICTED = "LINEAGE_EVICTED"
+    LINEAGE_DISABLED = "LINEAGE_DISABLED"
+    TASK_CANCELLED = "TASK_CANCELLED"
+    BORROWED = "BORROWED"
+    REF_NOT_FOUND = "REF_NOT_FOUND"
+
+
+_WHY_NOT_MADE = {
+    "PUT": "it was put, or was made in another way than by a task that could run again",
+    "MAX_ATTEMPTS_EXCEEDED": "the task that made it has no retries left; give it more of them (max_retries)",
+    "RETRIES_DISABLED": "the task that made it must not run again (max_retries=0)",
+    "LINEAGE_EVICTED": "too many tasks were remembered, so this one was forgotten; see max_lineage_bytes of _system_config",
+    "LINEAGE_DISABLED": "tasks are not remembered in this cluster (lineage_pinning_enabled=False in _system_config)",
+    "TASK_CANCELLED": "the task that made it was cancelled",
+    "BORROWED": "only its owner could",
+    "REF_NOT_FOUND": "its owner does not know it any more",
+}
+
+
+class ObjectReconstructionFailedError(ObjectLostError):
+    """All copies of the object are lost, and it cannot be made again.
+
+    `reason` is a `ReconstructionFailure`.
+    """
+
+    def _describe(self) -> str:
+        explanation = _WHY_NOT_MADE.get(self.reason, "")
+        return f"{super()._describe()}{f' ({explanation})' if explanation else ''}"
 
 
 class ObjectFreedError(ObjectLostError):
@@ -491,14 +528,14 @@ def _make_task_error(failure: TaskFailure, cause: BaseException, attributes: _Ow
     dual = _dual_class(type(cause))
     if dual is not None:
         try:
-            error = cast(RayTaskError, _new_exception(dual, _group_of(cause)))
-            _set_members(error, _members_of(cause))
+            error = cast(RayTaskError, new_exception(dual, group_of(cause)))
+            set_members(error, members_of(cause))
         except Exception:  # as above: RayTaskError with .cause is promised, the rest is wished for
             error = RayTaskError()
     user_attributes = dict(vars(cause) if attributes is None else attributes)
     if isinstance(user_attributes.get("__notes__"), list):
         user_attributes["__notes__"] = user_attributes["__notes__"].copy()
-    _ARGS.__set__(error, _ARGS.__get__(cause))
+    ARGS.__set__(error, ARGS.__get__(cause))
     vars(error).update(user_attributes, _minray_failure=failure, _minray_cause=cause)
     object.__setattr__(error, "__cause__", cause)
     return error
@@ -611,19 +648,13 @@ class _ExceptionPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return super().reducer_override(value)
         error: BaseException = self._stand_ins.get(id(value), value)
         links = _links_of(error, is_root=error is self._root, is_end=id(value) in self._ends)
-        if not _is_wrapper(error) and (isinstance(error, RayTaskError) or not _reduces_itself(type(error))):
+        if not _is_wrapper(error) and (isinstance(error, RayTaskError) or not reduces_itself(type(error))):
             return _reduce_by_parts(error, links)
         reduced = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         if isinstance(reduced, str):  # the name of a global
             return reduced
         function, arguments, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
         return function, arguments, (links, state, setter), items, pairs, _restore_reduced
-
-
-def _reduces_itself(error_class: type[BaseException]) -> bool:
-    """Has the author of the class decided how it is pickled?"""
-    definers = [next(base for base in error_class.__mro__ if name in vars(base)) for name in ("__reduce_ex__", "__reduce__")]
-    return any(definer.__module__ != "builtins" for definer in definers)
 
 
 def _restore_reduced(error: Any, state: tuple[_Links, Any, Any]) -> None:
@@ -637,64 +668,17 @@ def _restore_reduced(error: Any, state: tuple[_Links, Any, Any]) -> None:
 
 def _reduce_by_parts(error: BaseException, links: _Links) -> tuple[Any, ...]:
     error_class = getattr(error, "_minray_cause_class", None) or type(error)
-    state = (_ARGS.__get__(error), dict(vars(error)), _members_of(error), links)
-    return _new_exception, (error_class, _group_of(error)), state, None, None, _restore_parts
+    state = (ARGS.__get__(error), dict(vars(error)), members_of(error), links)
+    return new_exception, (error_class, group_of(error)), state, None, None, _restore_parts
 
 
 def _restore_parts(error: BaseException, state: tuple[tuple[Any, ...], dict[str, Any], dict[str, Any], _Links]) -> None:
     args, attributes, members, links = state
-    _ARGS.__set__(error, args)
+    ARGS.__set__(error, args)
     vars(error).update(attributes)
-    _set_members(error, members)
+    set_members(error, members)
     links.restore(error)
     del error
-
-
-def _group_of(error: BaseException) -> tuple[Any, ...]:
-    """What only the constructor of an exception group can set."""
-    return (error.message, error.exceptions) if isinstance(error, BaseExceptionGroup) else ()
-
-
-def _new_exception(error_class: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    """An instance, made without running code of the class's author: by the nearest `__new__` that is built in."""
-    for base in error_class.__mro__:
-        if isinstance(vars(base).get("__new__"), types.BuiltinFunctionType):
-            try:
-                return base.__new__(error_class, *arguments)
-            except TypeError:  # "is not safe": another base has the larger layout
-                continue
-    raise TypeError(f"no way to make a {error_class.__qualname__}")
-
-
-_ARGS: Any = vars(BaseException)["args"]
-"""The descriptors: a class may have replaced `args` by something of its own."""
-_NOT_MEMBERS = (_ARGS, vars(AttributeError)["obj"])
-"""`obj` is whatever lacked the attribute, a module or a socket maybe; pickle leaves it out too."""
-
-
-def _member_descriptors(error_class: type[BaseException]) -> dict[str, Any]:
-    """Where values live that are not in `__dict__`: slots, and the fields of built-in exceptions such as `errno`."""
-    kinds = types.MemberDescriptorType | types.GetSetDescriptorType
-    everything = {name: value for base in reversed(error_class.__mro__) for name, value in vars(base).items()}
-    public = {name: value for name, value in everything.items() if isinstance(value, kinds) and not name.startswith("__")}
-    return {name: value for name, value in public.items() if value not in _NOT_MEMBERS}
-
-
-def _members_of(error: BaseException) -> dict[str, Any]:
-    values = {}
-    for name, descriptor in _member_descriptors(type(error)).items():
-        with suppress(AttributeError):  # an empty slot
-            values[name] = descriptor.__get__(error)
-    return values
-
-
-def _set_members(error: BaseException, values: dict[str, Any]) -> None:
-    present = _members_of(error)
-    for name, descriptor in _member_descriptors(type(error)).items():
-        # Setting what is there already would matter: an OSError with errno None is printed differently from one without.
-        if name in values and not (name in present and present[name] is values[name]):
-            with suppress(AttributeError, TypeError):  # read-only
-                descriptor.__set__(error, values[name])
 
 
 # --- tracebacks -------------------------------------------------------------------------------------------------------

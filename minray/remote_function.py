@@ -126,9 +126,11 @@ def remote(*args: Any, **options: Any) -> Any:
         return _make_remote(args[0], {})
     if not options:
         raise TypeError("@remote() without options is written @remote")
-    unknown = next((name for name in options if name not in CHECKS and name not in ACTOR_CHECKS), None)
-    if unknown is not None:
-        raise ValueError(f"{unknown!r} is no option of a remote function or class")
+    for name, value in options.items():
+        if name in CHECKS and value is not None:
+            CHECKS[name](name, value)
+        elif name not in CHECKS and name not in ACTOR_CHECKS:
+            raise ValueError(f"{name!r} is not an option of a remote function or class")
     return lambda definition: _make_remote(definition, options)
 
 

@@ -120,6 +120,51 @@ def test_cancel_and_wait(load):
     assert result["started"] <= 3  # two CPUs, and one came free: the others were cancelled before they began
 
 
+# -- Actors --
+
+
+def test_over_constrained_actors_are_explained(load):
+    told = load("over_constrained").main(patience_s=0.3)
+    assert told["half a GPU each"] == ["trained with 1 batch"] * 2
+    for line in told["a GPU each"]:
+        assert "call Loader.load" in line and "waits for GPU on node head: 2 of 2 in use by an actor (pid " in line
+
+
+def test_what_is_handed_on_as_a_reference_does_not_pass_through_the_driver(load):
+    told = load("dereferencing_too_early").main(users=3, size=100_000)
+    assert told["by reference"] == (0, 0)
+    assert told["too early"][0] == 1 and told["too early"][1] >= 3
+
+
+def test_counter_service_counts_right_although_its_node_is_killed(load):
+    told = load("counter_service").main(clients=2, increments=60)
+    assert told == {"counted": 120, "it was another node": True, "it has begun anew": True}
+
+
+def test_web_crawler_finds_every_page_once(load):
+    told = load("web_crawler").main(pages=20, requests_per_second=400, seconds=0.02)
+    assert (told["pages"], told["dead links"], told["requests"]) == (20, 21, 41)
+
+
+def test_parameter_server(load):
+    pytest.importorskip("sklearn")
+    told = load("parameter_server").main(workers=2, steps=150)
+    assert told["gradients"] <= 300 and told["before"] < 0.5 and told["accuracy"] > 0.8
+
+
+def test_evolution_strategies(load):
+    pytest.importorskip("gymnasium")
+    curve = load("evolution_strategies").main(environments=2, directions=12, generations=4, seed=1)
+    assert len(curve) == 4 and max(curve) > 100
+
+
+def test_a_learning_curve_is_drawn_as_text_without_matplotlib(load, monkeypatch):
+    pytest.importorskip("gymnasium")
+    evolution_strategies = load("evolution_strategies")
+    monkeypatch.setattr(evolution_strategies.importlib.util, "find_spec", lambda name: None)
+    assert evolution_strategies.draw([0, 250, 500], "unused") == "\n".join(["#", "#" * 30, "#" * 60])
+
+
 def test_a_recursive_task_runs_from_a_script():
     done = run_script("nested_tasks.py")
     assert (done.returncode, done.stdout[:20]) == (0, "sorted 2,000 numbers"), done.stderr

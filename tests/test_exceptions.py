@@ -35,12 +35,14 @@ from minray.exceptions import (
     NodeDiedError,
     ObjectFreedError,
     ObjectLostError,
+    ObjectReconstructionFailedError,
     ObjectStoreFullError,
     OutOfMemoryError,
     OwnerDiedError,
     RayError,
     RaySystemError,
     RayTaskError,
+    ReconstructionFailure,
     ReferenceCountingAssertionError,
     TaskCancelledError,
     TaskFailure,
@@ -929,6 +931,7 @@ NAMES_AND_BASES = """
     RayError:Exception RayTaskError:RayError TaskCancelledError:RayError WorkerCrashedError:RayError NodeDiedError:RayError
     LocalRayletDiedError:RayError ObjectLostError:RayError ObjectFetchTimedOutError:ObjectLostError
     ReferenceCountingAssertionError:ObjectLostError ReferenceCountingAssertionError:AssertionError
+    ObjectReconstructionFailedError:ObjectLostError
     ObjectFreedError:ObjectLostError OwnerDiedError:ObjectLostError GetTimeoutError:RayError GetTimeoutError:TimeoutError
     ObjectStoreFullError:RayError OutOfDiskError:RayError OutOfMemoryError:RayError RuntimeEnvSetupError:RayError
     TaskUnschedulableError:RayError RaySystemError:RayError UnserializableException:RayError
@@ -1020,6 +1023,11 @@ def test_g17_a_dead_worker_has_a_death_certificate() -> None:
         (ObjectLostError(object_id_hex="ab", owner="pid 3"), "of the object are lost (object id ab, owner pid 3)"),
         (OwnerDiedError(call_site="x.py:3"), "died, and the object with it (call site x.py:3)"),
         (ObjectFreedError(), "The object was freed explicitly"),
+        (
+            ObjectReconstructionFailedError(object_id_hex="ab", reason=ReconstructionFailure.LINEAGE_DISABLED),
+            "cannot be made again (object id ab): LINEAGE_DISABLED (tasks are not remembered in this cluster"
+            " (lineage_pinning_enabled=False in _system_config))",
+        ),
         (OutOfMemoryError(used_bytes=2048), "no retries are left (used 2,048 bytes)"),
         (ObjectStoreFullError(top_holders=("a", "b")), "The object store is full\ntop holders:\n  | a\n  | b"),
     ],

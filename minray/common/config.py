@@ -109,6 +109,10 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """So many files of one node are written at once."""
     local_fs_capacity_threshold: float = 0.95
     """A file system that is fuller than this counts as full."""
+    lineage_pinning_enabled: bool = True
+    """Whether finished tasks are remembered, so that results which are lost can be made again (G67)."""
+    max_lineage_bytes: int = 1024 * 1024 * 1024
+    """So much of a process's memory finished tasks may take; if it is more, the older half is forgotten (G72)."""
     transport: str = "stream"
     """``stream`` or ``grpc``, for a whole cluster."""
 

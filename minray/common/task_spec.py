@@ -98,3 +98,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     """A generator whose items are reported as they are yielded; its one return value says that it has ended."""
     most_unread: int = 0
     """Streaming: back-pressure, so many items at most may be unread; 0: any number."""
+
+    def is_reconstructable(self) -> bool:
+        """Whether a lost result may be made again by running the task again (G67, G70)."""
+        return self.max_retries != 0

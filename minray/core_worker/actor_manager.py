@@ -273,6 +273,8 @@ class ActorManager:
     # --- Actions
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
+        if task.needs is not None:
+            task.unwanted = self._core.outcomes.unwanted(task)
         message = PushActorTask(
             task.task_id,
             connection.client.actor_id,
@@ -288,7 +290,8 @@ class ActorManager:
             task.arguments,
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
-            0 if task.stream is None else task.stream.arrived,
+            items_arrived=0 if task.stream is None else task.stream.arrived,
+            unwanted=list(task.unwanted),
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
 
@@ -305,6 +308,7 @@ class ActorManager:
         if reply is not None:
             self.submitter.on_task_answered(connection, task)
             if reply.status == NOT_STARTED:
+                self._core.outcomes.on_missing(reply.missing)
                 self._core.outcomes.on_unstarted([task])
             else:
                 self._core.outcomes.on_reply(task, reply, buffers)

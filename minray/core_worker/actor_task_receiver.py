@@ -132,9 +132,10 @@ class ActorTaskReceiver:
         stream.tasks[task.sequence] = task
         in_order = request.in_order and request.sequence >= stream.next  # else it fills a hole that was given up
         if request.args:
-            self._intake.take(task, request, partial(self._on_ready, stream, task, in_order))
+            on_ready = partial(self._on_ready, stream, task, in_order)
+            self._intake.take(task, request, on_ready, partial(self._on_missing, stream, task))
         if not in_order:
-            if task.fetching is None:
+            if task.fetching is None and not task.is_claimed():
                 self._begin(task)
             self._pump(stream)
         elif request.sequence == stream.next and task.fetching is None and not stream.unbegun:
@@ -180,6 +181,12 @@ class ActorTaskReceiver:
             self._pump(stream)
         elif not task.is_claimed():
             self._begin(task)
+
+    def _on_missing(self, stream: CallerStream, task: ReceivedTask) -> None:
+        """Arguments are being made again: the caller waits for them, and calls again, out of order."""
+        if task.claim():
+            self._intake.answer_unstarted(task, False)
+        self._pump(stream)
 
     def _pump(self, stream: CallerStream) -> None:
         """Begin what can begin, in order; if what comes next has not come itself, wait for it for a while only."""

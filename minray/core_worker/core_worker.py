@@ -37,6 +37,7 @@ from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.object_deletion import ObjectDeletion
 from minray.core_worker.object_directory import ObjectDirectory
 from minray.core_worker.object_locator import ObjectLocator
+from minray.core_worker.object_recovery_manager import ObjectRecoveryManager
 from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.placement_groups import PlacementGroups
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
@@ -50,14 +51,15 @@ from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
 from minray.core_worker.task_receiver import TaskReceiver
-from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, pack_exception
+from minray.core_worker.value_fetcher import ValueFetcher
+from minray.exceptions import OwnerDiedError, RayError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.base import Address, decode
 from minray.protocol.core_worker import CancelObject, PrintLines, RefInfo
 from minray.protocol.gcs import NODES, WORKER_DEATHS, FinishJob, JobConfig, JobInfo, NodeInfo, RegisterJob
-from minray.protocol.object_store import TASK_ARGUMENTS, WAIT, Place
+from minray.protocol.object_store import Place
 from minray.protocol.raylet import NotifyWorkerBlocked, RegisterDriver, RegisterWorker
 from minray.rpc.connection import Peers, ignore
 from minray.rpc.patient_caller import PatientCaller
@@ -102,15 +104,15 @@ class CoreWorker:
         self.actors = ActorManager(self)
         self.deletion = ObjectDeletion(self)
         self.generators = Generators(self)
+        self.recovery = ObjectRecoveryManager(self)
+        self.fetcher = ValueFetcher(self)
         self.locator = ObjectLocator(self)
         self.placement_groups = PlacementGroups(self)
         self.statistician = Statistician(self)
-        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician.stats)
+        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician)
         self.is_exiting = False
         self._no_effects = Effects()
         """An empty one for the next dropped reference, which mostly has none."""
-        self._fetching: dict[bytes, list[Waiter]] = {}
-        """Large objects that are brought to this node, because somebody waits for that."""
         self._blocked_count = 0
         self._blocked_sequence = 0
         self._subscriptions: list[Subscription] = []
@@ -167,12 +169,13 @@ class CoreWorker:
             self._on_lost_object,
             self.borrowing.apply,
         )
-        self.directory = ObjectDirectory(self.patient, self._on_lost_copies)
+        self.directory = ObjectDirectory(self.patient, self.recovery.on_lost)
         client = StoreClient(
             platform,
             self.raylet,
             self.config.worker_id,
             store_endpoint(self.config.socket_dir, self.config.node_id),
+            self._on_unreachable_store,
         )
         self.provider = StoreProvider(platform, client)
         self.outcomes = TaskOutcomes(self)
@@ -198,7 +201,7 @@ class CoreWorker:
             node_ip,
         )
         intake = TaskIntake(
-            platform, self.address, self.references, self.store, self.borrowing, self, self.config.node_ip
+            platform, self.address, self.references, self.store, self.borrowing, self.fetcher, self.config.node_ip
         )
         self.intake = intake
         self.receiver = TaskReceiver(platform, self.executor, self.functions, intake, self)
@@ -250,6 +253,11 @@ class CoreWorker:
         self.outcomes.fail_all(reason)
         if self.on_end is not None:
             self.on_end(reason)
+
+    def _on_unreachable_store(self, reason: str) -> None:
+        """Mostly because the raylet has just died. No task shall fail for that which may run elsewhere."""
+        if not self.config.is_driver:
+            self._lose_cluster(reason)
 
     # --- submitting
 
@@ -330,7 +338,7 @@ class CoreWorker:
             stored.nested = [RefInfo(info.object_id, info.owner, b"") for info in stored.nested]
             self.borrowing.apply(effects)
         else:
-            wanted = self.references.get(object_id) is not None
+            wanted = self.references.is_in_scope(object_id)
         if wanted:
             self.store.put(object_id, stored)
 
@@ -339,7 +347,7 @@ class CoreWorker:
         self.on_object(object_id, self.error_object(error, name))
 
     def error_object(self, error: RayError, name: str = "") -> StoredObject:
-        """As a value; ``name`` is that of the task which has failed so."""
+        """In the place of a value, safe in any thread; ``name`` is that of the task which has failed so."""
         pid, node_id = self.platform.processes.pid, self.config.node_id.hex()
         packed = pack_exception(error, task_name=name, pid=pid, node_id=node_id, ip=self.config.node_ip)
         return StoredObject(packed, (), True, ())
@@ -347,22 +355,11 @@ class CoreWorker:
     def _on_lost_object(self, object_id: bytes, owner: Address, reason: str) -> None:
         self.put_error(object_id, OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
 
-    def _on_lost_copies(self, object_id: bytes) -> None:
-        """An object of ours was in the object store, and all nodes that had it are dead."""
-        reason = "all nodes that had a copy are dead"
-        error = ObjectLostError(object_id_hex=object_id.hex(), owner=self.address.endpoint, reason=reason)
-        self.store.replace(object_id, self.error_object(error))
-
     def _copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:
         """How large an object is, and which nodes have it; of a borrowed one, where it was seen."""
         size, raylets = self.directory.copies_of(object_id)
         place = self.resolver.place_of(object_id)
         return (size, raylets) if raylets or place is None else (place.size, [place.raylet])
-
-    def as_stored(self, value: StoredObject | RayError | None) -> StoredObject:
-        """What was fetched without a time-out, or could not be; safe in any thread."""
-        assert value is not None
-        return self.error_object(value) if isinstance(value, RayError) else value
 
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
         """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
@@ -370,12 +367,13 @@ class CoreWorker:
         error = OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason)
         self.store.put(object_id, self.error_object(error))
 
-    def _on_freed(self, object_id: bytes) -> None:
+    def _on_freed(self, object_id: bytes, effects: Effects) -> None:
         self.store.delete(object_id)
         self.directory.free(object_id)
         self.resolver.forget(object_id)
         self.actors.on_freed(object_id)
         self.placement_groups.forget(object_id)
+        self.recovery.on_freed(object_id, effects)
         if self.call_sites is not None:
             self.call_sites.forget(object_id)
 
@@ -434,7 +432,7 @@ class CoreWorker:
         Or for those ``to_fetch`` to be on this node, which are known already.
         """
         for large in to_fetch:
-            self._fetch_for(waiter, large)
+            self.fetcher.fetch_for(waiter, large)
         missing = set(self.store.wait([object_id for object_id, _ in wanted], waiter))
         for object_id, owner in wanted:
             if object_id in missing and owner.worker_id != self.config.worker_id:
@@ -447,23 +445,6 @@ class CoreWorker:
             self._blocked_count += 1
             if self._blocked_count == 1:
                 self._notify_blocked(True)
-
-    def _fetch_for(self, waiter: Waiter, large: LargeObject) -> None:
-        """One question for each object, however often somebody waits for it, and polls."""
-        waiters = self._fetching.get(large.object_id)
-        if waiters is not None:
-            waiters[:] = [*(other for other in waiters if not other.released), waiter]
-            return
-        self._fetching[large.object_id] = [waiter]
-
-        def on_fetched(_values: list[StoredObject | RayError | None]) -> None:
-            stored = self.store.objects.get(large.object_id)
-            for waiting in self._fetching.pop(large.object_id):
-                if stored is not None:
-                    stored.is_fetched = True
-                    waiting.on_object(stored)
-
-        self.provider.fetch([large], on_fetched, purpose=WAIT)
 
     def must_fetch(self, stored: StoredObject) -> bool:
         """Whether this value is on another node, as far as this process knows; safe in any thread."""
@@ -505,23 +486,6 @@ class CoreWorker:
     async def prepare_environment(self, template: TaskTemplate) -> None:
         """This worker's first task: take on its job and runtime environment, for good."""
         await take_on(self, template)
-
-    def fetch_argument(self, object_id: bytes, owner: Address, on_here: Callable[[], None]) -> None:
-        self.store.wait([object_id], Waiter(1, False, on_here))
-        if owner.worker_id != self.config.worker_id:
-            self.futures.fetch(object_id, owner)
-
-    def fetch_large(
-        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject]], None]
-    ) -> None:
-        wanted = [
-            LargeObject(object_id, owner, self.store.objects[object_id].nested) for object_id, owner in objects
-        ]
-
-        def on_here(values: list[StoredObject | RayError | None]) -> None:
-            on_fetched([self.as_stored(value) for value in values])
-
-        self.provider.fetch(wanted, on_here, purpose=TASK_ARGUMENTS)
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[], None]) -> None:
         self.host.run_constructor(task, then)

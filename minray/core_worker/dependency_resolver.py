@@ -4,7 +4,8 @@ Ray: src/ray/core_worker/task_submission/dependency_resolver.h
 
 G10: a task never starts before its arguments are computed. G1: if one of them is an error, the task ends with that error
 and its body does not run. Arguments that are large stay references; the executing worker gets them from their owner. A
-function that the gcs does not know yet counts as one more argument to wait for.
+function that the gcs does not know yet counts as one more argument to wait for. A task that comes again, because an argument
+was lost, or its own results, keeps the values that it carries and waits for the rest.
 
 Those that are in the object store are the task's *dependencies*: whoever grants it a worker brings them there first.
 """
@@ -51,8 +52,8 @@ class DependencyResolver:
             function_id = task.prepared.template.function_id
             missing = {function_id}
             self._for_function.setdefault(function_id, []).append(task)
-        for object_id, owner in task.slots:
-            if object_id not in self._store.objects and object_id not in self._large:
+        for index, (object_id, owner) in enumerate(task.slots):
+            if not task.is_inlined(index) and not self._is_available(object_id):
                 missing = missing or set()
                 if object_id not in missing:
                     missing.add(object_id)
@@ -61,6 +62,13 @@ class DependencyResolver:
         task.waiting_for = missing
         if not missing:
             self._complete(task)
+
+    def is_resolved(self, task: PendingTask) -> bool:
+        """Whether all arguments of a task that has waited already still exist, as far as this process knows."""
+        return all(task.is_inlined(index) or self._is_available(id_) for index, (id_, _) in enumerate(task.slots))
+
+    def _is_available(self, object_id: bytes) -> bool:
+        return object_id in self._store.objects or object_id in self._large
 
     def on_function_exported(self, function_id: bytes) -> None:
         for task in self._for_function.pop(function_id, ()):
@@ -91,8 +99,11 @@ class DependencyResolver:
         arguments: list[Argument] = []
         dependencies: dict[bytes, Dependency] = {}
         room = TASK_RPC_INLINED_BYTES_LIMIT
-        for object_id, owner in task.slots:
+        for index, (object_id, owner) in enumerate(task.slots):
             stored = self._store.objects.get(object_id)
+            if task.is_inlined(index):
+                arguments.append(task.arguments[index])
+                continue
             place = self.place_of(object_id)
             if place is not None:
                 dependencies[object_id] = Dependency(object_id, owner, place.size)

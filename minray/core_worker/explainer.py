@@ -4,7 +4,7 @@ Ray: has no counterpart; its users read logs.
 
 Each unfinished thing names what it waits for: a task its arguments (and those their tasks), a queued task the resource
 that nobody has, a running one its worker, a lost one the dead process. The chain follows owners across processes and ends
-at a resource, a running task, or a death.
+at a resource, a running task, or a death. Of a large object only its owner knows whether it still exists.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ class Explainer:
     async def explain(self, object_id: bytes, owner: Address | None, hops: int = 0) -> list[str]:
         """One line per link of the chain, the asked object first."""
         stored = self._core.store.objects.get(object_id)
-        if stored is not None:
+        is_ours = owner is None or owner.worker_id == self._core.address.worker_id
+        if stored is not None and (is_ours or stored.place is None):
             return [f"{short(object_id)} is ready" + (" (it is an error)" if stored.is_error else "")]
         if hops >= MAX_HOPS:
             return ["..."]
-        if owner is not None and owner.worker_id != self._core.address.worker_id:
+        if owner is not None and not is_ours:
             return await self._ask_owner(object_id, owner, hops)
         group_id = self._core.placement_groups.group_awaited_by(object_id)
         if group_id is not None:
@@ -62,7 +63,8 @@ class Explainer:
         task = self._core.tasks.tasks.get(task_of(object_id))
         if task is None:
             return [f"{short(object_id)}: no task makes it any more (it was freed, or never existed)"]
-        return await self.explain_task(task, hops)
+        lines = await self.explain_task(task, hops)
+        return lines if task.needs is None else [f"{short(object_id)} was lost and is being made again", *lines]
 
     async def _ask_owner(self, object_id: bytes, owner: Address, hops: int) -> list[str]:
         try:

@@ -51,6 +51,7 @@ class _Question(NamedTuple):
     object_id: bytes
     owner: Address
     inline_limit: int
+    timeout_s: float
     name: bytes
 
 
@@ -81,6 +82,8 @@ class FutureResolver:
         """Objects asked for in any size; who wants to hear of it is in the memory store."""
         self._probing: dict[bytes, list[OnLarge]] = {}
         """Objects asked for if small, with those who asked; they hear whether it exists but is large."""
+        self._looking: dict[bytes, list[Callable[[], None]]] = {}
+        """Objects asked for if they exist now, with those who asked; they hear if it does not."""
         self._question_count = 0
         self._following: list[_Question] | None = None
         """Questions of this turn, but for the first; None before that."""
@@ -90,6 +93,15 @@ class FutureResolver:
         if object_id not in self._asking:
             self._asking.add(object_id)
             self._ask_soon(self._new_question(object_id, owner, ANY_SIZE))
+
+    def look(self, object_id: bytes, owner: Address, on_pending: Callable[[], None]) -> None:
+        """Bring the value here if it exists; ``on_pending()`` says that it does not exist at present."""
+        waiting = self._looking.get(object_id)
+        if waiting is not None:
+            waiting.append(on_pending)
+            return
+        self._looking[object_id] = [on_pending]
+        self._ask(self._new_question(object_id, owner, ANY_SIZE, 0.0))
 
     def probe(self, object_id: bytes, owner: Address, inline_limit: int, on_large: OnLarge) -> None:
         """Bring the value here if it is small; ``on_large`` says that it exists and is not."""
@@ -101,13 +113,15 @@ class FutureResolver:
         self._ask_soon(self._new_question(object_id, owner, inline_limit))
 
     def open_requests(self) -> int:
-        return len(self._asking) + len(self._probing)
+        return len(self._asking) + len(self._probing) + len(self._looking)
 
-    def _new_question(self, object_id: bytes, owner: Address, inline_limit: int) -> _Question:
+    def _new_question(
+        self, object_id: bytes, owner: Address, inline_limit: int, timeout_s: float = POLL_TIMEOUT_S
+    ) -> _Question:
         self._references.add_question(object_id)
         self._question_count += 1
         name = b"?" + self._own.worker_id[:12] + self._question_count.to_bytes(8, "big")
-        return _Question(object_id, owner, inline_limit, name)
+        return _Question(object_id, owner, inline_limit, timeout_s, name)
 
     def _ask_soon(self, question: _Question) -> None:
         if self._following is None:
@@ -139,7 +153,7 @@ class FutureResolver:
             start = end
 
     def _ask(self, question: _Question) -> None:
-        request = GetObject(question.object_id, self._own, question.inline_limit, POLL_TIMEOUT_S, question.name)
+        request = GetObject(question.object_id, self._own, question.inline_limit, question.timeout_s, question.name)
         self._patient.send(question.owner, request, partial(self._on_answer, question))
 
     def _on_answer(
@@ -149,12 +163,17 @@ class FutureResolver:
         if reply is None:
             self._finish(question)
             self._on_lost(object_id, question.owner, str(error))
-        elif reply.status == PENDING and self._references.is_wanted(object_id):
+        elif reply.status == PENDING and question.timeout_s and self._references.is_wanted(object_id):
             asyncio.get_running_loop().call_soon(self._ask, question)
         elif reply.status == PENDING:
+            looking = [] if question.timeout_s else self._looking[object_id]
             self._finish(question)
+            for on_pending in looking:
+                on_pending()
         elif reply.status == LARGE:
-            for on_large in self._finish(question):
+            probing = self._probing.get(object_id, [])
+            self._finish(question)
+            for on_large in probing:
                 on_large(reply.place)
         elif reply.status == FREED or reply.value is None:
             self._finish(question)
@@ -163,12 +182,13 @@ class FutureResolver:
             self._finish(question)
             self._on_object(object_id, from_value(reply.value, buffers))
 
-    def _finish(self, question: _Question) -> list[OnLarge]:
-        """Returns who asked for it if it was small."""
+    def _finish(self, question: _Question) -> None:
         effects = Effects()
         self._references.remove_question(question.object_id, effects)
         self._apply(effects)
-        if question.inline_limit == ANY_SIZE:
+        if not question.timeout_s:
+            del self._looking[question.object_id]
+        elif question.inline_limit == ANY_SIZE:
             self._asking.discard(question.object_id)
-            return []
-        return self._probing.pop(question.object_id, [])
+        else:
+            self._probing.pop(question.object_id, None)

@@ -42,6 +42,7 @@ from minray.rpc.patient_caller import PatientCaller
 logger = logging.getLogger(__name__)
 
 NO_REFS: list[RefInfo] = []
+NO_INDICES: list[int] = []
 FAILURE_TIMEOUT_S = 5.0
 """How long a raylet may take to see that a worker is dead."""
 REJECTED_DELAY_S = 0.05
@@ -58,6 +59,12 @@ class Outcomes(Protocol):
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         """These were pushed but never began."""
+
+    def on_missing(self, object_ids: Sequence[bytes]) -> None:
+        """These arguments are being made again."""
+
+    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
+        """Results of a task that runs again, and that are not to be made; by their numbers."""
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         """No worker will ever be granted for this shape."""
@@ -82,6 +89,8 @@ class LeaseClient:
     # --- Actions
 
     def push(self, worker: LeasedWorker, task: PendingTask) -> None:
+        if task.needs is not None:
+            task.unwanted = self._outcomes.unwanted(task)
         message = PushTask(
             task.task_id,
             task.attempt,
@@ -96,6 +105,7 @@ class LeaseClient:
             task.inline_buffers,
             worker.gpu_ids,
             items_arrived=0 if task.stream is None else task.stream.arrived,
+            unwanted=list(task.unwanted) if task.unwanted else NO_INDICES,
         )
         self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
 
@@ -189,6 +199,7 @@ class LeaseClient:
         if reply.worker_exiting:
             submitter.on_worker_exiting(worker)
         if reply.status == NOT_STARTED:
+            self._outcomes.on_missing(reply.missing)
             submitter.on_task_given_back(worker, task, now)
             if not self._unstarted:
                 asyncio.get_running_loop().call_soon(self._give_unstarted)

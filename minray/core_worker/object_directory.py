@@ -22,8 +22,6 @@ from minray.protocol.object_store import Copy, FreeObjects, Place, PromoteObject
 from minray.rpc.batch import Batches
 from minray.rpc.patient_caller import PatientCaller
 
-ALL_ATTEMPTS = (1 << 31) - 1
-
 
 class _Copies(msgspec.Struct, eq=False):
     """One object."""
@@ -41,9 +39,9 @@ class _Copies(msgspec.Struct, eq=False):
 class ObjectDirectory:
     """The directory of one process."""
 
-    def __init__(self, patient: PatientCaller, on_lost: Callable[[bytes], None]) -> None:
+    def __init__(self, patient: PatientCaller, on_lost: Callable[[list[bytes]], None]) -> None:
         self._on_lost = on_lost
-        """No copy of this object is left."""
+        """No copies of these objects are left."""
         self._objects: dict[bytes, _Copies] = {}
         self._turn_count = 0
         self._dead_nodes: set[bytes] = set()
@@ -57,7 +55,7 @@ class ObjectDirectory:
         """The first copy of an object is there."""
         self._objects[object_id] = _Copies(place.attempt, place.size, {place.raylet.node_id: place.raylet}, {}, {})
         if place.raylet.node_id in self._dead_nodes:
-            self._forget_node(object_id, place.raylet.node_id)
+            self._forget_node([object_id], place.raylet.node_id)
 
     def locations(self, object_id: bytes, receiver: Address | None = None, number: int = 0) -> ObjectLocations:
         """LOST for an object without copies. A receiver is given its turn, and named to those that ask after it."""
@@ -90,7 +88,7 @@ class ObjectDirectory:
                 copies.over[raylet.node_id] = max(change.number, copies.over.get(raylet.node_id, 0))
             if not change.is_here:
                 if is_known:
-                    self._forget_node(change.object_id, raylet.node_id)
+                    self._forget_node([change.object_id], raylet.node_id)
             elif copies is not None and is_known and raylet.node_id not in self._dead_nodes:
                 if not copies.raylets:
                     self._promote.add(raylet, [Copy(change.object_id, change.attempt)])
@@ -101,29 +99,33 @@ class ObjectDirectory:
 
     def on_node_death(self, node_id: bytes) -> None:
         self._dead_nodes.add(node_id)
-        for object_id, copies in list(self._objects.items()):
-            if node_id in copies.raylets or node_id in copies.receivers:
-                self._forget_node(object_id, node_id)
+        there = [key for key, copies in self._objects.items() if node_id in copies.raylets or node_id in copies.receivers]
+        self._forget_node(there, node_id)
 
-    def _forget_node(self, object_id: bytes, node_id: bytes) -> None:
+    def _forget_node(self, object_ids: Sequence[bytes], node_id: bytes) -> None:
+        """It has no copies of these any more."""
+        lost = [object_id for object_id in object_ids if self._is_lost_without(object_id, node_id)]
+        for object_id in lost:
+            del self._objects[object_id]
+        if lost:
+            self._on_lost(lost)
+
+    def _is_lost_without(self, object_id: bytes, node_id: bytes) -> bool:
         copies = self._objects[object_id]
         was_first = next(iter(copies.raylets), None) == node_id
         copies.raylets.pop(node_id, None)
         copies.receivers.pop(node_id, None)
-        if not copies.raylets:
-            if not copies.receivers:
-                del self._objects[object_id]
-                self._on_lost(object_id)
-        elif was_first:
+        if copies.raylets and was_first:
             self._promote.add(next(iter(copies.raylets.values())), [Copy(object_id, copies.attempt)])
+        return not copies.raylets and not copies.receivers
 
     def free(self, object_id: bytes) -> None:
-        """Nobody needs this object any more."""
+        """Nobody needs this object any more, as this attempt has made it."""
         copies = self._objects.pop(object_id, None)
         if copies is not None:
             receivers = {node_id: raylet for node_id, (_, raylet) in copies.receivers.items()}
             for raylet in {**copies.raylets, **receivers}.values():
-                self.discard([object_id], ALL_ATTEMPTS, raylet)
+                self.discard([object_id], copies.attempt, raylet)
 
     def discard(self, object_ids: Iterable[bytes], attempt: int, raylet: Address) -> None:
         """What this attempt (or an earlier one) has made on that node, or may yet make there, is not needed."""

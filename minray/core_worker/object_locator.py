@@ -39,7 +39,7 @@ class ObjectLocator:
 
     def answer(self, object_id: bytes, receiver: Address | None = None, number: int = 0) -> ObjectLocations:
         """As owner; a receiver is one that is going to have a copy, too, and numbers its questions."""
-        if self._core.references.get(object_id) is None:
+        if not self._core.references.is_in_scope(object_id):
             return ObjectLocations(UNKNOWN)
         known = self._core.directory.locations(object_id, receiver, number)
         if known.status == KNOWN:

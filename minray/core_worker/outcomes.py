@@ -84,7 +84,9 @@ class TaskOutcomes:
         if reply.status in (OK, FAILED):
             task.prepared.on_duration(reply.duration_us)
         if reply.status == OK:
-            values = from_values(reply.values, buffers)
+            values: list[StoredObject | None] = [*from_values(reply.values, buffers)]
+            for index in task.unwanted:
+                values[index - 1] = None
             contradiction = None if task.stream is None else self._core.generators.contradiction(task)
             if contradiction is None:
                 self._finish(task, FINISHED, values)
@@ -101,13 +103,33 @@ class TaskOutcomes:
         for task in tasks:
             if task.cancelled:
                 self._finish_cancelled(task)
-            elif task.state is PUSHED:
+            elif task.state is PUSHED and self._core.resolver.is_resolved(task):
                 again.append(task)
+            elif task.state is PUSHED:
+                self._wait_again(task)
         if again and again[0].prepared.client is not None:
             for task in again:
                 self.on_ready(task)
         elif again:
             self._core.submitter.on_tasks_unstarted(again, self._core.now())
+
+    def on_missing(self, object_ids: Sequence[bytes]) -> None:
+        """A worker says that these arguments are being made again: what is known of those of others is not so any more."""
+        core = self._core
+        for object_id in object_ids:
+            reference = core.references.get(object_id)
+            if reference is not None and reference.owner is not None:
+                core.resolver.forget(object_id)
+                core.fetcher.forget_place(object_id)
+
+    def _wait_again(self, task: PendingTask) -> None:
+        """Its arguments are lost, and may come again."""
+        self._core.tasks.move(task, WAITING)
+        self._core.resolver.resolve(task)
+
+    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
+        """Which results of a task that runs again are not to be made."""
+        return self._core.recovery.unwanted(task)
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
         """Its worker died (G16, G17); ``failure`` is None when the whole node did."""
@@ -146,10 +168,9 @@ class TaskOutcomes:
 
     def _discard_attempt(self, task: PendingTask, worker: LeasedWorker) -> None:
         """It may have put large results into its node's store before it died."""
-        task_id, count = task.task_id, task.prepared.template.num_returns
-        raylet = worker.raylet or self._core.raylet_address
-        made = [return_id(task_id, index) for index in range(1, count + 1)] + self._core.generators.unreported(task)
-        self._core.directory.discard(made, task.attempt, raylet)
+        made = [object_id for index, object_id in enumerate(task.result_ids(), 1) if index not in task.unwanted]
+        made += self._core.generators.unreported(task)
+        self._core.directory.discard(made, task.attempt, worker.raylet or self._core.raylet_address)
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         for task in self._core.submitter.take_queue(request):
@@ -172,8 +193,10 @@ class TaskOutcomes:
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
             loop.call_later(delay_s, lambda: self.on_unstarted([task]))
-        else:
+        elif self._core.resolver.is_resolved(task):
             self.on_ready(task)
+        else:
+            self._wait_again(task)
 
     def finish_constructor(self, task: PendingTask, state: str) -> None:
         """It will not be called again."""
@@ -186,18 +209,23 @@ class TaskOutcomes:
         else:
             self._finish_with_system_error(task, error)
 
-    def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject]) -> None:
+    def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject | None]) -> None:
+        """None: a result that was not wanted."""
         core = self._core
         core.tasks.move(task, state)
-        for index, stored in enumerate(values, 1):
-            core.on_result(return_id(task.task_id, index), stored)
-        if task.stream is not None:
-            core.generators.on_ended(task, values[0])
         held = task.held_ids()
+        core.recovery.remember(task, values)
+        for index, stored in enumerate(values, 1):
+            if stored is not None:
+                core.on_result(return_id(task.task_id, index), stored)
+        if task.stream is not None and values[0] is not None:
+            core.generators.on_ended(task, values[0])
         if held:
             effects = Effects()
             core.references.remove_submitted(held, effects)
             core.borrowing.apply(effects)
+        if task.unwanted:
+            core.recovery.look_after(task)
         if task.prepared.client is not None:
             task.prepared.client.ended += 1
             if task.handle_id:

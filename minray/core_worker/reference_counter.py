@@ -21,6 +21,10 @@ for tickets of its own for whatever it still holds then (``keep_after_task``).
 
 An open question to an owner holds its object too (``asked``), even when nobody here wants the value any more: its answer
 comes with tickets for what is inside, and if it is lost, only the same question can fetch them, from an object that lives.
+
+A finished task that may have to run again needs its arguments (``lineage``). One that could be made again itself need not
+keep its value for that: when nobody holds it, the value is freed, and the entry stays. One that could not (``obstacle``: it
+was put, or belongs to somebody else) is held.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from collections.abc import Iterable
 import msgspec
 
 from minray.common.tombstones import remember
+from minray.exceptions import ReconstructionFailure
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Loan, RefInfo
 
@@ -59,13 +64,23 @@ class Reference(msgspec.Struct, eq=False, gc=False):
     """Objects inside its value, once the value is here."""
     pinned: bool = False
     """Pickled by the user, out of our sight: never freed while this process lives."""
+    lineage: int = 0
+    """Finished tasks of this process that would take it as an argument again."""
+    obstacle: ReconstructionFailure | None = ReconstructionFailure.PUT
+    """Why it could not be made again, if it were lost; None: its task is remembered. Set when that task has ended."""
 
     def is_held(self) -> bool:
         return self.is_wanted() or self.asked > 0
 
     def is_wanted(self) -> bool:
         """Held by more than questions."""
-        return self.local > 0 or self.submitted > 0 or self.contained > 0 or self.pinned
+        if self.local > 0 or self.submitted > 0 or self.contained > 0 or self.pinned:
+            return True
+        return self.lineage > 0 and self.obstacle is not None
+
+    def is_in_scope(self) -> bool:
+        """Whether its value is needed, here or elsewhere."""
+        return self.is_held() or bool(self.lent)
 
 
 class Effects:
@@ -75,7 +90,7 @@ class Effects:
 
     def __init__(self) -> None:
         self.freed: list[bytes] = []
-        """Forget the values of these."""
+        """Forget the values of these; those without an entry are gone for good."""
         self.give_back: list[tuple[bytes, Address, list[bytes]]] = []
         """Tell the owner that these tickets are spent."""
         self.doubtful: dict[tuple[Address, bytes], list[Loan]] = {}
@@ -97,6 +112,11 @@ class ReferenceCounter:
 
     def get(self, object_id: bytes) -> Reference | None:
         return self._references.get(object_id)
+
+    def is_in_scope(self, object_id: bytes) -> bool:
+        """Whether anybody needs the value of this object, as far as this process knows."""
+        reference = self._references.get(object_id)
+        return reference is not None and reference.is_in_scope()
 
     def items(self) -> list[tuple[bytes, Reference]]:
         return list(self._references.items())
@@ -158,7 +178,8 @@ class ReferenceCounter:
     def on_value(self, object_id: bytes, nested: Iterable[RefInfo], own_id: bytes, effects: Effects) -> bool:
         """The value of an object has arrived with these references inside; False if nobody here wants it any more."""
         reference = self._references.get(object_id)
-        wanted = reference is not None and not reference.nested
+        is_needed = reference is not None and reference.is_in_scope()
+        wanted = is_needed and reference is not None and not reference.nested
         contained: list[bytes] = []
         for info in nested:
             inner = self._references.get(info.object_id)
@@ -170,7 +191,25 @@ class ReferenceCounter:
             self._receive_ticket(info.object_id, inner, info.ticket, effects)
         if reference is not None and wanted:
             reference.nested = tuple(contained)
-        return reference is not None
+        return is_needed
+
+    def forget_value(self, object_id: bytes, effects: Effects) -> None:
+        """The value that was known is gone, and with it what was inside; another one may come."""
+        for inner_id, inner in self._take_nested(self._references[object_id]):
+            self._maybe_free(inner_id, inner, effects)
+
+    def add_lineage(self, object_ids: Iterable[bytes]) -> None:
+        """A finished task is remembered that takes these."""
+        for object_id in object_ids:
+            self._references[object_id].lineage += 1
+
+    def remove_lineage(self, object_ids: Iterable[bytes], effects: Effects) -> None:
+        """It is forgotten."""
+        for object_id in object_ids:
+            reference = self._references[object_id]
+            reference.lineage -= 1
+            assert reference.lineage >= 0, "a finished task was forgotten twice"
+            self._maybe_free(object_id, reference, effects)
 
     def add_question(self, object_id: bytes) -> None:
         """Borrower: the value is being asked for."""
@@ -195,7 +234,7 @@ class ReferenceCounter:
     def lend(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> None:
         """Owner: ``lender`` is about to pass a reference on to ``borrower``. Nothing, if the object is freed already."""
         reference = self._references.get(object_id)
-        if reference is None or ticket in self._spent:
+        if reference is None or not reference.is_in_scope() or ticket in self._spent:
             return
         if self._dead and any(self._is_dead(party) for party in (borrower, lender)):
             return
@@ -270,7 +309,8 @@ class ReferenceCounter:
             reference = self._references.get(object_id)
             if reference is None or reference.owner is None or reference.held_tickets:
                 continue
-            if reference.submitted > 1 or reference.local or reference.contained or reference.asked or reference.pinned:
+            others = reference.submitted > 1 or reference.local or reference.contained or reference.asked
+            if others or reference.pinned or reference.lineage:
                 kept.append((object_id, reference.owner))
         return kept
 
@@ -281,13 +321,19 @@ class ReferenceCounter:
         unneeded = [(object_id, reference)]
         while unneeded:
             object_id, reference = unneeded.pop()
-            if reference.is_held() or reference.lent or self._references.get(object_id) is not reference:
+            if reference.is_in_scope() or self._references.get(object_id) is not reference:
                 continue
-            del self._references[object_id]
+            if not reference.lineage:
+                del self._references[object_id]
             effects.freed.append(object_id)
             if reference.owner is not None and reference.held_tickets:
                 effects.give_back.append((object_id, reference.owner, reference.held_tickets))
-            for inner_id in reference.nested:
-                inner = self._references[inner_id]
-                inner.contained -= 1
-                unneeded.append((inner_id, inner))
+            unneeded += self._take_nested(reference)
+
+    def _take_nested(self, reference: Reference) -> list[tuple[bytes, Reference]]:
+        """Let go of what is inside a value; returns that."""
+        inside = [(inner_id, self._references[inner_id]) for inner_id in reference.nested]
+        for _, inner in inside:
+            inner.contained -= 1
+        reference.nested = ()
+        return inside

@@ -26,6 +26,10 @@ class Result(NamedTuple):
     """References inside, alive until the owner has taken note of them."""
 
 
+UNWANTED = Result(StoredObject(b"", (), False, ()), [])
+"""In the place of a value that the owner has already, or does not need."""
+
+
 class ResultKeeper:
     """The keeper of one process."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray import serialization
 from minray.common.ids import return_id
-from minray.core_worker.results import Result, ResultKeeper
+from minray.core_worker.results import UNWANTED, Result, ResultKeeper
 from minray.serialization import Serialized
 
 if TYPE_CHECKING:
@@ -66,8 +66,12 @@ class ReturnValues:
         return results
 
     def _keep_next(self, task: ReceivedTask, value: Serialized, results: list[Result]) -> None:
-        object_id = return_id(task.task_id, len(results) + 1)
-        results.append(self._results.keep(object_id, task.attempt, value, task.header.owner))
+        index = len(results) + 1
+        if index in task.unwanted:
+            results.append(UNWANTED)
+        else:
+            object_id = return_id(task.task_id, index)
+            results.append(self._results.keep(object_id, task.attempt, value, task.header.owner))
 
     def _fill(self, task: ReceivedTask, generator: Iterator[Any]) -> list[Result]:
         name, count = task.header.template.name, task.header.template.num_returns

@@ -52,6 +52,7 @@ from minray.protocol.core_worker import (
     WaitForReader,
 )
 from minray.protocol.gcs import CheckAlive
+from minray.protocol.state import GetTasksInfo, TasksInfo
 from minray.rpc.service import Call
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class CoreWorkerService:
         object_id = request.object_id
         stored = self._core.store.objects.get(object_id)
         if stored is None:
-            if self._core.references.get(object_id) is None:
+            if not self._core.references.is_in_scope(object_id):
                 return ObjectReply(FREED)
             if not await self._arrives(object_id, request.timeout_s):
                 return ObjectReply(PENDING)
@@ -179,6 +180,9 @@ class CoreWorkerService:
 
     def handle_GetCoreWorkerStats(self, request: GetCoreWorkerStats, call: Call) -> CoreWorkerStats:
         return self._core.statistician.stats(request)
+
+    def handle_GetTasksInfo(self, request: GetTasksInfo, call: Call) -> TasksInfo:
+        return self._core.statistician.account.tasks(request)
 
     def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:
         return CheckTicketsReply(self._core.borrowing.missing(request.lender_id, request.loans))

@@ -1,25 +1,29 @@
-"""What all processes of a cluster say of its objects: who refers to them, where they are, who reads them.
+"""What all processes of a cluster say of its objects and tasks: who refers to them, where they are, what they do.
 
-Ray: python/ray/util/state/state_manager.py and the object half of python/ray/dashboard/state_aggregator.py
+Ray: python/ray/util/state/state_manager.py, python/ray/dashboard/state_aggregator.py
 
-The gcs knows the nodes and the drivers, each raylet its store and its workers, each process its references. All are asked
-at once; who is dead has nothing, and who does not answer in time is named (``silent``). ``uses`` puts the answers together.
+The gcs knows nodes, drivers and actors, each raylet its store and its workers, each process its references and tasks. All
+are asked at once; who is dead has nothing, and who does not answer in time is named (``silent``). ``uses`` puts the
+answers about objects together.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from minray.common.ids import short
 from minray.core_worker.stats import NIL, UNKNOWN_SIZE
+from minray.core_worker.task_account import TaskAccount
 from minray.platform.base import PlatformError
+from minray.protocol.actor import ActorInfo, ListActors
 from minray.protocol.base import Address, Record, decode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
-from minray.protocol.gcs import JOBS, NODES, JobInfo, NodeInfo, Poll
+from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobInfo, NodeInfo, Poll, WorkerDeath
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.raylet import GetNodeStats, NodeStats
+from minray.protocol.state import MOST_TASKS, GetTasksInfo, TasksInfo
 from minray.rpc.connection import Peer, Peers, PeerUnreachable
 
 R = TypeVar("R", bound=Record)
@@ -134,7 +138,7 @@ def reference_type(info: ObjectRefInfo) -> str:
 class _Question:
     """What everybody is asked, and who has not answered."""
 
-    def __init__(self, timeout_s: float, limit: int, object_ids: list[bytes] | None) -> None:
+    def __init__(self, timeout_s: float, limit: int = 0, object_ids: list[bytes] | None = None) -> None:
         self.limit = limit
         self.object_ids = object_ids
         self.silent: list[str] = []
@@ -157,51 +161,132 @@ class _Question:
             self.silent.append(name)
 
 
-class StateReader:
-    """Asks everybody."""
+class ClusterTasks(NamedTuple):
+    processes: list[TasksInfo]
+    silent: list[str]
 
-    def __init__(
-        self,
-        peers: Peers,
-        gcs: Peer,
-        own_id: bytes = b"",
-        own_stats: Callable[[GetCoreWorkerStats], CoreWorkerStats] | None = None,
-    ) -> None:
-        """A process of the cluster answers for itself (``own_stats``)."""
+
+class ClusterWorkers(NamedTuple):
+    nodes: list[NodeInfo]
+    jobs: list[JobInfo]
+    living: list[tuple[str, bytes, bytes, int]]
+    """DRIVER or WORKER, worker id, node id, pid."""
+    deaths: list[WorkerDeath]
+    """Of the processes that died lately."""
+    silent: list[str]
+
+
+class OwnAnswers(Protocol):
+    """How a process of the cluster answers itself."""
+
+    @property
+    def account(self) -> TaskAccount: ...
+
+    def stats(self, request: GetCoreWorkerStats) -> CoreWorkerStats: ...
+
+
+class StateReader:
+    """Asks everybody. Each process may take ``timeout_s``. Raises PlatformError if the gcs is gone, TimeoutError if it is
+    silent."""
+
+    def __init__(self, peers: Peers, gcs: Peer, own_id: bytes = b"", own: OwnAnswers | None = None) -> None:
+        """A process of the cluster answers for itself (``own``)."""
         self._peers = peers
         self._gcs = gcs
         self._own_id = own_id
-        self._own_stats = own_stats
+        self._own = own
 
     async def read(
         self, timeout_s: float, limit: int = MOST_ENTRIES, object_ids: Sequence[bytes] | None = None
     ) -> ClusterObjects:
-        """The largest objects, or these; each process may take ``timeout_s``. Raises PlatformError if the gcs is gone."""
+        """The largest objects, or these."""
         question = _Question(timeout_s, limit, None if object_ids is None else list(object_ids))
-        nodes, jobs = await asyncio.gather(self._rows(NODES, NodeInfo), self._rows(JOBS, JobInfo))
-        alive = {node.node_id: node for node in nodes if node.alive}
+        alive, drivers = await self._living(timeout_s)
         of_nodes = await asyncio.gather(*(self._read_node(question, node) for node in alive.values()))
-        drivers = [(job.driver, job.driver_pid) for job in jobs if not job.end_time and job.driver.node_id in alive]
-        workers = [(worker.address, worker.pid) for _, stats in of_nodes for worker in (stats.workers if stats else ())]
-        asked = [self._read_process(question, to, pid) for to, pid in [*drivers, *workers] if to is not None]
-        processes = [stats for stats in await asyncio.gather(*asked) if stats is not None]
+        workers = _addresses([stats for _, stats in of_nodes])
+        processes = await asyncio.gather(*(self._read_process(question, *one) for one in [*drivers, *workers]))
         stores = {store.node_id: store for store, _ in of_nodes if store is not None}
-        return ClusterObjects(alive, stores, processes, question.silent)
+        return ClusterObjects(alive, stores, [stats for stats in processes if stats is not None], question.silent)
+
+    async def tasks(self, timeout_s: float, task_ids: Sequence[bytes] | None = None) -> ClusterTasks:
+        """The newest tasks of each process, or these."""
+        question, request = _Question(timeout_s), GetTasksInfo(MOST_TASKS, None if task_ids is None else list(task_ids))
+        alive, drivers = await self._living(timeout_s)
+        of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
+        asked = [self._read_tasks(question, request, *one) for one in [*drivers, *_addresses(of_nodes)]]
+        return ClusterTasks([info for info in await asyncio.gather(*asked) if info is not None], question.silent)
+
+    async def workers(self, timeout_s: float) -> ClusterWorkers:
+        """All processes that run tasks or drive jobs."""
+        question = _Question(timeout_s)
+        async with asyncio.timeout(timeout_s):
+            nodes, jobs, deaths = await asyncio.gather(
+                self._rows(NODES, NodeInfo), self._rows(JOBS, JobInfo), self._rows(WORKER_DEATHS, WorkerDeath)
+            )
+        alive = {node.node_id: node for node in nodes if node.alive}
+        of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
+        living = [("DRIVER", driver.worker_id, driver.node_id, pid) for driver, pid in _drivers(jobs, alive)]
+        for stats in of_nodes:
+            if stats is not None:
+                living += [("WORKER", worker.worker_id, stats.node_id, worker.pid) for worker in stats.workers]
+        return ClusterWorkers(nodes, jobs, living, deaths, question.silent)
+
+    async def nodes(self, timeout_s: float) -> list[NodeInfo]:
+        async with asyncio.timeout(timeout_s):
+            return await self._rows(NODES, NodeInfo)
+
+    async def jobs(self, timeout_s: float) -> list[JobInfo]:
+        async with asyncio.timeout(timeout_s):
+            return await self._rows(JOBS, JobInfo)
+
+    async def actors(self, timeout_s: float) -> list[ActorInfo]:
+        async with asyncio.timeout(timeout_s):
+            return (await self._gcs.call(ListActors())).actors
+
+    async def _living(self, timeout_s: float) -> tuple[dict[bytes, NodeInfo], list[tuple[Address, int]]]:
+        """Nodes by id; addresses and pids of drivers."""
+        async with asyncio.timeout(timeout_s):
+            nodes, jobs = await asyncio.gather(self._rows(NODES, NodeInfo), self._rows(JOBS, JobInfo))
+        alive = {node.node_id: node for node in nodes if node.alive}
+        return alive, _drivers(jobs, alive)
 
     async def _rows(self, channel: str, record: type[R]) -> list[R]:
         reply = await self._gcs.call(Poll(channel, b"", 0, 1.0))
         return [decode(record, value) for _, value in reply.entries if value is not None]
 
     async def _read_node(self, question: _Question, node: NodeInfo) -> tuple[ObjectsInfo | None, NodeStats | None]:
-        raylet, name = self._peers.to(node.address), f"node {node.name or short(node.node_id)}"
         objects_info = GetObjectsInfo(question.limit, question.object_ids)
-        return await asyncio.gather(
-            question.ask(name, raylet.call(objects_info)), question.ask(name, raylet.call(GetNodeStats()))
-        )
+        store = question.ask(_name(node), self._peers.to(node.address).call(objects_info))
+        return await asyncio.gather(store, self._read_workers(question, node))
+
+    async def _read_workers(self, question: _Question, node: NodeInfo) -> NodeStats | None:
+        return await question.ask(_name(node), self._peers.to(node.address).call(GetNodeStats()))
 
     async def _read_process(self, question: _Question, to: Address, pid: int) -> CoreWorkerStats | None:
         request = GetCoreWorkerStats(question.limit, question.object_ids)
-        if self._own_stats is not None and to.worker_id == self._own_id:
-            return self._own_stats(request)
-        name = f"process {pid} of node {short(to.node_id)}"
-        return await question.ask(name, self._peers.to(to).call(request))
+        if self._own is not None and to.worker_id == self._own_id:
+            return self._own.stats(request)
+        return await question.ask(_name_of_process(to, pid), self._peers.to(to).call(request))
+
+    async def _read_tasks(self, question: _Question, request: GetTasksInfo, to: Address, pid: int) -> TasksInfo | None:
+        if self._own is not None and to.worker_id == self._own_id:
+            return self._own.account.tasks(request)
+        return await question.ask(_name_of_process(to, pid), self._peers.to(to).call(request))
+
+
+def _drivers(jobs: Sequence[JobInfo], alive: dict[bytes, NodeInfo]) -> list[tuple[Address, int]]:
+    return [(job.driver, job.driver_pid) for job in jobs if not job.end_time and job.driver.node_id in alive]
+
+
+def _addresses(of_nodes: Sequence[NodeStats | None]) -> list[tuple[Address, int]]:
+    """Of the workers that have registered."""
+    workers = [worker for stats in of_nodes if stats is not None for worker in stats.workers]
+    return [(worker.address, worker.pid) for worker in workers if worker.address is not None]
+
+
+def _name(node: NodeInfo) -> str:
+    return f"node {node.name or short(node.node_id)}"
+
+
+def _name_of_process(address: Address, pid: int) -> str:
+    return f"process {pid} of node {short(address.node_id)}"

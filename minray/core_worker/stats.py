@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from minray.common.ids import PUT_INDEX, task_of
 from minray.core_worker.call_sites import DISABLED
 from minray.core_worker.reference_counter import Reference
+from minray.core_worker.task_account import TaskAccount
 from minray.core_worker.task_manager import FAILED, FINISHED
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import MOST_ENTRIES
@@ -30,6 +31,7 @@ class Statistician:
 
     def __init__(self, core: CoreWorker) -> None:
         self._core = core
+        self.account = TaskAccount(core)
 
     def stats(self, request: GetCoreWorkerStats) -> CoreWorkerStats:
         """The answer of this process."""

@@ -2,9 +2,10 @@
 
 Ray: src/ray/core_worker/store_provider/plasma_store_provider.h
 
-``put`` and ``get`` are for user threads, which park meanwhile; ``fetch`` is the same as ``get`` for the loop. What was put
-is described by its ``Place``, which travels in its stead; what was fetched is a ``StoredObject`` whose pieces lie in the
-arena, and stays there for as long as one of them is in use.
+``put`` is for user threads, which park meanwhile, ``fetch`` for the loop. What was put is described by its ``Place``, which
+travels in its stead; what was fetched is a ``StoredObject`` whose pieces lie in the arena, and stays there for as long as
+one of them is in use. An object that has been made again since its place was told is ``CHANGED``: what is inside it may
+have other names now (``ValueFetcher`` asks for them).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from minray.platform.base import MemoryFailed, Parker, Platform, PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
 from minray.protocol.object_store import (
+    CHANGED,
     CREATED,
     FREED,
     FULL,
@@ -53,6 +55,22 @@ class LargeObject(NamedTuple):
     object_id: bytes
     owner: Address
     nested: Sequence[RefInfo]
+    attempt: int
+
+    @classmethod
+    def known(cls, object_id: bytes, owner: Address, stored: StoredObject) -> LargeObject:
+        """Of what is in the memory store."""
+        assert stored.place is not None
+        return cls(object_id, owner, stored.nested, stored.place.attempt)
+
+
+class Changed:
+    """In the place of a value: what was known of it is not so any more."""
+
+
+CHANGED_VALUE = Changed()
+Fetched = StoredObject | RayError | Changed | None
+"""A value, or why there is none; None: it has not come in time."""
 
 
 class _Answer(Generic[T]):
@@ -72,8 +90,7 @@ class _Answer(Generic[T]):
         return self._answer
 
 
-OnFetched = Callable[[list[StoredObject | RayError | None]], None]
-"""For each its value, or why there is none, or None if the time was up."""
+OnFetched = Callable[[list[Fetched]], None]
 
 
 class StoreProvider:
@@ -135,19 +152,6 @@ class StoreProvider:
         for object_id in object_ids:
             self._user_code.post(self._client.abort, object_id, attempt)
 
-    def get(self, objects: Sequence[LargeObject], timeout_s: float | None) -> list[StoredObject | RayError | None]:
-        """The values, or why there are none; None for those that do not come in time. What is on this node always does."""
-        parker = self._user_code.parker()
-        fetched: list[list[StoredObject | RayError | None]] = []
-
-        def on_fetched(values: list[StoredObject | RayError | None]) -> None:
-            fetched.append(values)
-            parker.release()
-
-        self._user_code.post(self.fetch, objects, on_fetched, timeout_s)
-        parker.wait(None)
-        return fetched[0]
-
     # --- on the loop
 
     def fetch(
@@ -162,17 +166,20 @@ class StoreProvider:
         def on_pinned(pinned: list[memoryview | Pinned]) -> None:
             on_fetched([_value(known, one) for known, one in zip(objects, pinned, strict=True)])
 
-        self._client.pin([(known.object_id, known.owner) for known in objects], purpose, timeout_s, on_pinned)
+        wanted = [(known.object_id, known.owner, known.attempt) for known in objects]
+        self._client.pin(wanted, purpose, timeout_s, on_pinned)
 
 
 def _do_nothing(_error: PlatformError | None) -> None:
     """Without its raylet a process has no cluster any more, and hears of that otherwise."""
 
 
-def _value(known: LargeObject, pinned: memoryview | Pinned) -> StoredObject | RayError | None:
+def _value(known: LargeObject, pinned: memoryview | Pinned) -> Fetched:
     if isinstance(pinned, Pinned):
         if pinned.status == NOT_HERE:
             return None
+        if pinned.status == CHANGED:
+            return CHANGED_VALUE
         owner, name = known.owner.endpoint, known.object_id.hex()
         if pinned.status == OWNER_DIED:
             return OwnerDiedError(object_id_hex=name, owner=owner, reason=pinned.reason)

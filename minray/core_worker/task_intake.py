@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from minray.common.ids import short
@@ -50,6 +51,8 @@ class ReceivedTask:
         "takes_arguments",
         "held",
         "fetching",
+        "missing",
+        "unwanted",
         "cancelled",
         "execution",
         "reply",
@@ -81,6 +84,10 @@ class ReceivedTask:
         """Objects that this task keeps in the reference counter while it is here."""
         self.fetching: list[tuple[bytes, Address]] | None = None
         """Large arguments to be fetched; None: nothing is missing."""
+        self.missing: list[bytes] = []
+        """Arguments that are being made again, why the task is given back."""
+        self.unwanted = request.unwanted
+        """Results that are not to be made."""
         self.cancelled = False
         self.execution: Execution | None = None
         """How it ended; set by the user thread."""
@@ -103,10 +110,15 @@ class ReceivedTask:
 class Fetcher(Protocol):
     """Who brings arguments here."""
 
-    def fetch_argument(self, object_id: bytes, owner: Address, on_here: Callable[[], None]) -> None: ...
+    def fetch_argument(
+        self, object_id: bytes, owner: Address, on_here: Callable[[], None], on_missing: Callable[[], None]
+    ) -> None:
+        """From its owner; ``on_missing``: it is being made again."""
 
-    def fetch_large(self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject]], None]) -> None:
-        """Bring values from the object store into reach; errors come as error values."""
+    def fetch_arguments(
+        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject | None]], None]
+    ) -> None:
+        """Bring values from the object store into reach; errors come as error values, None: it is being made again."""
 
 
 class TaskIntake:
@@ -135,8 +147,17 @@ class TaskIntake:
 
     # --- arguments
 
-    def take(self, task: ReceivedTask, request: PushTask | PushActorTask, on_ready: Callable[[], None]) -> None:
-        """Keep the arguments; ``on_ready`` is called later if something had to be fetched, when it is here."""
+    def take(
+        self,
+        task: ReceivedTask,
+        request: PushTask | PushActorTask,
+        on_ready: Callable[[], None],
+        on_missing: Callable[[], None],
+    ) -> None:
+        """Keep the arguments; ``on_ready`` is called later if something had to be fetched, when it is here.
+
+        Or ``on_missing``, if something was lost and is being made again.
+        """
         task.stored_args = StoredObject(request.args, request.inline_buffers, False, request.nested)
         infos = list(request.nested)
         for argument in request.arguments:
@@ -149,9 +170,15 @@ class TaskIntake:
             owners = [None if owner.worker_id == self._own.worker_id else owner for _, owner in held]
             self._references.add_submitted(task.held, owners)
         if request.arguments:
-            self._fill_slots(task, request, on_ready)
+            self._fill_slots(task, request, on_ready, on_missing)
 
-    def _fill_slots(self, task: ReceivedTask, request: PushTask | PushActorTask, on_ready: Callable[[], None]) -> None:
+    def _fill_slots(
+        self,
+        task: ReceivedTask,
+        request: PushTask | PushActorTask,
+        on_ready: Callable[[], None],
+        on_missing: Callable[[], None],
+    ) -> None:
         """Put values into the slots, or note what has to be fetched first."""
         missing: list[tuple[bytes, Address]] = []
         slots: list[StoredObject] = []
@@ -163,7 +190,7 @@ class TaskIntake:
             else:
                 missing.append((argument.object_id, argument.owner))
         if not missing:
-            self._reach_slots(task, request, slots, on_ready)
+            self._reach_slots(task, request, slots, on_ready, on_missing)
             return
         task.fetching = missing
         remaining = len(missing)
@@ -172,11 +199,15 @@ class TaskIntake:
             nonlocal remaining
             remaining -= 1
             if remaining == 0 and not task.is_claimed():
-                self._fill_slots(task, request, on_ready)
+                self._fill_slots(task, request, on_ready, on_missing)
                 on_ready()
 
+        def on_gone(object_id: bytes) -> None:
+            task.missing = [object_id]
+            on_missing()
+
         for object_id, owner in missing:
-            self._fetcher.fetch_argument(object_id, owner, on_here)
+            self._fetcher.fetch_argument(object_id, owner, on_here, partial(on_gone, object_id))
 
     def _reach_slots(
         self,
@@ -184,6 +215,7 @@ class TaskIntake:
         request: PushTask | PushActorTask,
         slots: list[StoredObject],
         on_ready: Callable[[], None],
+        on_missing: Callable[[], None],
     ) -> None:
         """All values are known; those in the object store must be brought to this node, and pinned there."""
         large = [index for index, stored in enumerate(slots) if stored.place is not None]
@@ -193,15 +225,22 @@ class TaskIntake:
             return
         task.fetching = [(request.arguments[index].object_id, request.arguments[index].owner) for index in large]
 
-        def on_fetched(values: list[StoredObject]) -> None:
-            if not task.is_claimed():
-                for index, value in zip(large, values, strict=True):
+        def on_fetched(values: list[StoredObject | None]) -> None:
+            if task.is_claimed():
+                return
+            for index, value in zip(large, values, strict=True):
+                if value is None:
+                    task.missing.append(request.arguments[index].object_id)
+                else:
                     slots[index] = value
-                task.slots = slots
-                task.fetching = None
-                on_ready()
+            if task.missing:
+                on_missing()
+                return
+            task.slots = slots
+            task.fetching = None
+            on_ready()
 
-        self._fetcher.fetch_large(task.fetching, on_fetched)
+        self._fetcher.fetch_arguments(task.fetching, on_fetched)
 
     @staticmethod
     def failed_slot(task: ReceivedTask) -> StoredObject | None:
@@ -275,7 +314,7 @@ class TaskIntake:
 
     def _give_back(self, task: ReceivedTask, exiting: bool) -> None:
         self.release(task)
-        self.answer(task, PushTaskReply(NOT_STARTED, [], 0, worker_exiting=exiting), ())
+        self.answer(task, PushTaskReply(NOT_STARTED, [], 0, worker_exiting=exiting, missing=task.missing), ())
 
     def _answer_failed(
         self, task: ReceivedTask, execution: Execution, exiting: bool, nested: Sequence[list[RefInfo]] = ()

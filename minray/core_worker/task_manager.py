@@ -3,23 +3,24 @@
 Ray: src/ray/core_worker/task_manager.h
 
 Pure. A task is ``PENDING_ARGS_AVAIL`` until its arguments exist, ``PENDING_NODE_ASSIGNMENT`` until a leased worker takes
-it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` or ``FAILED`` and forgotten. The states'
-names are those of Ray's state API.
+it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` or ``FAILED`` and forgotten here. The
+states' names are those of Ray's state API. A task whose results were lost begins again (``lineage`` remembers it).
 
 Retries: a death of the worker or its node uses one of ``max_retries``; a user's exception does only if
 ``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free, and so,
 after a pause, is one whose worker was killed because its node had no memory (G20). A cancelled task is never retried (G19).
-Lineage (keeping finished tasks to run them again) comes with the object plane.
+To make lost results again uses one of them, too (G70).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from minray.common.ids import short
+from minray.common.ids import return_id, short
 from minray.common.state_table import InvalidTransition
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.object_ref_streams import ObjectRefStream
@@ -35,6 +36,8 @@ NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
     "FINISHED",
     "FAILED",
 )
+MOST_RECENT = 1000
+"""So many tasks that have ended are remembered, for people."""
 NO_ARGUMENTS: list[Argument] = []
 NOTHING: list[bytes] = []
 """Shared by all that have none; never changed."""
@@ -42,7 +45,9 @@ TRANSITIONS = {
     NEW: (WAITING, QUEUED),
     WAITING: (QUEUED, FAILED),
     QUEUED: (PUSHED, FAILED),
-    PUSHED: (QUEUED, FINISHED, FAILED),
+    PUSHED: (WAITING, QUEUED, FINISHED, FAILED),
+    FINISHED: (WAITING,),
+    FAILED: (WAITING,),
 }
 
 
@@ -119,12 +124,25 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """How often its worker was killed because the node had no memory."""
     handle_id: bytes = b""
     """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
+    needs: tuple[bytes, ...] | None = None
+    """Set when it has to run again: what it takes beside the values that it carries along."""
+    unwanted: tuple[int, ...] = ()
+    """While it runs again: results (from 1) that are not to be made, because they exist, or because nobody needs them."""
 
-    def held_ids(self) -> list[bytes]:
+    def held_ids(self) -> Sequence[bytes]:
         """The objects that this task keeps alive as arguments."""
+        if self.needs is not None:
+            return self.needs
         if not self.slots and not self.nested:
             return NOTHING
         return [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]
+
+    def is_inlined(self, index: int) -> bool:
+        """Whether it carries the value of this slot along."""
+        return bool(self.arguments) and self.arguments[index].value is not None
+
+    def result_ids(self) -> list[bytes]:
+        return [return_id(self.task_id, index) for index in range(1, self.prepared.template.num_returns + 1)]
 
 
 class TaskManager:
@@ -136,13 +154,15 @@ class TaskManager:
         """All that have not ended, by task id, oldest first."""
         self.submitted_count = 0
         self.finished_count = 0
+        self.recent: deque[tuple[bytes, TaskTemplate, bytes, int, str, bytes]] = deque(maxlen=MOST_RECENT)
+        """Of the last that have ended: id, template, of an actor's call the actor, attempt, FINISHED or FAILED, parent."""
 
     def add(self, task: PendingTask) -> None:
         self.tasks[task.task_id] = task
         self.submitted_count += 1
 
     def move(self, task: PendingTask, new: str) -> None:
-        """A step of the state table; FINISHED and FAILED forget the task."""
+        """A step of the state table; what is FINISHED or FAILED is not in the table any more."""
         old = task.state
         if new not in TRANSITIONS[old]:
             raise InvalidTransition(f"task {short(task.task_id)}: {old or 'new'} -> {new}")
@@ -152,6 +172,15 @@ class TaskManager:
         if new is FINISHED or new is FAILED:
             del self.tasks[task.task_id]
             self.finished_count += 1
+            client = task.prepared.client
+            actor_id = b"" if client is None else client.actor_id
+            self.recent.append((task.task_id, task.prepared.template, actor_id, task.attempt, new, task.parent_id))
+
+    def begin_again(self, task: PendingTask, needs: tuple[bytes, ...]) -> None:
+        """Results of a task that has ended are lost, and it has used up a retry: it takes these arguments once more."""
+        task.needs = needs
+        self.add(task)
+        self.move(task, WAITING)
 
     def may_retry(self, task: PendingTask) -> bool:
         """Use up one retry, if there is one: True, and the next attempt has begun."""

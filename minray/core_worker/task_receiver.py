@@ -115,7 +115,7 @@ class TaskReceiver:
             self._give_back(task)
             return None
         if request.args:
-            self._intake.take(task, request, self._pump)
+            self._intake.take(task, request, self._pump, partial(self._on_missing, task))
         if self._waiting or not self._is_ready(task):
             self._waiting.append(task)
             self._pump()
@@ -139,6 +139,11 @@ class TaskReceiver:
         while self._acknowledged < acknowledged:
             self._acknowledged += 1
             self._tasks.pop(self._acknowledged, None)
+
+    def _on_missing(self, task: ReceivedTask) -> None:
+        """Arguments are being made again, for which others may need this worker: the task does not wait for them here."""
+        self._give_back(task)
+        self._pump()
 
     # --- preparation
 
@@ -255,6 +260,9 @@ class TaskReceiver:
     def is_idle(self) -> bool:
         """No task is here that has not been answered."""
         return all(task.reply is not None for task in self._tasks.values())
+
+    def unanswered(self) -> list[ReceivedTask]:
+        return [task for task in self._tasks.values() if task.reply is None]
 
     def close(self) -> None:
         if self._preparing is not None:

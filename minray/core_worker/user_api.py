@@ -167,38 +167,42 @@ class UserApi:
 
     def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         """The values in order; raises the first error that is known, or GetTimeoutError."""
-        objects = self._objects
-        missing = [ref for ref in refs if ref._id not in objects]
         deadline = None if timeout_s is None else self._user_code.time() + timeout_s
-        if missing:
-            if len(missing) == len(refs) or not any(ref._id in objects and objects[ref._id].is_error for ref in refs):
-                self._wait(missing, len(missing), True, timeout_s)
-            still_missing = False
-            for ref in refs:
-                stored = objects.get(ref._id)
-                if stored is None:
-                    still_missing = True
-                elif stored.is_error:
-                    raise unpack_exception(bytes(stored.data))
-            if still_missing:
+        values = self._known(refs)
+        left_s = timeout_s
+        while None in values:  # not once only: what has come may be lost before this thread goes on
+            if left_s is not None and left_s < 0:
                 raise GetTimeoutError(timeout_s=timeout_s)
-        values = [objects[ref._id] for ref in refs]
-        if any(stored.place is not None for stored in values):
-            values = self._reach(refs, values, timeout_s, deadline)
-        return [self.value_of(stored) for stored in values]
+            missing = [ref for ref, stored in zip(refs, values, strict=True) if stored is None]
+            self._wait(missing, len(missing), True, left_s)
+            values = self._known(refs)
+            left_s = None if deadline is None else deadline - self._user_code.time() or -1.0
+        found = [stored for stored in values if stored is not None]
+        if any(stored.place is not None for stored in found):
+            found = self._reach(refs, found, timeout_s, deadline)
+        return [self.value_of(stored) for stored in found]
+
+    def _known(self, refs: Sequence[ObjectRef[Any]]) -> list[StoredObject | None]:
+        """What is here; if not all of it is, raises the first error that is."""
+        values = [self._objects.get(ref._id) for ref in refs]
+        if None in values:
+            for stored in values:
+                if stored is not None and stored.is_error:
+                    raise unpack_exception(bytes(stored.data))
+        return values
 
     def _reach(
         self, refs: Sequence[ObjectRef[Any]], values: list[StoredObject], timeout_s: float | None, deadline: float | None
     ) -> list[StoredObject]:
         """The same values, with those from the object store on this node and pinned. Raises GetTimeoutError."""
         large = [index for index, stored in enumerate(values) if stored.place is not None]
-        wanted = [LargeObject(refs[index]._id, refs[index]._owner, values[index].nested) for index in large]
+        wanted = [LargeObject.known(refs[index]._id, refs[index]._owner, values[index]) for index in large]
         left_s = None if deadline is None else max(0.0, deadline - self._user_code.time())
-        for index, value in zip(large, self.core.provider.get(wanted, left_s), strict=True):
+        for index, value in zip(large, self.core.fetcher.get(wanted, left_s), strict=True):
             if value is None:
                 raise GetTimeoutError(timeout_s=timeout_s)
             values[index].is_fetched = True
-            values[index] = self.core.as_stored(value)
+            values[index] = value
         return values
 
     def value_of(self, stored: StoredObject) -> Any:
@@ -217,8 +221,13 @@ class UserApi:
         chosen = self._first_ready(refs, num_returns, fetch_local)
         deadline = None if timeout_s is None else self._user_code.time() + timeout_s
         while len(chosen) < num_returns and (timeout_s is None or timeout_s >= 0):
-            missing = [ref for ref in refs if ref._id not in self._objects]
-            elsewhere = [ref for ref in refs if self._is_elsewhere(ref)] if fetch_local else []
+            known = [(ref, self._objects.get(ref._id)) for ref in refs]
+            missing = [ref for ref, stored in known if stored is None]
+            elsewhere = [
+                LargeObject.known(ref._id, ref._owner, stored)
+                for ref, stored in known
+                if fetch_local and stored is not None and self.core.must_fetch(stored)
+            ]
             self._wait(missing, num_returns - len(chosen), False, timeout_s, elsewhere)
             chosen = self._first_ready(refs, num_returns, fetch_local)
             if deadline is not None:
@@ -228,10 +237,6 @@ class UserApi:
             return [rest.pop(chosen[0])], rest
         ready = set(chosen)
         return [refs[index] for index in chosen], [ref for index, ref in enumerate(refs) if index not in ready]
-
-    def _is_elsewhere(self, ref: ObjectRef[Any]) -> bool:
-        stored = self._objects.get(ref._id)
-        return stored is not None and self.core.must_fetch(stored)
 
     def _first_ready(self, refs: list[ObjectRef[Any]], most: int, fetch_local: bool) -> list[int]:
         objects = self._objects
@@ -250,7 +255,7 @@ class UserApi:
         needed: int,
         stop_at_error: bool,
         timeout_s: float | None,
-        elsewhere: Sequence[ObjectRef[Any]] = (),
+        elsewhere: Sequence[LargeObject] = (),
     ) -> None:
         """Park until so many of these have come, or the time is up: ``refs`` are not known, others are ``elsewhere``."""
         core, user_code = self.core, self._user_code
@@ -262,20 +267,19 @@ class UserApi:
         running = core.executor.current
         blocks_task = running is not None and not running.actor_id
         try:
-            to_fetch = [LargeObject(ref._id, ref._owner, ()) for ref in elsewhere]
-            self._user_code.post_later(core.begin_wait, wanted, waiter, blocks_task, to_fetch)
-            self._park(parker, refs or elsewhere, timeout_s)
+            self._user_code.post_later(core.begin_wait, wanted, waiter, blocks_task, elsewhere)
+            self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
         finally:
             self._user_code.post_later(core.end_wait, [object_id for object_id, _ in wanted], waiter)
 
-    def _park(self, parker: Parker, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> None:
+    def _park(self, parker: Parker, wanted: Sequence[tuple[bytes, Address]], timeout_s: float | None) -> None:
         warning_s = self.core.config.system_config.get_warning_s
         if warning_s <= 0 or (timeout_s is not None and timeout_s <= warning_s):
             parker.wait(timeout_s)
             return
         if not parker.wait(warning_s):
-            missing = next((ref for ref in refs if ref._id not in self._objects), refs[0])
-            print(f"minray: still waiting after {warning_s:g} s: {self.why(missing)}", file=sys.stderr)
+            missing = next((one for one in wanted if one[0] not in self._objects), wanted[0])
+            print(f"minray: still waiting after {warning_s:g} s: {self._explain(*missing)}", file=sys.stderr)
             parker.wait(None if timeout_s is None else timeout_s - warning_s)
 
     def free(self, refs: Sequence[ObjectRef[Any]], local_only: bool) -> None:
@@ -304,8 +308,8 @@ class UserApi:
             if stored.place is None:
                 finish(stored)
             else:
-                large = LargeObject(ref._id, ref._owner, stored.nested)
-                self.core.provider.fetch([large], lambda values: finish(self.core.as_stored(values[0])))
+                fetcher, large = self.core.fetcher, LargeObject.known(ref._id, ref._owner, stored)
+                fetcher.fetch([large], lambda values: finish(fetcher.as_stored(values[0])))
 
         def finish(stored: StoredObject) -> None:
             if result.set_running_or_notify_cancel():
@@ -325,7 +329,10 @@ class UserApi:
 
     def why(self, ref: ObjectRef[Any]) -> str:
         """The chain of reasons, as one sentence with arrows."""
-        lines: list[str] = self.run_on_loop(lambda: self.core.explainer.explain_in_time(ref._id, ref._owner))
+        return self._explain(ref._id, ref._owner)
+
+    def _explain(self, object_id: bytes, owner: Address) -> str:
+        lines: list[str] = self.run_on_loop(lambda: self.core.explainer.explain_in_time(object_id, owner))
         return " <- ".join(lines)
 
     def known_nodes(self) -> list[NodeInfo]:

@@ -4,8 +4,8 @@ Ray: src/ray/object_manager/pull_manager.h, object_buffer_pool.h
 
 A pull asks the owner where copies are, waits until it may begin (``PullManager``) and has memory, and reads the object in
 chunks, several at once, which are received straight into the arena. Where a node has no copy after all, or is gone, the next
-is asked for the chunks that have not come; when none is left the owner is asked again: it says when an object is lost for
-good.
+is asked for the chunks that have not come; when none is left the owner is asked again. It says when an object is being made
+again, which is waited for, and when there is something else in its place, which is for the readers to ask for.
 
 A pull that receives an object already serves what it has of it to others (a *pipelined broadcast*). The owner gives each
 node that asks a turn, and names those that asked earlier; the one just before is asked first, so that of many nodes that
@@ -38,8 +38,8 @@ from minray.object_store.object_table import Entry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, PlatformError
 from minray.protocol.base import Address
-from minray.protocol.core_worker import KNOWN, UNKNOWN, GetObjectLocations, ObjectLocations
-from minray.protocol.object_store import FREED, LOST, NO_ROOM, OWNER_DIED, ChunkReply, Pinned, ReadChunk
+from minray.protocol.core_worker import KNOWN, NOT_MADE, UNKNOWN, GetObjectLocations, ObjectLocations
+from minray.protocol.object_store import CHANGED, FREED, NO_ROOM, OWNER_DIED, ChunkReply, Pinned, ReadChunk
 from minray.rpc.connection import OnAnswer
 from minray.rpc.patient_caller import PatientCaller
 
@@ -49,6 +49,8 @@ CHUNKS_AT_ONCE = 4
 """So many chunks of one object are on their way."""
 ASK_AGAIN_S = 0.1
 """After all known copies were tried in vain."""
+MOST_PAUSE_S = 2.0
+"""Between questions for an object that is being made again."""
 
 
 class Port(Protocol):
@@ -92,6 +94,7 @@ class Pull:
         self._sources: list[Address] = []
         """Whom to ask next, the last one first."""
         self._in_flight = 0
+        self._pause_s = ASK_AGAIN_S
         self._on_rest: asyncio.Future[None]
         """Done when nothing is on its way and there is nobody (or nothing) to ask."""
 
@@ -117,8 +120,12 @@ class Pull:
             return Pinned(OWNER_DIED, reason=str(error))
         if known.status == UNKNOWN:
             return Pinned(FREED, reason=f"its owner does not know object {short(self.object_id)} any more")
+        if known.status == NOT_MADE:
+            await self._wait_until_made()
+            return None
         if known.status != KNOWN:
-            return Pinned(LOST, reason="no node has a copy of it any more")
+            return Pinned(CHANGED)
+        self._pause_s = ASK_AGAIN_S
         self.turn = self.turn or known.turn
         self._announced = known.attempt, question.number
         if self.entry is None or self.entry.attempt != known.attempt:
@@ -135,6 +142,15 @@ class Pull:
             self._let_go()
         await asyncio.sleep(ASK_AGAIN_S)
         return None
+
+    async def _wait_until_made(self) -> None:
+        """It was lost, and its owner has it made again: ask less and less often."""
+        self._let_go()
+        self._withdraw()
+        self._manager.pulls.stall(self.object_id)
+        self._manager.store.pass_over_arguments(self.object_id)
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 1.2, MOST_PAUSE_S)
 
     async def _make_room(self, known: ObjectLocations) -> bool:
         """False if there is none. Without an entry afterwards: nobody needs a copy, or one is being made here."""

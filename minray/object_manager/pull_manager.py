@@ -11,6 +11,7 @@ Rules
   * A bundle that has begun goes on, whatever comes: it holds memory, and others get that memory when it is over.
   * One bundle is always under way, whether it fits or not; the object store then makes room, or says that there is none.
   * An object begins with the first of its bundles.
+  * A bundle that waits for an object which is being made again counts as not under way: others may be needed to make it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class _Bundle(msgspec.Struct, eq=False):
     bytes: int = 0
     """Of those that could begin."""
     has_begun: bool = False
+    stalled: int = 0
+    """How many of them are being made again."""
+
+    def is_under_way(self) -> bool:
+        return self.has_begun and not self.stalled
 
 
 class _Object(msgspec.Struct, eq=False):
@@ -45,6 +51,8 @@ class _Object(msgspec.Struct, eq=False):
     """Set when it could begin, until it does."""
     is_due: bool = False
     """It has begun, and has no memory yet."""
+    is_stalled: bool = False
+    """It is being made again."""
 
 
 class PullManager:
@@ -56,7 +64,7 @@ class PullManager:
         self._objects: dict[bytes, _Object] = {}
         self._bundles: dict[Order, _Bundle] = {}
         self._begun_count = 0
-        """Of bundles."""
+        """Of bundles that are under way."""
         self._due_bytes = 0
         """Of objects that have begun, and have no memory yet."""
         self._waiting: list[Order] = []
@@ -72,6 +80,8 @@ class PullManager:
         if order in one.bundles:
             return
         one.bundles[order] = bundle.objects[object_id] = None
+        self._begun_count -= bundle.is_under_way() and one.is_stalled
+        bundle.stalled += one.is_stalled
         if one.size is None:
             bundle.unknown += 1
         elif one.on_begin is not None:
@@ -85,6 +95,7 @@ class PullManager:
     def request(self, object_id: bytes, size: int, on_begin: Callable[[], None]) -> None:
         """Its size is known, and it would like to begin; called back at once, or later."""
         one = self._objects[object_id]
+        self._set_stalled(one, False)
         self._forget_size(one)
         one.size, one.on_begin = size, on_begin
         for order in one.bundles:
@@ -104,9 +115,26 @@ class PullManager:
         one.is_due = False
         self._due_bytes -= one.size
 
+    def stall(self, object_id: bytes) -> None:
+        """It is being made again; ``request`` follows when that is done."""
+        one = self._objects[object_id]
+        self._forget_size(one)
+        self._set_stalled(one, True)
+        self._advance()
+
+    def _set_stalled(self, one: _Object, is_stalled: bool) -> None:
+        if one.is_stalled != is_stalled:
+            one.is_stalled = is_stalled
+            for order in one.bundles:
+                bundle = self._bundles[order]
+                self._begun_count -= bundle.is_under_way()
+                bundle.stalled += 1 if is_stalled else -1
+                self._begun_count += bundle.is_under_way()
+
     def on_end(self, object_id: bytes) -> None:
         """It is here, or will not come."""
         one = self._objects.pop(object_id)
+        self._set_stalled(one, False)
         self._forget_size(one)
         for order in one.bundles:
             bundle = self._bundles[order]
@@ -114,7 +142,7 @@ class PullManager:
             bundle.unknown -= 1
             if not bundle.objects:
                 del self._bundles[order]
-                self._begun_count -= bundle.has_begun
+                self._begun_count -= bundle.is_under_way()
             else:
                 self._maybe_line_up(order)
         self._advance()

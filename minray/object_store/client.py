@@ -41,11 +41,15 @@ OnPinned = Callable[[list[memoryview | Pinned]], None]
 class StoreClient:
     """The client of one process."""
 
-    def __init__(self, platform: Platform, raylet: Peer, worker_id: bytes, endpoint: str) -> None:
+    def __init__(
+        self, platform: Platform, raylet: Peer, worker_id: bytes, endpoint: str, on_unreachable: Callable[[str], None]
+    ) -> None:
         self._platform = platform
         self._raylet = raylet
         self._worker_id = worker_id
         self._endpoint = endpoint
+        self._on_unreachable = on_unreachable
+        """Told on the loop that the arena cannot be mapped, before anybody else hears of that."""
         self._pin_count = 0
         self._released: Batch[bytes] = Batch(raylet.send, ReleasePins)
 
@@ -77,18 +81,26 @@ class StoreClient:
 
     def view(self, offset: int, size: int) -> memoryview:
         """Memory that this process was given to write in; any thread. Raises MemoryFailed."""
-        return self._platform.memory.attach(self._endpoint)[offset : offset + size]
+        try:
+            return self._platform.memory.attach(self._endpoint)[offset : offset + size]
+        except MemoryFailed as error:
+            self._platform.user_code.post(self._on_unreachable, str(error))
+            raise
 
     # --- reading
 
     def pin(
-        self, objects: Sequence[tuple[bytes, Address]], purpose: int, timeout_s: float | None, on_pinned: OnPinned
+        self, objects: Sequence[tuple[bytes, Address, int]], purpose: int, timeout_s: float | None, on_pinned: OnPinned
     ) -> None:
-        """Bring these objects (each with its owner) to this node and pin them; those that come in time, if there is one."""
+        """Bring these objects to this node and pin them; those that come in time, if there is one.
+
+        Each comes with its owner and the attempt that is known.
+        """
         wanted: list[Wanted] = []
-        for object_id, owner in objects:
+        for object_id, owner, attempt in objects:
             self._pin_count += 1
-            wanted.append(Wanted(object_id, owner, self._worker_id[:12] + self._pin_count.to_bytes(8, "big")))
+            pin = self._worker_id[:12] + self._pin_count.to_bytes(8, "big")
+            wanted.append(Wanted(object_id, owner, pin, attempt))
 
         def on_answer(reply: PinReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             if reply is None:
@@ -106,6 +118,7 @@ class StoreClient:
         try:
             arena = self._platform.memory.attach(self._endpoint)
         except MemoryFailed as error:
+            self._on_unreachable(str(error))
             self._release(pin)
             return Pinned(LOST, reason=str(error))
         post = self._platform.user_code.post_later

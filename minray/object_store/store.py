@@ -24,6 +24,7 @@ from minray.object_store.object_table import Entry, ObjectTable, SpillFile
 from minray.platform.base import Arena, DiskFailed, DiskFull, Platform
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.object_store import (
+    CHANGED,
     CREATED,
     FULL,
     LOST,
@@ -31,6 +32,7 @@ from minray.protocol.object_store import (
     NOT_HERE,
     OUT_OF_DISK,
     PINNED,
+    TASK_ARGUMENTS,
     UNWANTED,
     AbortObject,
     CreateObject,
@@ -227,7 +229,7 @@ class ObjectStore:
         self._question_count += 1
         question = Question(client, wanted, Order(purpose, self._question_count), on_answer)
         for index, one in enumerate(wanted):
-            entry = self.table.pinned_as(one.pin) or self.table.find(one.object_id)
+            entry = self.table.pinned_as(one.pin) or self._find(one)
             if entry is not None and (one.pin in entry.pins or self.table.is_sealed(entry)):
                 question.set(index, self._pin(entry, one, client))
                 continue
@@ -239,6 +241,11 @@ class ObjectStore:
                 self._restore(entry)
         return question
 
+    def _find(self, wanted: Wanted) -> Entry | None:
+        """The copy of that attempt or a later one: an earlier one is what was left when the object was lost."""
+        entry = self.table.find(wanted.object_id)
+        return entry if entry is not None and entry.attempt >= wanted.attempt else None
+
     def give_up(self, question: Question) -> None:
         """Its time is up: it is answered with what is here."""
         for object_id, waiting in list(self._waiting.items()):
@@ -248,6 +255,8 @@ class ObjectStore:
         question.answer()
 
     def _pin(self, entry: Entry, wanted: Wanted, client: bytes) -> Pinned:
+        if entry.attempt != wanted.attempt:
+            return Pinned(CHANGED)
         if self.table.pin(entry, wanted.pin, client):
             return Pinned(PINNED, entry.offset, entry.size)
         return Pinned(LOST, reason="this use of it is over")
@@ -256,6 +265,16 @@ class ObjectStore:
         """It cannot be fetched."""
         for question, index, _ in self._waiting.pop(object_id, ()):
             question.set(index, pinned)
+
+    def pass_over_arguments(self, object_id: bytes) -> None:
+        """It is being made again, for which workers are needed: tasks do not keep theirs while they wait for that."""
+        waiting = self._waiting.pop(object_id, [])
+        rest = [entry for entry in waiting if entry[0].order.purpose != TASK_ARGUMENTS]
+        if rest:
+            self._waiting[object_id] = rest
+        for question, index, _ in waiting:
+            if question.order.purpose == TASK_ARGUMENTS:
+                question.set(index, Pinned(NOT_HERE))
 
     def is_wanted(self, object_id: bytes) -> bool:
         """Whether somebody waits for it."""

@@ -216,6 +216,8 @@ class PushActorTask(Request[PushTaskReply], frozen=True):
     arguments: list[Argument] = []
     nested: list[RefInfo] = []
     inline_buffers: list[bytes] = []
+    unwanted: list[int] = []
+    """As in ``PushTask``."""
     items_arrived: int = 0
     """See PushTask."""
 

@@ -60,6 +60,8 @@ class PushTaskReply(Record, frozen=True):
     """FAILED with an exception that ``retry_exceptions`` covers."""
     worker_exiting: bool = False
     """This was its last task (``max_calls``)."""
+    missing: list[bytes] = []
+    """NOT_STARTED because of these arguments, which are lost and being made again."""
 
 
 class TaskHeader(Record, frozen=True):
@@ -94,6 +96,8 @@ class PushTask(Request[PushTaskReply], frozen=True):
     """The task is the constructor of this actor, and the worker its home from now on."""
     items_arrived: int = 0
     """Streaming: so many items the owner has from an earlier attempt; they need not come again."""
+    unwanted: list[int] = []
+    """Results (from 1) that are not to be made: they exist already, or nobody needs them."""
 
 
 class GeneratorItemReply(Record, frozen=True):
@@ -234,8 +238,8 @@ KNOWN, UNKNOWN, LOST, NOT_MADE, INLINED = range(5)
 
 class ObjectLocations(Record, frozen=True):
     status: int
-    """UNKNOWN: the owner has freed it. LOST: there is no copy any more. NOT_MADE: its task has not ended. INLINED: it is
-    small, and with its owner."""
+    """UNKNOWN: the owner has freed it. LOST: there is no copy any more, but an error. NOT_MADE: its task has not ended,
+    perhaps not for the first time. INLINED: it is small, and with its owner."""
     attempt: int = 0
     size: int = 0
     """KNOWN, INLINED: of the value, in bytes."""

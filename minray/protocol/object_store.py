@@ -76,15 +76,19 @@ class Wanted(Record, frozen=True):
     owner: Address
     pin: bytes
     """The client's own name for this use; the object stays where it is until the name is given back."""
+    attempt: int = 0
+    """The one that the client knows."""
 
 
 GET, WAIT, TASK_ARGUMENTS = range(3)
 """What objects are wanted for; the first is served first (G87)."""
-PINNED, LOST, FREED, OWNER_DIED, NOT_HERE, NO_ROOM = range(6)
+PINNED, LOST, FREED, OWNER_DIED, NOT_HERE, NO_ROOM, CHANGED = range(7)
 
 
 class Pinned(Record, frozen=True):
     status: int
+    """NOT_HERE: the time is up, or it is an argument and is being made again. CHANGED: what the client knows is not so any
+    more; the owner has another attempt, a small value, or an error in its place."""
     offset: int = 0
     size: int = 0
     reason: str = ""

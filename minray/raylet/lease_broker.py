@@ -478,7 +478,8 @@ class LeaseBroker:
     def _grant(self, entry: Entry, worker: Worker) -> None:
         self.local.on_worker_found(entry.request.lease_id)
         self._log_monitor.on_bound(worker.worker_id, entry.request.shape.job_id)
-        entry.worker, entry.granted_at = worker, self._now()
+        entry.worker = worker
+        entry.granted_at = self._now()
         calls, entry.calls = entry.calls, []
         reply = self._granted(entry, worker)
         for call in calls:

@@ -24,7 +24,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from typing import Any, Never, TypeVar, TypeVarTuple
 
 from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone, SimFuture, SimProcess, SimTask
@@ -37,13 +37,13 @@ UNWIND_S = 5.0
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-current_thread: ContextVar[UserThread | None] = ContextVar("current_user_thread", default=None)
+_threads: dict[int, UserThread] = {}
+"""The simulated user threads by what their real ones are called."""
 
 
 def this_thread() -> UserThread | None:
     """The simulated user thread that the caller runs in, or None."""
-    thread = current_thread.get()
-    return thread if thread is not None and thread.ident == threading.get_ident() else None
+    return _threads.get(threading.get_ident())
 
 
 class UserThread:
@@ -90,6 +90,7 @@ class UserThread:
         if self.ident == 0:
             self.ident = _thread.start_new_thread(self._main, ())
             self.process.user_thread_idents[self.ident] = None
+            _threads[self.ident] = self
             self.process.loop.on_close.append(self._unwind)
             self.process.loop.describers.append(self.describe)
         self._works.append((work, then))
@@ -149,11 +150,11 @@ class UserThread:
             pass
         finally:
             self._ended = True
+            del _threads[self.ident]
             self._back.release()
 
     def _run(self, work: Callable[[], None]) -> None:
         context = self.process.context.copy()
-        context.run(current_thread.set, self)
         self._idle = False
         try:
             context.run(work)

@@ -116,10 +116,14 @@ class Process:
         if object_id in self.asking:
             return
         self.asking.add(object_id)
+        self.counter.add_question(object_id)
         question = self.new_id()
 
         def on_answer(infos: list[RefInfo] | None) -> None:
             self.asking.discard(object_id)
+            effects = Effects()
+            self.counter.remove_question(object_id, effects)
+            self.apply(effects)
             if infos is not None:
                 self.on_value(object_id, infos)
 

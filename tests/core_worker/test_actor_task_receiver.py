@@ -178,7 +178,7 @@ def test_g51_g52_calls_that_keep_no_order_begin_when_they_can(actor: Actor) -> N
     assert actor.log == ["owner 2", "late value"]
 
 
-def test_g52_a_retry_between_calls_in_order_holds_up_nobody(actor: Actor) -> None:
+def test_g52_c1_a_retry_between_calls_in_order_holds_up_nobody(actor: Actor) -> None:
     actor.call(1)
     actor.call(2, in_order=False, arguments=[late("a")])
     actor.call(3)

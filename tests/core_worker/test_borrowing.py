@@ -32,8 +32,11 @@ class Scene:
         self.watches = 0
         peers: Any = self.peers
         self.borrowing = Borrowing(
-            peers, PatientCaller(peers, peers.local), OWN, self.references, self.freed.append, self.on_first_lent
+            peers, PatientCaller(peers, peers.local), OWN, self.references, self.on_freed, self.on_first_lent
         )
+
+    def on_freed(self, key: bytes, effects: Effects) -> None:
+        self.freed.append(key)
 
     def on_first_lent(self) -> None:
         self.watches += 1

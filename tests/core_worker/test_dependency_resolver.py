@@ -71,6 +71,22 @@ def test_arguments_that_are_here_are_no_reason_to_wait(scene: Scene) -> None:
     assert scene.ready == [task]
 
 
+def test_g67_a_task_that_comes_again_keeps_its_small_values_and_waits_for_the_others(scene: Scene) -> None:
+    scene.store.put(A, stored(b"small"))
+    scene.store.put(B, LARGE)
+    task = scene.resolve((A, OWN), (B, OWN))
+    assert scene.ready == [task] and scene.resolver.is_resolved(task)
+    scene.store.delete(A)
+    assert scene.resolver.is_resolved(task)
+    scene.store.delete(B)
+    assert not scene.resolver.is_resolved(task)
+    scene.resolver.resolve(task)
+    assert scene.resolver.missing_of(task) == [B]
+    scene.store.put(B, stored(b"now small"))
+    assert scene.ready == [task, task]
+    assert task.arguments == [inlined(stored(b"small"), A), inlined(stored(b"now small"), B)]
+
+
 def test_an_argument_that_is_passed_twice_is_waited_for_once(scene: Scene) -> None:
     task = scene.resolve((A, OWN), (A, OWN))
     scene.store.put(A, stored())

@@ -205,3 +205,31 @@ def test_g62_with_a_dead_owner_the_value_is_lost(error: Any) -> None:
         assert scene.lost == [str(error)] and scene.resolver.open_requests() == 0
 
     run(story)
+
+
+def test_who_looks_hears_at_once_that_it_does_not_exist_at_present() -> None:
+    async def story() -> None:
+        scene = Scene()
+        heard: list[int] = []
+        scene.resolver.look(A, OWNER, lambda: heard.append(1))
+        scene.resolver.look(A, OWNER, lambda: heard.append(2))
+        asked = scene.peers.take(GetObject)
+        assert (asked.request.timeout_s, asked.request.inline_limit) == (0, ANY_SIZE) and scene.peers.asked == []
+        asked.answer(ObjectReply(PENDING))
+        assert heard == [1, 2] and scene.peers.asked == [] and scene.resolver.open_requests() == 0
+
+    run(story)
+
+
+def test_who_looks_gets_what_exists_beside_those_who_wait() -> None:
+    async def story() -> None:
+        scene = Scene()
+        waiting = scene.ask()
+        scene.resolver.look(A, OWNER, lambda: scene.lost.append("not there"))
+        looking = scene.peers.take(GetObject)
+        assert looking.request.question != waiting.request.question
+        looking.answer(ObjectReply(READY, Value(b"value")))
+        assert [stored.data for _, stored in scene.came] == [b"value"] and scene.lost == []
+        assert scene.resolver.open_requests() == 1
+
+    run(story)

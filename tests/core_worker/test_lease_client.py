@@ -49,6 +49,7 @@ class Scene:
         self.ended: list[tuple[PendingTask, int]] = []
         self.died: list[tuple[PendingTask, LeaseFailure | None]] = []
         self.unstarted: list[list[PendingTask]] = []
+        self.missing: list[bytes] = []
         self.unschedulable: list[LeaseReply] = []
 
     def submit(self, prepared: PreparedTemplate, count: int = 1) -> list[PendingTask]:
@@ -81,6 +82,12 @@ class Scene:
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         self.unstarted.append(tasks)
+
+    def on_missing(self, object_ids: Sequence[bytes]) -> None:
+        self.missing.extend(object_ids)
+
+    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
+        return task.unwanted
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         self.unschedulable.append(reply)
@@ -226,6 +233,18 @@ def test_unstarted_tasks_go_back_together_in_their_order() -> None:
         assert scene.unstarted == [tasks[1:]]
         first.answer(PushTaskReply(OK, [], 5))
         assert scene.ended == [(tasks[0], OK)]
+
+    run(story)
+
+
+def test_g67_a_task_that_is_given_back_for_a_lost_argument_says_which_before_it_is_queued_again() -> None:
+    async def story() -> None:
+        scene = Scene()
+        (task,) = scene.granted()
+        scene.peers.asked[0].answer(PushTaskReply(NOT_STARTED, [], 0, missing=[b"lost"]))
+        assert (scene.missing, scene.unstarted) == ([b"lost"], [])
+        await turns()
+        assert scene.unstarted == [[task]]
 
     run(story)
 

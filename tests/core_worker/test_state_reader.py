@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from minray.core_worker.state_reader import ClusterObjects, ObjectUse, StateReader, reference_type
+from minray.core_worker.stats import Statistician
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.gcs import JOBS, JobConfig, JobInfo, NodeInfo, Poll, PollReply
@@ -154,6 +155,7 @@ def test_the_living_are_asked_and_who_is_silent_is_named(worker: Any, answered: 
 
 def test_a_process_answers_for_itself() -> None:
     world: Any = Pretended(process(B))
-    own = process(A, reference(X))
-    objects = asyncio.run(StateReader(world, world.to(at(b"gcs")), A, lambda request: own).read(1))
-    assert world.asked == [B] and own in objects.processes
+    own: Any = Statistician.__new__(Statistician)
+    own.stats = lambda request: process(A, reference(X))
+    objects = asyncio.run(StateReader(world, world.to(at(b"gcs")), A, own).read(1))
+    assert world.asked == [B] and process(A, reference(X)) in objects.processes

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
@@ -49,6 +50,7 @@ from minray.protocol.core_worker import (
     TaskHeader,
     Value,
 )
+from minray.protocol.object_store import Place
 from minray.serialization import ArgumentSlot
 from minray.simulation.loop import SimLoop
 from tests.core_worker.parts import address, id_of, object_id, stored, template
@@ -126,6 +128,8 @@ class Worker:
         self.log: list[Any] = []
         """What user code did."""
         self.fetches: list[tuple[bytes, Callable[[], None]]] = []
+        self.misses: list[Callable[[], None]] = []
+        """Of the same fetches: what says that an argument is being made again."""
         self.function_fetches: list[Callable[[], None]] = []
         self.functions: dict[bytes, Callable[..., Any]] = {}
         self.environment: Any = self.loop.create_future()
@@ -172,6 +176,7 @@ class Worker:
         arguments: Sequence[Argument] = (),
         nested: Sequence[RefInfo] = (),
         attempt: int = 0,
+        unwanted: Sequence[int] = (),
         **options: Any,
     ) -> Asked:
         """A string is the name of a function that writes its name (and arguments) into the log."""
@@ -182,9 +187,8 @@ class Worker:
         data = pickle.dumps(((*slots, *args), {}), 5) if slots or args or nested else b""
         header = encode(TaskHeader(made, OWNER))
         task_id = f"{lease_id.decode()}/{sequence}".encode().ljust(24)
-        request = PushTask(
-            task_id, attempt, lease_id, sequence, acknowledged, header, 0, data, list(arguments), list(nested)
-        )
+        task = PushTask(task_id, attempt, lease_id, sequence, acknowledged, header, 0, data, list(arguments), list(nested))
+        request = msgspec.structs.replace(task, unwanted=list(unwanted))
         asked: Any = Asked()
         self.act(lambda: self.receiver.handle_PushTask(request, asked))
         self.last = request
@@ -256,8 +260,16 @@ class Worker:
         self.prepared.append(made)
         await self.environment
 
-    def fetch_argument(self, key: bytes, owner: Address, on_here: Callable[[], None]) -> None:
+    def fetch_argument(
+        self, key: bytes, owner: Address, on_here: Callable[[], None], on_missing: Callable[[], None]
+    ) -> None:
         self.fetches.append((key, on_here))
+        self.misses.append(on_missing)
+
+    def fetch_arguments(
+        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject | None]], None]
+    ) -> None:
+        self.on_fetched = on_fetched
 
     def argument_comes(self, value: StoredObject) -> None:
         key, on_here = self.fetches.pop(0)
@@ -497,6 +509,33 @@ def test_an_argument_that_was_lost_meanwhile_fails_the_task(worker: Worker, know
         worker.argument_comes(lost)
     worker.run_all()
     assert isinstance(asked.value, OwnerDiedError) and worker.log == [] and len(worker.references) == 0
+
+
+def test_g67_a_task_whose_argument_is_being_made_again_goes_back_and_those_behind_it_go_on(worker: Worker) -> None:
+    asked = worker.push("a", 1, arguments=[large_argument("x"), large_argument("y")])
+    worker.push("b", 2)
+    worker.act(worker.misses[1])
+    worker.act(worker.misses[0])
+    worker.run_all()
+    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, [object_id("y")])
+    assert worker.log == ["b"] and len(worker.references) == 0
+
+
+def test_g67_so_it_does_if_the_value_cannot_be_fetched_from_where_it_was(worker: Worker) -> None:
+    place = Place(0, 1000, OWNER)
+    for name in ("x", "y"):
+        worker.store.put(object_id(name), StoredObject(b"", (), False, (), place))
+    asked = worker.push("a", arguments=[large_argument("x"), large_argument("y")])
+    worker.act(lambda: worker.on_fetched([stored(pickle.dumps(1)), None]))
+    worker.run_all()
+    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, [object_id("y")]) and worker.log == []
+
+
+def test_g67_only_results_that_are_wanted_are_made(worker: Worker) -> None:
+    asked = worker.push(lambda: (1, lambda: 2, 3), num_returns=3, unwanted=[1, 2])
+    worker.run_all()
+    assert [value.data for value in asked.replies[0].values[:2]] == [b"", b""]
+    assert pickle.loads(asked.replies[0].values[2].data) == 3
 
 
 # --- references

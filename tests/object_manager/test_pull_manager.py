@@ -200,3 +200,35 @@ class PullsMachine(RuleBasedStateMachine):
 
 
 TestPullsMachine = PullsMachine.TestCase
+
+
+def test_g67_a_bundle_that_waits_for_something_to_be_made_again_keeps_nobody_waiting(node: Node) -> None:
+    """Not even where there is no room: the other bundle may be what it takes to make it."""
+    node.want(GET, a=60, b=30)
+    node.give_room("a", 60)
+    node.give_room("b", 30)
+    node.end("b")
+    node.want(TASK_ARGUMENTS, c=50)
+    assert node.begun == ["a", "b"]
+    node.pulls.stall(b"a")
+    assert node.begun == ["a", "b", "c"]
+    node.want(TASK_ARGUMENTS, d=50)
+    assert node.begun == ["a", "b", "c"]
+    node.end("c")
+    assert node.begun == ["a", "b", "c", "d"]
+    node.tell("a", 60)
+    assert node.begun == ["a", "b", "c", "d", "a"]
+
+
+def test_g67_who_wants_what_is_being_made_again_waits_until_its_size_is_told_again(node: Node) -> None:
+    node.want(GET, a=10)
+    node.pulls.stall(b"a")
+    node.want(GET, a=None, b=10)
+    assert node.begun == ["a"]
+    node.pulls.stall(b"a")
+    node.tell("a", 20)
+    assert node.begun == ["a", "a"]
+    node.end("a")
+    assert node.begun == ["a", "a", "b"]
+    node.end("b")
+    assert len(node.pulls) == 0 and node.pulls._begun_count == 0

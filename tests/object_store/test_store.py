@@ -13,11 +13,15 @@ from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.store import ObjectStore
 from minray.protocol.base import DONE
 from minray.protocol.object_store import (
+    CHANGED,
     CREATED,
     FREED,
     FULL,
+    GET,
     LOST,
+    NOT_HERE,
     PINNED,
+    TASK_ARGUMENTS,
     UNWANTED,
     AbortObject,
     Copy,
@@ -80,9 +84,9 @@ class Scene:
     def free(self, key: bytes = A) -> None:
         self.ask(FreeObjects([Copy(key, 0)]))
 
-    def pin(self, *keys: bytes, name: str = "pin") -> list[Any]:
-        wanted = [Wanted(key, OWNERS[0], f"{name} {index}".encode()) for index, key in enumerate(keys)]
-        return self.ask(PinObjects(READER, wanted), READER)
+    def pin(self, *keys: bytes, name: str = "pin", attempt: int = 0, purpose: int = GET) -> list[Any]:
+        wanted = [Wanted(key, OWNERS[0], f"{name} {index}".encode(), attempt) for index, key in enumerate(keys)]
+        return self.ask(PinObjects(READER, wanted, purpose), READER)
 
     def is_empty(self) -> bool:
         return len(self.store.table) == self.store.table.allocator.used == 0
@@ -202,3 +206,28 @@ async def test_an_aborted_copy_goes_also_if_it_was_sealed() -> None:
     scene.ask(AbortObject(A, 0))
     scene.ask(AbortObject(A, 0))
     assert scene.is_empty()
+
+
+@in_virtual_time
+async def test_g67_a_copy_of_another_attempt_than_the_reader_knows_is_not_what_he_wants() -> None:
+    """One of a later attempt changes what he knows; one of an earlier attempt was left behind, and is not here for him."""
+    scene = Scene()
+    scene.put(A)
+    later = scene.pin(A, attempt=1, name="later")
+    assert later == [] and scene.fetched == [A]
+    scene.create(A, attempt=1)
+    assert scene.ask(SealObject(A, 1)) == [DONE] and statuses(later) == [PINNED]
+    assert statuses(scene.pin(A, name="earlier")) == [CHANGED]
+    assert statuses(scene.pin(A, attempt=1, name="same")) == [PINNED]
+
+
+@in_virtual_time
+async def test_g67_tasks_do_not_wait_for_what_is_being_made_again() -> None:
+    scene = Scene()
+    reader, task = scene.pin(A, name="reader"), scene.pin(B, A, name="task", purpose=TASK_ARGUMENTS)
+    scene.store.pass_over_arguments(A)
+    assert reader == task == [] and scene.store.is_wanted(A)
+    scene.put(B)
+    assert statuses(task) == [PINNED, NOT_HERE]
+    scene.put(A)
+    assert statuses(reader) == [PINNED]

@@ -1,8 +1,8 @@
 """S7, by looking into all processes at once: an object is freed only if nobody else holds, borrows or carries a reference.
 
-Whenever an owner forgets an object of its own, every other living process is asked whether it holds a reference to it, and
-every answer on its way whether it brings one. That is a privilege of the simulation: the owner itself knows nothing but
-its tickets.
+Whenever an owner forgets an object of its own, or frees its value and keeps its lineage, every other living process is
+asked whether it holds a reference to it, and every answer on its way whether it brings one. That is a privilege of the
+simulation: the owner itself knows nothing but its tickets.
 
 What may be lost with the dead, and is no problem
   * A task that was pushed holds its arguments by its submitter alone. Has the submitter died, or given the worker up, the
@@ -54,7 +54,7 @@ class Holders:
         """A core worker has started."""
         self._cores[core.address.worker_id] = process, core
         references = core.references
-        hear_of_death = references.on_death
+        hear_of_death, free_value = references.on_death, core.borrowing._on_freed
 
         def on_forgotten(object_id: bytes, reference: Any) -> None:
             if reference.owner is None and not self._is_undecidable and not core.is_exiting:
@@ -65,8 +65,14 @@ class Holders:
                 self._is_undecidable = True
             hear_of_death(worker_or_node_id, effects)
 
+        def on_freed(object_id: bytes, effects: Any) -> None:
+            reference = references.get(object_id)
+            if reference is not None:  # for lineage
+                on_forgotten(object_id, reference)
+            free_value(object_id, effects)
+
         references._references = Watched(references._references, on_forgotten)
-        references.on_death = on_death
+        references.on_death, core.borrowing._on_freed = on_death, on_freed
 
     def _alive(self) -> Iterator[tuple[str, Any]]:
         return ((process.name, core) for process, core in self._cores.values() if process.alive)

@@ -212,7 +212,7 @@ def test_g66_when_the_node_of_the_first_copy_dies_another_copy_stands_in(copies:
             cluster.world.loop.world.call_later(0.1, strike, cluster)
 
     nodes = [{"num_cpus": 2}, MAKER, READER]
-    expected = [8] * 4 if copies else ["ObjectLostError"] * 2
+    expected = [8] * 4 if copies else ["ObjectReconstructionFailedError"] * 2
     assert large(body, strike, nodes=nodes, seed=seed) == expected
 
 
@@ -237,7 +237,8 @@ def test_g66_nodes_die_at_every_message_of_a_transfer(word: str, number: int) ->
 
     nodes: list[dict[str, Any]] = [{"num_cpus": 2}, MAKER, READER, READER]
     result = large(body, lambda cluster: kill_sender(cluster, word, number, role="raylet/"), nodes=nodes, settle_s=300)
-    lost = {"ObjectLostError", "NodeDiedError", "TaskUnschedulableError", "LocalRayletDiedError"}
+    lost = {"ObjectReconstructionFailedError", "ObjectLostError", "NodeDiedError", "TaskUnschedulableError"}
+    lost |= {"LocalRayletDiedError"}
     for outcomes in result:
         assert all(outcome in (number, *lost) for number, outcome in enumerate(outcomes))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import minray
-from minray.exceptions import ObjectLostError, ObjectStoreFullError, OutOfDiskError
+from minray.exceptions import ObjectStoreFullError, OutOfDiskError
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.faults import DISK
 from tests.simulation.judge import judged, printed
@@ -18,6 +18,8 @@ from tests.simulation.judge import judged, printed
 STORE_BYTES = 100_000
 WORDS = 1000
 """An object has so many numbers of 8 bytes."""
+LOST = "ObjectReconstructionFailedError"
+"""What becomes of values that were put."""
 SPILLING = {"max_direct_call_object_size": 100, "min_spilling_size": 16_000}
 
 
@@ -288,10 +290,10 @@ def test_a_file_that_is_not_what_was_written_means_lost_objects(fault: str) -> N
         return [value_of(ref) for ref in refs]
 
     values, cluster = spilled(body, strike)
-    assert {"ObjectLostError"} < {*values[:20]} | {"ObjectLostError"} and "ObjectLostError" in values
-    assert all(value in (number, "ObjectLostError") for number, value in enumerate(values))
+    assert {LOST} < {*values[:20]} | {LOST} and LOST in values
+    assert all(value in (number, LOST) for number, value in enumerate(values))
     told = [event for event in cluster.trace.events if "is lost" in str(event.details)]
-    assert len(told) == values.count("ObjectLostError"), "each is told once"
+    assert len(told) == values.count(LOST), "each is told once"
 
 
 def test_a_lost_file_is_no_loss_if_another_node_has_a_copy() -> None:
@@ -370,8 +372,8 @@ def test_under_all_faults_of_disks_values_are_right_or_errors_typed(seed: int) -
     plan = FaultPlan({**FaultPlan.quiet().rates, kind: 0.3})
     values, _ = spilled(body, seed=seed, faults=plan, settle_s=60)
     no_room = {"not there", "ObjectStoreFullError"}
-    allowed = {"slow_disk": set(), "disk_full": no_room, "torn_write": {"ObjectLostError"}}.get(
-        kind, {"ObjectLostError", *no_room}
+    allowed = {"slow_disk": set(), "disk_full": no_room, "torn_write": {LOST}}.get(
+        kind, {LOST, *no_room}
     )
     assert all(value == number or value in allowed for number, value in enumerate(values)), values
 
@@ -389,4 +391,4 @@ def test_a_node_that_dies_while_it_spills_leaves_no_file() -> None:
         cluster.kill("raylet/n1")
 
     values, _ = spilled(body, strike, nodes=2)
-    assert values & {ObjectLostError.__name__, "NodeDiedError", "WorkerCrashedError", "TaskUnschedulableError"}
+    assert values & {LOST, "NodeDiedError", "WorkerCrashedError", "TaskUnschedulableError"}

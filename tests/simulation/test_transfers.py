@@ -279,7 +279,7 @@ def test_when_the_only_source_dies_the_object_is_lost() -> None:
     def body() -> Any:
         return outcome_of(on("a", make).remote())
 
-    assert moved(body, Chunks(killing("n1", CHUNKS // 2)), "a") == "ObjectLostError"
+    assert moved(body, Chunks(killing("n1", CHUNKS // 2)), "a") == "ObjectReconstructionFailedError"
 
 
 @pytest.mark.parametrize("is_repeated", [False, True])
@@ -312,7 +312,7 @@ def test_g112_a_receiver_that_never_began_does_not_keep_the_owner_waiting(is_rep
     nodes = [{"num_cpus": 2}, node("a"), node("b", object_store_memory=CHUNK)]
     result, _ = judged(body, strike, nodes=nodes, system_config=CONFIG)
     assert "ObjectStoreFullError" in result[0]
-    assert result[1] == "ObjectLostError"
+    assert result[1] == "ObjectReconstructionFailedError"
 
 
 def test_g62_when_the_owner_dies_in_the_middle_nothing_is_left() -> None:

@@ -6,11 +6,13 @@ and which errors it may raise (``Expectation``). ``problems`` holds what a run h
 Rules
   * Without losses (processes or nodes that faults can kill) every ``get`` without a time-out has one outcome, unless the
     task is cancelled somewhere.
-  * Each loss ends at most one attempt of a task (G16): only a task with no more retries than losses may fail for it (G17).
+  * Each loss ends at most one attempt of a task (G16), or takes its value away, so that it has to run again (G67, G70): only
+    a task with no more retries than losses may fail for it (G17).
   * An object that a task made is lost when that task's process dies, which faults, forced cancellations and tasks that
     exit can bring about (G62). Objects of drivers are never lost.
-  * What a driver has once seen of its own object stays (G43): every later look must show the same. Only the value of a task
-    can be lost, with the node that has it in its object store: it is not made again yet.
+  * What a driver has once seen of its own object stays (G43): every later look must show the same. Only a task that runs
+    again, since its value was lost with the node that had it in its object store, may end otherwise; and until it ends, its
+    object is as if it had not been made yet.
 
 What we do not like about it yet: a cancellation may strike at any time, so that one that certainly comes before its task
 starts (G40) is not held to it; and time-outs may always strike.
@@ -26,8 +28,9 @@ from dataclasses import dataclass, field
 from tests.spec.programs import END, RUN, Body, Cancel, Exit, Generate, History, Program, Submit, parse_word
 
 LOST_OWNER = "OwnerDiedError"
-LOST_OBJECT = "ObjectLostError"
+LOST_OBJECT = "ObjectReconstructionFailedError"
 TIMEOUT = "GetTimeoutError"
+VALUE = "its value"
 DRIVER = ""
 """The owner of what drivers make."""
 
@@ -42,6 +45,8 @@ class Losses:
     """Whether whole nodes can be among them."""
     objects: bool = False
     """Whether values are in the object stores of such nodes."""
+    files: bool = False
+    """Whether values can be lost on disk, however often; or are not made again."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
@@ -92,10 +97,11 @@ class Scope:
         errors = {end.error} - {""}
         for name in task.args:
             errors |= model.errors_seen_by(task.name, name)
-        crashes = model.losses.deaths > task.max_retries or (model.losses.deaths > 0 and is_repeated(task))
-        if crashes:
-            errors |= model.losses.errors()
-        if model.losses.objects:
+        losses = model.losses
+        uses_up = losses.deaths > task.max_retries or is_repeated(task) or losses.files
+        if losses.deaths > 0 and uses_up:
+            errors |= losses.errors()
+        if losses.objects and (uses_up or task.name in model.cancelled):
             errors.add(LOST_OBJECT)
         if task.name in model.cancelled:
             errors |= {"TaskCancelledError", *(["WorkerCrashedError"] if model.cancelled[task.name] else [])}
@@ -177,7 +183,12 @@ class Model:
 
     def most_runs(self, task: Submit) -> int:
         """Of one submission (G16, G18, G22)."""
-        return 1 + (task.max_retries if is_repeated(task) else min(task.max_retries, self.losses.deaths))
+        is_any = is_repeated(task) or self.losses.files
+        return 1 + (task.max_retries if is_any else min(task.max_retries, self.losses.deaths))
+
+    def can_be_lost(self, name: str) -> bool:
+        """Whether it may have to be made again."""
+        return self.losses.objects and name in self.tasks
 
 
 def is_repeated(task: Submit) -> bool:
@@ -214,6 +225,8 @@ class Reading:
 
     def is_there(self, name: str) -> bool:
         """Whether its value, or error, must be within reach: it was seen, or named by ``wait``, or put here."""
+        if self.model.can_be_lost(name):
+            return False
         expected = self.model.objects.get(name)
         is_own = expected is not None and expected.owner == self.viewer and name not in self.model.tasks
         return is_own or name in self.ready or name in self.seen
@@ -227,7 +240,7 @@ class Reading:
             return
         if inside != [ref for ref in expected.inside if ref in inside] or not expected.surely_inside <= set(inside):
             yield f"G60: {place} got {word}, which should hold {list(expected.inside)}"
-        yield from self._check_same(place, expected, name, "its value")
+        yield from self._check_same(place, expected, name, VALUE)
 
     def check_error(self, place: str, names: Sequence[str], error: str, timeout: float | None) -> Iterator[str]:
         """What a ``get`` of these raised."""
@@ -267,7 +280,8 @@ class Reading:
     def _check_same(self, place: str, expected: Expectation, name: str, shown: str) -> Iterator[str]:
         if expected.owner == self.viewer:
             before = self.seen.setdefault(name, shown)
-            if before != shown and not (self.model.losses.objects and shown == LOST_OBJECT):
+            self.seen[name] = shown
+            if before != shown and not (before == VALUE and self.model.can_be_lost(name)):
                 yield f"G43: {place} got {shown} of {name}, after {before}"
 
 

@@ -70,6 +70,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """Values of more bytes are in the object store; 0: as by default, so that no value of a program is."""
     store_bytes: int = 0
     """Of each node's object store; 0: so many that nothing ever goes to disk."""
+    lineage: bool = True
+    """Whether tasks are remembered, and what is lost is made again."""
 
     def plan(self) -> FaultPlan:
         return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims)
@@ -110,7 +112,8 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     may_lose_nodes = bool(raylets or nodes)
     may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
-    return Losses(len(raylets) + len(workers) + len(nodes), may_lose_nodes, may_lose_objects)
+    deaths = len(raylets) + len(workers) + len(nodes)
+    return Losses(deaths, may_lose_nodes, may_lose_objects, may_lose_files or not world.lineage)
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
@@ -176,7 +179,9 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
     nodes = [{"num_cpus": node.num_cpus, "resources": dict(node.resources), **store} for node in scenario.world.nodes]
     storage = "gcs.db" if scenario.world.durable else ""
     limit = scenario.world.inline_limit
-    system = {"max_direct_call_object_size": limit} if limit else {}
+    system: dict[str, Any] = {"max_direct_call_object_size": limit} if limit else {}
+    if not scenario.world.lineage:
+        system["lineage_pinning_enabled"] = False
     plan = scenario.world.plan()
     cluster = SimCluster(nodes, scenario.seed, plan, overrides, system, storage=storage, show_output=False)
     if on_chance is not None:

@@ -249,14 +249,18 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
 
 
 def with_small_stores(world: World, random: Random) -> World:
-    """In half of the worlds values go to disk, which is slow, and in some of them loses what it has."""
+    """In half of the worlds values go to disk, which is slow, and in some of them loses what it has.
+
+    Where it cannot be written either, lineage must not keep more in memory than programs do.
+    """
     if random.random() < 0.5:
         return world
     rates = {"slow_disk": random.choice((0.0, 0.1, 0.4))}
     if random.random() < 0.3:
         rates |= {random.choice(("disk_error", "torn_write")): random.choice((0.01, 0.1))}
     rates = {kind: rate for kind, rate in rates.items() if rate}
-    return msgspec.structs.replace(world, store_bytes=STORE_BYTES, rates=world.rates | rates)
+    lineage = "disk_error" not in rates
+    return msgspec.structs.replace(world, store_bytes=STORE_BYTES, rates=world.rates | rates, lineage=lineage)
 
 
 def scenario_of(seed: int, size: Size = MEDIUM) -> Scenario:

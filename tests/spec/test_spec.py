@@ -81,6 +81,25 @@ def test_only_a_task_without_retries_left_may_fail_for_a_crash() -> None:
     assert expectation(program, "once", crash).errors == {"WorkerCrashedError"}
 
 
+def test_g67_a_value_that_is_lost_comes_again_if_its_task_has_retries() -> None:
+    never, once = Submit("never", Body(), max_retries=0), Submit("once", Body(), max_retries=1)
+    program = one(never, once, Submit("after", Body(), args=("never",)))
+    lost = Losses(deaths=1, nodes=True, objects=True)
+    assert expectation(program, "once", lost).is_sure and Model(program, lost).can_be_lost("once")
+    assert "ObjectReconstructionFailedError" in expectation(program, "never", lost).errors
+    assert "ObjectReconstructionFailedError" in expectation(program, "after", lost).errors
+    assert "ObjectReconstructionFailedError" in expectation(program, "once", Losses(objects=True, files=True)).errors
+
+
+def test_g67_what_is_made_again_may_end_otherwise_and_what_is_not_lost_may_not() -> None:
+    program = one(Submit("a", Body(), max_retries=0), *(Get(f"get{number}", ("a",)) for number in range(2)))
+    outcomes: list[Any] = [{"of": []}, {"of": ["a"], "values": ["a"]}, {"of": ["a"], "error": "NodeDiedError"}]
+    death = Losses(deaths=1, nodes=True)
+    assert [text[:3] for text in problems(program, death, [outcomes], ['["run", "a", [], []]'])] == ["G43"]
+    assert problems(program, Losses(1, True, True), [outcomes], ['["run", "a", [], []]']) == []
+    assert problems(program, Losses(1, True, True), [[outcomes[0], *outcomes[:0:-1]]], [])[0].startswith("G43")
+
+
 def test_an_argument_s_failure_is_the_task_s() -> None:
     program = one(Submit("bad", Body(end=Raise())), Submit("after", Body(), args=("bad",)))
     found = expectation(program, "after")

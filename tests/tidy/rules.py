@@ -25,7 +25,7 @@ FRONT_PORCH = {
     "actor", "actor_options", "definition", "explanation",
 }  # fmt: skip
 ROOTS = {
-    "__init__", "__main__", "cli", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles",
+    "__init__", "__main__", "cli", "cli_state", "cluster_client", "cluster_utils", "discovery", "driver", "node", "roles",
     "simulation",
 }  # fmt: skip
 EVERYTHING = None
@@ -58,7 +58,8 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "serialization": {"exceptions", "object_ref", "common"},
     "object_ref": {"common"},
     "object_ref_generator": {"object_ref", "common"},
-    "exceptions": {"common", "tracebacks"},
+    "exceptions": {"common", "tracebacks", "exception_parts"},
+    "exception_parts": set(),
     "tracebacks": set(),
     "protocol": {"common"},
     "platform.base": {"common"},

@@ -99,8 +99,8 @@ BUGS = [
             Mutation(
                 "minray.core_worker.reference_counter",
                 "ReferenceCounter.lend",
-                "reference is None or ticket in self._spent",
-                "reference is None",
+                "reference is None or not reference.is_in_scope() or ticket in self._spent",
+                "reference is None or not reference.is_in_scope()",
             ),
         ),
     ),

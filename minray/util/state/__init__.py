@@ -1,10 +1,43 @@
-"""The state of a cluster as a program sees it: which objects there are, and who refers to them.
+"""The state of a cluster as a program sees it: its actors, tasks, objects, nodes, workers and jobs.
 
 Ray: python/ray/util/state/
 
-Ray's functions for tasks, actors, nodes and the rest are left out.
+Nobody keeps an account for these functions: they ask the processes, and get what is true at this moment. Ray's functions for
+logs, runtime environments and cluster events are left out.
 """
 
-from minray.util.state.api import get_objects, list_objects, summarize_objects
+from minray.util.state.api import (
+    get_actor,
+    get_job,
+    get_node,
+    get_objects,
+    get_task,
+    get_worker,
+    list_actors,
+    list_jobs,
+    list_nodes,
+    list_objects,
+    list_tasks,
+    list_workers,
+    summarize_actors,
+    summarize_objects,
+    summarize_tasks,
+)
 
-__all__ = ["get_objects", "list_objects", "summarize_objects"]
+__all__ = [
+    "get_actor",
+    "get_job",
+    "get_node",
+    "get_objects",
+    "get_task",
+    "get_worker",
+    "list_actors",
+    "list_jobs",
+    "list_nodes",
+    "list_objects",
+    "list_tasks",
+    "list_workers",
+    "summarize_actors",
+    "summarize_objects",
+    "summarize_tasks",
+]

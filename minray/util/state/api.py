@@ -1,63 +1,189 @@
-"""The functions: list, get and sum up the objects of the cluster that this process is connected to.
+"""The functions: list, get and sum up what is in the cluster that this process is connected to.
 
 Ray: python/ray/util/state/api.py
 
-Every process of the cluster is asked, and each tells of its ten thousand largest references at most. ``minray memory`` is
-the same on the command line, also from outside.
+Every process of the cluster that knows something is asked, and each tells of ten thousand things at most, the largest
+objects and the newest tasks. ``minray list``, ``minray get`` and ``minray summary`` are the same on the command line, also
+from outside.
+
+All take the same arguments. ``filters``: only rows for which all of these hold, such as ``("state", "=", "ALIVE")``.
+``detail`` changes nothing, since rows have all there is. ``timeout``: for each process, in seconds. They raise ValueError
+for a wrong filter, limit or id, and RayStateApiException if this process is not connected, or if something is missing (a
+process does not answer in time, or has too much to tell) and ``raise_on_missing_output``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
 
-from minray.core_worker.state_reader import ClusterObjects
-from minray.util.state.common import ObjectState, ObjectSummaries
+from minray.util.state import filters as choosing
+from minray.util.state.common import (
+    ActorState,
+    ActorSummaries,
+    JobState,
+    NodeState,
+    ObjectState,
+    ObjectSummaries,
+    TaskState,
+    TaskSummaries,
+    WorkerState,
+)
 from minray.util.state.exception import RayStateApiException
+from minray.util.state.filters import Filter
+from minray.util.state.rows import KINDS, Listing
 from minray.worker import connected_api
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 10_000
 DEFAULT_TIMEOUT_S = 30
 
-Filter = tuple[str, str, str | bool | int | float]
-"""The name of a field, ``=`` or ``!=``, and a value; case does not matter."""
+Filters = Sequence[Filter] | None
+S = TypeVar("S")
+
+
+def list_actors(
+    address: str | None = None,
+    filters: Filters = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> list[ActorState]:
+    """The newest first; the last thousand dead ones too."""
+    return _list("actors", address, filters, limit, timeout, raise_on_missing_output)
+
+
+def list_tasks(
+    address: str | None = None,
+    filters: Filters = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> list[TaskState]:
+    """All that have not ended, and of each process that submits tasks the last thousand that have; those of processes that
+    are gone are gone too."""
+    return _list("tasks", address, filters, limit, timeout, raise_on_missing_output)
 
 
 def list_objects(
     address: str | None = None,
-    filters: Sequence[Filter] | None = None,
+    filters: Filters = None,
     limit: int = DEFAULT_LIMIT,
     timeout: float = DEFAULT_TIMEOUT_S,
     detail: bool = False,
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[ObjectState]:
-    """The objects that processes of the cluster refer to, the largest first; one record for each process and object.
+    """The objects that processes refer to, the largest first; a row for each process and object."""
+    return _list("objects", address, filters, limit, timeout, raise_on_missing_output)
 
-    ``filters``: only those for which all of these hold, such as ``("reference_type", "=", "LOCAL_REFERENCE")``. ``detail``
-    changes nothing, since the records have all there is. Raises ValueError for a wrong filter or limit, and
-    RayStateApiException if this process is not connected, or if something is missing (a process does not answer in time, or
-    refers to too much) and ``raise_on_missing_output``.
-    """
-    if not 0 < limit <= MAX_LIMIT:
-        raise ValueError(f"limit must be from 1 to {MAX_LIMIT}, not {limit}")
-    tests = [_test_of(one) for one in filters or ()]
-    objects = _read(address, timeout, None)
-    if raise_on_missing_output and (missing := _missing(objects)):
-        raise RayStateApiException(missing)
-    return [state for state in _states(objects) if all(test(state) for test in tests)][:limit]
+
+def list_nodes(
+    address: str | None = None,
+    filters: Filters = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> list[NodeState]:
+    """All that ever were in the cluster."""
+    return _list("nodes", address, filters, limit, timeout, raise_on_missing_output)
+
+
+def list_workers(
+    address: str | None = None,
+    filters: Filters = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> list[WorkerState]:
+    """Drivers and workers that live, and those that died lately."""
+    return _list("workers", address, filters, limit, timeout, raise_on_missing_output)
+
+
+def list_jobs(
+    address: str | None = None,
+    filters: Filters = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> list[JobState]:
+    """Drivers that are connected, and those that were."""
+    return _list("jobs", address, filters, limit, timeout, raise_on_missing_output)
+
+
+def get_actor(
+    id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
+) -> ActorState | None:
+    """The actor with this id (hex); None if there is none."""
+    return _get("actors", ActorState, id, address, timeout)
+
+
+def get_task(
+    id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
+) -> TaskState | None:
+    """The task with this id (hex), in its present attempt; None if it is not known (any more)."""
+    return _get("tasks", TaskState, id, address, timeout)
+
+
+def get_node(
+    id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
+) -> NodeState | None:
+    """The node with this id (hex); None if there is none."""
+    return _get("nodes", NodeState, id, address, timeout)
+
+
+def get_worker(
+    id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
+) -> WorkerState | None:
+    """The worker or driver with this id (hex); None if it is not known (any more)."""
+    return _get("workers", WorkerState, id, address, timeout)
+
+
+def get_job(
+    id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
+) -> JobState | None:
+    """The job with this id (hex); None if there is none."""
+    return _get("jobs", JobState, id, address, timeout)
 
 
 def get_objects(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> list[ObjectState]:
-    """Who refers to the object with this id (hex): a record for each process; none for an unknown object.
+    """Who refers to the object with this id (hex): a row for each process; none for an unknown object."""
+    return _read("objects", address, timeout, id).rows
 
-    Raises ValueError for what is no id, RayStateApiException if this process is not connected.
-    """
-    return _states(_read(address, timeout, [bytes.fromhex(id)]))
+
+def summarize_actors(
+    address: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> dict[str, Any]:
+    """All actors by class and state: ``{"cluster": ...}``, an ``ActorSummaries`` as a dict."""
+    rows = _complete("actors", address, timeout, raise_on_missing_output)
+    return {"cluster": asdict(ActorSummaries.to_summary(actors=rows))}
+
+
+def summarize_tasks(
+    address: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> dict[str, Any]:
+    """All tasks by name and state: ``{"cluster": ...}``, a ``TaskSummaries`` as a dict."""
+    rows = _complete("tasks", address, timeout, raise_on_missing_output)
+    return {"cluster": asdict(TaskSummaries.to_summary(tasks=rows))}
 
 
 def summarize_objects(
@@ -66,55 +192,42 @@ def summarize_objects(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> dict[str, Any]:
-    """All references by the line of the program that made them: ``{"cluster": ...}``, an ``ObjectSummaries`` as a dict.
-
-    Raises RayStateApiException as ``list_objects`` does.
-    """
-    objects = _read(address, timeout, None)
-    if raise_on_missing_output and (missing := _missing(objects)):
-        raise RayStateApiException(missing)
-    return {"cluster": asdict(ObjectSummaries.to_summary(objects=_states(objects)))}
+    """All references by the line of the program that made them: ``{"cluster": ...}``, an ``ObjectSummaries`` as a dict."""
+    rows = _complete("objects", address, timeout, raise_on_missing_output)
+    return {"cluster": asdict(ObjectSummaries.to_summary(objects=rows))}
 
 
-def _read(address: str | None, timeout: float, object_ids: list[bytes] | None) -> ClusterObjects:
+def _list(
+    kind: str, address: str | None, filters: Filters, limit: int, timeout: float, raise_on_missing_output: bool
+) -> list[Any]:
+    if not 0 < limit <= MAX_LIMIT:
+        raise ValueError(f"limit must be from 1 to {MAX_LIMIT}, not {limit}")
+    choosing.check(KINDS[kind].state, filters)
+    return choosing.matching(_complete(kind, address, timeout, raise_on_missing_output), filters, limit)
+
+
+def _complete(kind: str, address: str | None, timeout: float, raise_on_missing_output: bool) -> list[Any]:
+    listing = _read(kind, address, timeout, None)
+    if raise_on_missing_output and listing.missing:
+        raise RayStateApiException(listing.missing)
+    return listing.rows
+
+
+def _get(kind: str, state: type[S], id: str, address: str | None, timeout: float) -> S | None:
+    rows: list[S] = _read(kind, address, timeout, id).rows
+    return rows[0] if rows else None
+
+
+def _read(kind: str, address: str | None, timeout: float, id: str | None) -> Listing:
     if address not in (None, "auto"):
-        raise ValueError("these functions look at the cluster of this process; for another one use: minray memory --address")
+        raise ValueError("these functions look at the cluster of this process; for another one: minray list --address")
+    if id is not None:
+        bytes.fromhex(id)
     api = connected_api()
     if api is None:
         raise RayStateApiException("this process is not connected to a cluster; call minray.init()")
-    return api.objects_of_cluster(timeout, object_ids)
-
-
-def _states(objects: ClusterObjects) -> list[ObjectState]:
-    states = [
-        ObjectState(
-            object_id=use.object_id.hex(),
-            object_size=use.size,
-            task_status=use.task_status,
-            attempt_number=use.attempt + 1,
-            reference_type=use.reference_type,
-            call_site=use.call_site,
-            type="DRIVER" if use.is_driver else "WORKER",
-            pid=use.pid,
-            ip=objects.nodes[use.node_id].ip,
-        )
-        for use in objects.uses()
-    ]
-    return sorted(states, key=lambda state: -state.object_size)
-
-
-def _missing(objects: ClusterObjects) -> str:
-    parts = [f"{name} does not answer" for name in objects.silent]
-    if left_out := objects.left_out():
-        parts.append(f"{left_out} references or copies are left out, because their process or node has so many")
-    return "; ".join(parts)
-
-
-def _test_of(wanted: Filter) -> Callable[[ObjectState], bool]:
-    name, predicate, value = wanted
-    if name not in {one.name for one in fields(ObjectState)}:
-        raise ValueError(f"an object has no {name!r} to filter by")
-    if predicate not in ("=", "!="):
-        raise ValueError(f"a filter compares by = or !=, not by {predicate!r}")
-    text = str(value).lower()
-    return lambda state: (str(getattr(state, name)).lower() == text) is (predicate == "=")
+    try:
+        listing: Listing = api.run_on_loop(lambda: KINDS[kind].read(api.core.state_reader, timeout, id))
+    except TimeoutError:
+        raise RayStateApiException(f"the gcs does not answer within {timeout:g} s") from None
+    return listing

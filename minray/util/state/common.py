@@ -2,21 +2,136 @@
 
 Ray: python/ray/util/state/common.py
 
-Names and meanings of the fields are Ray's; a reader of one finds them in the other.
+Names and meanings of the fields are Ray's; a reader of one finds them in the other. Fields for which minray has nothing to
+say are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 BYTES_PER_MB = 1 << 20
 DISABLED = "disabled"
 
 
+def detail(default: Any = None) -> Any:
+    """A field that tables show with ``--detail`` only."""
+    return field(default=default, metadata={"detail": True})
+
+
+class Row:
+    """What all rows can do."""
+
+    def asdict(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    @classmethod
+    def columns(cls, with_detail: bool) -> list[str]:
+        """The names of the fields that a table shows."""
+        return [one.name for one in fields(cls) if with_detail or not one.metadata.get("detail")]  # type: ignore[arg-type]
+
+
 @dataclass
-class ObjectState:
+class ActorState(Row):
+    """An actor."""
+
+    actor_id: str
+    class_name: str
+    state: str
+    """DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING or DEAD."""
+    job_id: str
+    name: str
+    """Empty: it has none."""
+    node_id: str | None
+    pid: int
+    ray_namespace: str
+    death_cause: dict[str, Any] | None = detail()
+    """``kind`` and ``message``; also of the last death of an actor that is being restarted."""
+    is_detached: bool = detail(False)
+    num_restarts: int = detail(0)
+
+
+@dataclass
+class TaskState(Row):
+    """A task, an actor's creation, or a call of an actor's method."""
+
+    task_id: str
+    attempt_number: int
+    """0 for the first attempt."""
+    name: str
+    state: str
+    """Until it is sent: PENDING_ARGS_AVAIL, PENDING_NODE_ASSIGNMENT. Then SUBMITTED_TO_WORKER, PENDING_ARGS_FETCH, RUNNING;
+    for an actor's call also PENDING_ACTOR_TASK_ARGS_FETCH, PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY. In the end FINISHED
+    or FAILED."""
+    job_id: str
+    actor_id: str | None
+    type: str
+    """NORMAL_TASK, ACTOR_CREATION_TASK or ACTOR_TASK."""
+    func_or_class_name: str
+    parent_task_id: str
+    """Empty: a driver has submitted it."""
+    node_id: str | None
+    """Where it is, from when it is sent until it ends."""
+    worker_id: str | None
+    worker_pid: int | None
+    required_resources: dict[str, float] = detail()
+    error_message: str | None = detail()
+    """FAILED: the error, as long as somebody refers to the result."""
+
+
+@dataclass
+class NodeState(Row):
+    """A node."""
+
+    node_id: str
+    node_ip: str
+    is_head_node: bool
+    state: str
+    """ALIVE or DEAD."""
+    state_message: str | None
+    """DEAD: why."""
+    node_name: str
+    resources_total: dict[str, float]
+    labels: dict[str, str]
+
+
+@dataclass
+class WorkerState(Row):
+    """A process that runs tasks or drives a job."""
+
+    worker_id: str
+    is_alive: bool
+    worker_type: str
+    """WORKER or DRIVER."""
+    exit_type: str | None
+    """INTENDED_SYSTEM_EXIT (it ended with exit code 0) or SYSTEM_ERROR; None while it lives."""
+    node_id: str
+    ip: str
+    pid: int
+    exit_detail: str | None = detail()
+
+
+@dataclass
+class JobState(Row):
+    """A program that uses the cluster."""
+
+    job_id: str
+    type: str
+    """DRIVER: there are no submitted jobs."""
+    status: str
+    """RUNNING or SUCCEEDED: how a driver ended is not known."""
+    entrypoint: str
+    driver_info: dict[str, str]
+    """``id``, ``node_ip_address``, ``pid``."""
+    start_time: int | None = detail()
+    """In milliseconds since 1970."""
+    end_time: int | None = detail()
+
+
+@dataclass
+class ObjectState(Row):
     """One object, as one process refers to it."""
 
     object_id: str
@@ -37,8 +152,64 @@ class ObjectState:
     pid: int
     ip: str
 
-    def asdict(self) -> dict[str, Any]:
-        return asdict(self)
+
+@dataclass
+class ActorSummaryPerClass:
+    """The actors of one class."""
+
+    class_name: str
+    state_counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class ActorSummaries:
+    """All actors of a cluster, by class."""
+
+    summary: dict[str, ActorSummaryPerClass]
+    total_actors: int
+    summary_by: str = "class"
+
+    @classmethod
+    def to_summary(cls, *, actors: Iterable[ActorState]) -> ActorSummaries:
+        by_class: dict[str, list[ActorState]] = {}
+        for state in actors:
+            by_class.setdefault(state.class_name, []).append(state)
+        summary = {name: ActorSummaryPerClass(name, _count(one.state for one in some)) for name, some in by_class.items()}
+        return cls(summary, sum(map(len, by_class.values())))
+
+
+@dataclass
+class TaskSummaryPerFuncOrClassName:
+    """The tasks of one function, or calls of one method."""
+
+    func_or_class_name: str
+    type: str
+    state_counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class TaskSummaries:
+    """All tasks of a cluster, by function, class or method."""
+
+    summary: dict[str, TaskSummaryPerFuncOrClassName]
+    total_tasks: int
+    total_actor_tasks: int
+    total_actor_scheduled: int
+    summary_by: str = "func_name"
+
+    @classmethod
+    def to_summary(cls, *, tasks: Iterable[TaskState]) -> TaskSummaries:
+        by_name: dict[str, list[TaskState]] = {}
+        for state in tasks:
+            by_name.setdefault(state.func_or_class_name, []).append(state)
+        summary = {
+            name: TaskSummaryPerFuncOrClassName(name, some[0].type, _count(one.state for one in some))
+            for name, some in by_name.items()
+        }
+        kinds = _count(one.type for some in by_name.values() for one in some)
+        return cls(
+            summary, kinds.get("NORMAL_TASK", 0), kinds.get("ACTOR_TASK", 0), kinds.get("ACTOR_CREATION_TASK", 0)
+        )
 
 
 @dataclass

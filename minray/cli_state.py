@@ -1,0 +1,179 @@
+"""``minray list``, ``minray get``, ``minray summary``: what is in a cluster, from outside of it.
+
+Ray: python/ray/util/state/state_cli.py
+
+    minray list actors --filter state=ALIVE --limit 20
+    minray list tasks --detail --format json
+    minray get actors ID
+    minray summary tasks
+
+The questions are those of ``minray.util.state``. Who does not answer is named at the end, on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from minray.cluster_client import ClusterClient
+from minray.text_table import table
+from minray.util.state import filters as choosing
+from minray.util.state.api import DEFAULT_LIMIT, MAX_LIMIT
+from minray.util.state.common import ActorSummaries, ObjectSummaries, TaskSummaries
+from minray.util.state.rows import KINDS, Kind, Listing
+
+TIMEOUT_S = 5.0
+Connect = Callable[[str | None, str | None], ClusterClient]
+"""From an address and the path of a token's file, both optional, to the cluster; raises errors for people."""
+
+
+def state_commands(connect: Connect) -> list[click.Command]:
+    """The three groups of commands."""
+    listing = click.Group("list", help="List actors, jobs, nodes, objects, tasks or workers.")
+    getting = click.Group("get", help="Show everything about one actor, job, node, object, task or worker.")
+    summing = click.Group("summary", help="Count actors, tasks or objects.")
+    for name, kind in KINDS.items():
+        listing.add_command(_list_command(name, kind, connect))
+        getting.add_command(_get_command(name, kind, connect))
+    for name, sum_up in SUMMARIES.items():
+        summing.add_command(_summary_command(name, sum_up, connect))
+    return [listing, getting, summing]
+
+
+def _common(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that all have."""
+    for option in (
+        click.option("--timeout", type=click.FloatRange(0.001), default=TIMEOUT_S, show_default=True, help="In seconds."),
+        click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else a known one."),
+        click.option("--address", metavar="HOST:PORT", help="Of the cluster; else the newest that was started here."),
+    ):
+        command = option(command)
+    return command
+
+
+def _read(
+    connect: Connect, name: str, address: str | None, token_file: str | None, timeout: float, id: str | None
+) -> Listing:
+    try:
+        if id is not None:
+            bytes.fromhex(id)
+        with connect(address, token_file) as client:
+            listing: Listing = client.read(lambda reader: KINDS[name].read(reader, timeout, id))
+    except TimeoutError:
+        raise click.ClickException(f"the gcs does not answer within {timeout:g} s") from None
+    except (RuntimeError, ConnectionError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    return listing
+
+
+def _list_command(name: str, kind: Kind, connect: Connect) -> click.Command:
+    @click.command(name, help=f"List the {name} of a cluster.")
+    @_common
+    @click.option("-f", "--filter", "filters", multiple=True, metavar="KEY=VALUE", help="Or KEY!=VALUE; all must hold.")
+    @click.option("--limit", type=click.IntRange(1, MAX_LIMIT), default=DEFAULT_LIMIT, show_default=True)
+    @click.option("--detail", is_flag=True, help="All columns.")
+    @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    def command(
+        address: str | None,
+        token_file: str | None,
+        timeout: float,
+        filters: tuple[str, ...],
+        limit: int,
+        detail: bool,
+        form: str,
+    ) -> None:
+        try:
+            wanted = [choosing.parse(text) for text in filters]
+            choosing.check(kind.state, wanted)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+        listing = _read(connect, name, address, token_file, timeout, None)
+        rows = choosing.matching(listing.rows, wanted, len(listing.rows))
+        if form == "json":
+            click.echo(json.dumps([asdict(row) for row in rows[:limit]], indent=1))
+        else:
+            click.echo("\n".join(list_text(name, rows, limit, kind.state.columns(detail))))
+        _say_missing(listing)
+
+    return command
+
+
+def list_text(name: str, rows: list[Any], limit: int, columns: list[str]) -> list[str]:
+    """How many there are, and a table of the first."""
+    shown = rows[:limit]
+    more = f", {limit} shown" if len(rows) > limit else ""
+    cells = [tuple(_cell(getattr(row, column)) for column in columns) for row in shown]
+    return [f"{len(rows)} {name}{more}", *table(tuple(column.upper() for column in columns), cells)]
+
+
+def _get_command(name: str, kind: Kind, connect: Connect) -> click.Command:
+    @click.command(name, help=f"Show one of the {name}, by its id.")
+    @click.argument("id")
+    @_common
+    def command(id: str, address: str | None, token_file: str | None, timeout: float) -> None:
+        listing = _read(connect, name, address, token_file, timeout, id)
+        _say_missing(listing)
+        if not listing.rows:
+            raise click.ClickException(f"none of the {name} has the id {id}")
+        for row in listing.rows:
+            click.echo("\n".join(f"{key}: {_cell(value)}" for key, value in asdict(row).items()))
+
+    return command
+
+
+def _summary_command(name: str, sum_up: Callable[[list[Any]], list[str]], connect: Connect) -> click.Command:
+    @click.command(name, help=f"Count the {name} of a cluster.")
+    @_common
+    def command(address: str | None, token_file: str | None, timeout: float) -> None:
+        listing = _read(connect, name, address, token_file, timeout, None)
+        click.echo("\n".join(sum_up(listing.rows)))
+        _say_missing(listing)
+
+    return command
+
+
+def _actors(rows: list[Any]) -> list[str]:
+    sums = ActorSummaries.to_summary(actors=rows)
+    lines = [(one.class_name, _counts(one.state_counts)) for one in sums.summary.values()]
+    return [f"{sums.total_actors} actors", *table(("CLASS", "STATES"), lines)]
+
+
+def _tasks(rows: list[Any]) -> list[str]:
+    sums = TaskSummaries.to_summary(tasks=rows)
+    lines = [(one.func_or_class_name, one.type, _counts(one.state_counts)) for one in sums.summary.values()]
+    head = f"{sums.total_tasks} tasks, {sums.total_actor_tasks} actor tasks, {sums.total_actor_scheduled} actors created"
+    return [head, *table(("FUNCTION OR CLASS", "TYPE", "STATES"), lines)]
+
+
+def _objects(rows: list[Any]) -> list[str]:
+    sums = ObjectSummaries.to_summary(objects=rows)
+    lines = [
+        (str(one.total_objects), f"{one.total_size_mb:.3f} MB", _counts(one.ref_type_counts), site)
+        for site, one in sums.summary.items()
+    ]
+    head = f"{sums.total_objects} references to {sums.total_size_mb:.3f} MB"
+    return [head, *table(("REFERENCES", "SIZE", "KINDS", "CALL SITE"), lines)]
+
+
+SUMMARIES = {"actors": _actors, "tasks": _tasks, "objects": _objects}
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_cell(inner)}" for key, inner in value.items())
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "" if value is None else str(value)
+
+
+def _say_missing(listing: Listing) -> None:
+    if listing.missing:
+        click.echo(f"{listing.missing}.", err=True)

@@ -1,0 +1,68 @@
+"""What processes tell people of their tasks.
+
+Ray: src/ray/protobuf/gcs.proto (TaskEvents), which Ray's processes send to the gcs all the time; here they are asked
+
+The owner of a task knows its state until it has been sent; the process that it was sent to knows what it does with it. Both
+answer the same question, and the reader puts their answers together.
+"""
+
+from __future__ import annotations
+
+from minray.protocol.base import Record, Request
+
+MOST_TASKS = 10_000
+"""So many are described in one answer."""
+
+NORMAL_TASK, ACTOR_CREATION_TASK, ACTOR_TASK = "NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK"
+RUNNING = "RUNNING"
+ARGS_FETCH, ACTOR_ARGS_FETCH = "PENDING_ARGS_FETCH", "PENDING_ACTOR_TASK_ARGS_FETCH"
+ACTOR_ORDERING = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
+"""Ray's names of what a process does with a task that was sent to it."""
+
+
+class TaskInfo(Record, frozen=True):
+    """A task as its owner knows it."""
+
+    task_id: bytes
+    attempt: int
+    name: str
+    kind: str
+    state: str
+    parent_id: bytes
+    """The task that submitted it; empty: a driver."""
+    actor_id: bytes = b""
+    node_id: bytes = b""
+    """Where it was sent to, if it has not ended; empty: nowhere."""
+    worker_id: bytes = b""
+    pid: int = 0
+    resources: dict[str, int] = {}
+    error: str = ""
+    """FAILED: what happened, as long as a reference to its result exists."""
+
+
+class ReceivedInfo(Record, frozen=True):
+    """A task that was sent here and has not been answered."""
+
+    task_id: bytes
+    attempt: int
+    state: str
+
+
+class TasksInfo(Record, frozen=True):
+    """All that one process knows of tasks."""
+
+    node_id: bytes
+    worker_id: bytes
+    pid: int
+    is_driver: bool
+    total: int
+    """How many of its tasks have not ended, or are remembered; ``tasks`` has the newest."""
+    tasks: list[TaskInfo]
+    received: list[ReceivedInfo]
+
+
+class GetTasksInfo(Request[TasksInfo], frozen=True):
+    """Which tasks do you know, of all, or of these?"""
+
+    limit: int = MOST_TASKS
+    task_ids: list[bytes] | None = None

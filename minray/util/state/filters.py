@@ -1,0 +1,52 @@
+"""Choosing rows: ``("state", "=", "ALIVE")``, or ``state=ALIVE`` on the command line.
+
+Ray: python/ray/util/state/state_manager.py, filter_fields in python/ray/util/state/util.py
+
+All filters must hold. They compare text without regard to case, so that ``True`` and ``true`` are the same; a field without
+a value is the empty text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+Filter = tuple[str, str, str | bool | int | float]
+"""The name of a field, ``=`` or ``!=``, and a value."""
+T = TypeVar("T")
+
+
+def matching(rows: Sequence[T], filters: Sequence[Filter] | None, limit: int) -> list[T]:
+    """The first rows that pass."""
+    tests = [_test_of(one) for one in filters or ()]
+    return [row for row in rows if all(test(row) for test in tests)][:limit]
+
+
+def check(state: type[Any], filters: Sequence[Filter] | None) -> None:
+    """Raises ValueError for a filter that rows of this kind cannot have."""
+    for name, predicate, _ in filters or ():
+        known = [one.name for one in fields(state)]
+        if name not in known:
+            what = state.__name__.removesuffix("State").lower()
+            raise ValueError(f"{what}s have no {name!r} to filter by; they have {', '.join(known)}")
+        if predicate not in ("=", "!="):
+            raise ValueError(f"a filter compares by = or !=, not by {predicate!r}")
+
+
+def parse(text: str) -> Filter:
+    """``state=ALIVE`` or ``state!=DEAD``. Raises ValueError."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.rstrip("!"):
+        raise ValueError(f"{text!r} is not a filter such as state=ALIVE or state!=DEAD")
+    return (name[:-1].strip(), "!=", value.strip()) if name.endswith("!") else (name.strip(), "=", value.strip())
+
+
+def _test_of(wanted: Filter) -> Callable[[Any], bool]:
+    name, predicate, value = wanted
+    text = _text(value)
+    return lambda row: (_text(getattr(row, name)) == text) is (predicate == "=")
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).lower()

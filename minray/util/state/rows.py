@@ -1,0 +1,193 @@
+"""From what the processes of a cluster say to the rows that people see.
+
+Ray: python/ray/dashboard/state_aggregator.py
+
+Each function asks through a ``StateReader`` and returns rows and what is missing, in words. The same functions serve
+programs (``minray.util.state``) and the command line (``minray list``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from minray.common.ids import job_of, job_of_actor
+from minray.common.resources import to_floats
+from minray.core_worker.state_reader import ClusterObjects, StateReader
+from minray.protocol.actor import ActorInfo
+from minray.protocol.gcs import JobInfo, NodeInfo, WorkerDeath
+from minray.protocol.state import ACTOR_CREATION_TASK, TaskInfo, TasksInfo
+from minray.util.state.common import ActorState, JobState, NodeState, ObjectState, TaskState, WorkerState
+
+MS = 1000
+
+
+class Listing(NamedTuple):
+    """What was found."""
+
+    rows: list[Any]
+    missing: str = ""
+    """Who has not answered, and what was left out, in words."""
+
+
+class Kind(NamedTuple):
+    """Something that can be listed."""
+
+    state: type[Any]
+    id_field: str
+    read: Callable[[StateReader, float, str | None], Coroutine[Any, Any, Listing]]
+    """Of one id (hex), or of all."""
+
+
+async def actors(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
+    """The newest first; dead ones too, as long as the gcs remembers them."""
+    infos = [info for info in await reader.actors(timeout_s) if id is None or info.actor_id.hex() == id]
+    return Listing([actor_state(info) for info in sorted(infos, key=lambda info: -info.start_time)])
+
+
+def actor_state(info: ActorInfo) -> ActorState:
+    death = {"kind": info.death.kind, "message": info.death.message} if info.death is not None else None
+    return ActorState(
+        actor_id=info.actor_id.hex(),
+        class_name=info.class_name,
+        state=info.state,
+        job_id=job_of_actor(info.actor_id).hex(),
+        name=info.name,
+        node_id=info.address.node_id.hex() if info.address is not None else None,
+        pid=info.pid,
+        ray_namespace=info.namespace,
+        death_cause=death,
+        is_detached=info.detached,
+        num_restarts=info.restarts,
+    )
+
+
+async def tasks(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
+    """The newest of each process first: all that have not ended, and the last ones that have."""
+    found = await reader.tasks(timeout_s, None if id is None else [bytes.fromhex(id)])
+    received = {(one.task_id, one.attempt): (process, one.state) for process in found.processes for one in process.received}
+    rows = [task_state(task, received.get((task.task_id, task.attempt))) for one in found.processes for task in one.tasks]
+    left_out = sum(process.total - len(process.tasks) for process in found.processes)
+    parts = _silent(found.silent) + ([f"{left_out} tasks are left out, because their owner has so many"] if left_out else [])
+    return Listing(rows, "; ".join(parts))
+
+
+def task_state(task: TaskInfo, received: tuple[TasksInfo, str] | None) -> TaskState:
+    """What its owner says of it, and what the process says to which it was sent."""
+    process, state = received if received is not None else (None, task.state)
+    class_name = task.name.partition(".")[0]
+    return TaskState(
+        task_id=task.task_id.hex(),
+        attempt_number=task.attempt,
+        name=task.name,
+        state=state,
+        job_id=job_of(task.task_id).hex(),
+        actor_id=task.actor_id.hex() or None,
+        type=task.kind,
+        func_or_class_name=class_name if task.kind == ACTOR_CREATION_TASK else task.name,
+        parent_task_id=task.parent_id.hex(),
+        node_id=(process.node_id if process is not None else task.node_id).hex() or None,
+        worker_id=(process.worker_id if process is not None else task.worker_id).hex() or None,
+        worker_pid=(process.pid if process is not None else task.pid) or None,
+        required_resources=to_floats(task.resources),
+        error_message=task.error or None,
+    )
+
+
+async def nodes(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
+    """All that ever were in the cluster."""
+    infos = [info for info in await reader.nodes(timeout_s) if id is None or info.node_id.hex() == id]
+    return Listing([node_state(info) for info in infos])
+
+
+def node_state(info: NodeInfo) -> NodeState:
+    return NodeState(
+        node_id=info.node_id.hex(),
+        node_ip=info.ip,
+        is_head_node=info.is_head,
+        state="ALIVE" if info.alive else "DEAD",
+        state_message=info.death_cause or None,
+        node_name=info.name,
+        resources_total=to_floats(info.resources_total),
+        labels=info.labels,
+    )
+
+
+async def workers(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
+    """Drivers and workers that live, and the dead ones that the gcs remembers."""
+    found = await reader.workers(timeout_s)
+    ips = {info.node_id: info.ip for info in found.nodes}
+    rows = [
+        WorkerState(worker_id.hex(), True, kind, None, node_id.hex(), ips.get(node_id, ""), pid)
+        for kind, worker_id, node_id, pid in found.living
+    ]
+    rows += [_dead_worker(death, ips.get(death.node_id, ""), found.jobs) for death in found.deaths]
+    return Listing([row for row in rows if id is None or row.worker_id == id], "; ".join(_silent(found.silent)))
+
+
+def _dead_worker(death: WorkerDeath, ip: str, jobs: Sequence[JobInfo]) -> WorkerState:
+    kind = "DRIVER" if any(job.driver.worker_id == death.worker_id for job in jobs) else "WORKER"
+    exit_type = "INTENDED_SYSTEM_EXIT" if death.cause.startswith("exit code 0") else "SYSTEM_ERROR"
+    return WorkerState(
+        death.worker_id.hex(), False, kind, exit_type, death.node_id.hex(), ip, death.pid, exit_detail=death.cause
+    )
+
+
+async def jobs(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
+    """Drivers, the running ones and those that have ended."""
+    infos = [info for info in await reader.jobs(timeout_s) if id is None or info.job_id.hex() == id]
+    ips = {node.node_id: node.ip for node in await reader.nodes(timeout_s)}
+    return Listing([job_state(info, ips.get(info.driver.node_id, "")) for info in infos])
+
+
+def job_state(info: JobInfo, ip: str) -> JobState:
+    return JobState(
+        job_id=info.job_id.hex(),
+        type="DRIVER",
+        status="SUCCEEDED" if info.end_time else "RUNNING",
+        entrypoint=info.config.entrypoint,
+        driver_info={"id": info.job_id.hex(), "node_ip_address": ip, "pid": str(info.driver_pid)},
+        start_time=int(info.start_time * MS),
+        end_time=int(info.end_time * MS) or None,
+    )
+
+
+async def objects(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
+    """The largest first; one row for each process and object."""
+    found = await reader.read(timeout_s, object_ids=None if id is None else [bytes.fromhex(id)])
+    parts = _silent(found.silent)
+    if left_out := found.left_out():
+        parts.append(f"{left_out} references or copies are left out, because their process or node has so many")
+    return Listing(object_states(found), "; ".join(parts))
+
+
+def object_states(objects: ClusterObjects) -> list[ObjectState]:
+    states = [
+        ObjectState(
+            object_id=use.object_id.hex(),
+            object_size=use.size,
+            task_status=use.task_status,
+            attempt_number=use.attempt + 1,
+            reference_type=use.reference_type,
+            call_site=use.call_site,
+            type="DRIVER" if use.is_driver else "WORKER",
+            pid=use.pid,
+            ip=objects.nodes[use.node_id].ip,
+        )
+        for use in objects.uses()
+    ]
+    return sorted(states, key=lambda state: -state.object_size)
+
+
+def _silent(names: Sequence[str]) -> list[str]:
+    return [f"{name} does not answer" for name in names]
+
+
+KINDS = {
+    "actors": Kind(ActorState, "actor_id", actors),
+    "jobs": Kind(JobState, "job_id", jobs),
+    "nodes": Kind(NodeState, "node_id", nodes),
+    "objects": Kind(ObjectState, "object_id", objects),
+    "tasks": Kind(TaskState, "task_id", tasks),
+    "workers": Kind(WorkerState, "worker_id", workers),
+}

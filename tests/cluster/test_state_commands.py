@@ -1,0 +1,86 @@
+"""``minray list``, ``get`` and ``summary``, from outside of the cluster that they look at."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import minray
+from minray.cli import main
+from tests.cluster.command_line import CommandLine, lines_with
+
+
+def told(*arguments: str) -> str:
+    """What a command says, run in this process."""
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@minray.remote
+class Clerk:
+    def serve(self) -> int:
+        return os.getpid()
+
+
+@minray.remote
+def answer() -> int:
+    return 42
+
+
+@pytest.fixture
+def busy(minray_command: CommandLine) -> Generator[Any, None, None]:
+    """A cluster with an actor that lives and one that cannot, and this process its driver."""
+    minray_command.start_head("--node-name=first")
+    minray.init()
+    clerk, waiting = Clerk.remote(), Clerk.options(num_gpus=1, name="waiting").remote()
+    minray.get([clerk.serve.remote(), *[answer.remote() for _ in range(5)]])
+    yield clerk, waiting
+    minray.shutdown()
+    minray_command("stop")
+
+
+def test_what_there_is_is_listed_shown_and_counted(busy: Any) -> None:
+    clerk, _ = busy
+    pid = minray.get(clerk.serve.remote())
+    actors = told("list", "actors")
+    assert actors.startswith("2 actors\n") and lines_with(actors, "Clerk", "ALIVE", str(pid))
+    assert lines_with(actors, "Clerk", "PENDING_CREATION", "waiting") and "NUM_RESTARTS" not in actors
+    assert "NUM_RESTARTS" in told("list", "actors", "--detail")
+    (alive,) = json.loads(told("list", "actors", "--format=json", "-f", "state=ALIVE"))
+    assert alive["actor_id"] == clerk._actor_id_hex and alive["pid"] == pid
+    shown = told("get", "actors", clerk._actor_id_hex)
+    assert lines_with(shown, f"pid: {pid}") and lines_with(shown, "is_detached: False")
+
+    tasks = told("list", "tasks", "--limit=3", "-f", "name=answer")
+    assert tasks.startswith("5 tasks, 3 shown\n") and len(lines_with(tasks, "FINISHED")) == 3
+    assert lines_with(told("summary", "tasks"), "answer", "NORMAL_TASK", "FINISHED: 5")
+    assert lines_with(told("summary", "actors"), "Clerk", "ALIVE: 1, PENDING_CREATION: 1")
+    assert "references to" in told("summary", "objects") and lines_with(told("list", "objects"), str(os.getpid()), "DRIVER")
+
+    assert lines_with(told("list", "nodes"), "first", "ALIVE")
+    assert lines_with(told("list", "jobs"), "RUNNING", str(os.getpid()))
+    workers = told("list", "workers", "-f", "is_alive=true")
+    assert lines_with(workers, "DRIVER", str(os.getpid())) and lines_with(workers, "WORKER", str(pid))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["list", "actors"], "no running cluster was found on this machine"),
+        (["list", "actors", "-f", "state"], "'state' is not a filter such as state=ALIVE"),
+        (["list", "tasks", "-f", "colour=red"], "tasks have no 'colour' to filter by"),
+        (["list", "horses"], "No such command 'horses'"),
+        (["list", "nodes", "--limit=0"], "0 is not in the range"),
+        (["get", "actors", "not hexadecimal"], "non-hexadecimal"),
+        (["summary", "nodes"], "No such command 'nodes'"),
+    ],
+)
+def test_arguments_that_make_no_sense(minray_command: CommandLine, arguments: list[str], complaint: str) -> None:
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code in (1, 2) and complaint in done.output

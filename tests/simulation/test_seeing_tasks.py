@@ -1,0 +1,214 @@
+"""``minray.util.state`` of actors, tasks, nodes, workers and jobs, against what a program knows it has made."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import minray
+from minray.simulation import SimCluster, run
+from minray.util.state import (
+    get_actor,
+    get_job,
+    get_node,
+    get_task,
+    get_worker,
+    list_actors,
+    list_jobs,
+    list_nodes,
+    list_tasks,
+    list_workers,
+    summarize_actors,
+    summarize_tasks,
+)
+from minray.util.state.exception import RayStateApiException
+
+
+@minray.remote
+class Clerk:
+    def serve(self, seconds: float = 0) -> int:
+        time.sleep(seconds)
+        return os.getpid()
+
+    def fail(self) -> None:
+        raise KeyError("no such thing")
+
+
+@minray.remote
+class Other:
+    pass
+
+
+@minray.remote(max_retries=0)
+def rest(seconds: float, *needed: Any) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@minray.remote(max_retries=0)
+def parent(seconds: float) -> Any:
+    return minray.get(rest.options(name="child").remote(seconds))
+
+
+def states(**filters: Any) -> dict[str, int]:
+    """How many tasks there are in each state."""
+    counts: dict[str, int] = {}
+    for task in list_tasks(filters=[(name, "=", value) for name, value in filters.items()]):
+        counts[task.state] = counts.get(task.state, 0) + 1
+    return counts
+
+
+def seen(body: Callable[[], Any], nodes: Any = 1, **options: Any) -> Any:
+    with SimCluster([{"num_cpus": 2}] * nodes if isinstance(nodes, int) else nodes, show_output=False, **options) as cluster:
+        result = cluster.run(body)
+        cluster.settle()
+    return result
+
+
+def test_actors_in_all_states() -> None:
+    def body() -> Any:
+        alive, dead = Clerk.options(name="alive", lifetime="detached").remote(), Clerk.remote()
+        minray.get([alive.serve.remote(), dead.serve.remote()])
+        minray.kill(dead)
+        waiting = Other.options(num_gpus=1).remote()
+        unready = Other.remote()
+        time.sleep(1)
+        by_state = {actor.state: actor for actor in list_actors()}
+        pid = minray.get(alive.serve.remote())
+        found = get_actor(alive._actor_id_hex)
+        assert found == by_state["ALIVE"] == list_actors(filters=[("class_name", "=", "Clerk"), ("state", "!=", "dead")])[0]
+        summary = summarize_actors()["cluster"]
+        del waiting, unready
+        return by_state, pid, summary
+
+    by_state, pid, summary = seen(body)
+    alive, dead, pending = by_state["ALIVE"], by_state["DEAD"], by_state["PENDING_CREATION"]
+    assert (alive.class_name, alive.name, alive.pid, alive.is_detached) == ("Clerk", "alive", pid, True)
+    assert alive.death_cause is None and dead.death_cause["message"] == "it was killed by minray.kill"
+    assert (pending.class_name, pending.pid) == ("Other", 0)
+    assert summary["summary"]["Clerk"]["state_counts"] == {"ALIVE": 1, "DEAD": 1} and summary["total_actors"] == 4
+
+
+def test_tasks_from_their_submission_to_their_end() -> None:
+    def body() -> Any:
+        running = [rest.remote(5) for _ in range(2)]
+        queued = rest.remote(1)
+        waiting = rest.remote(1, running[0])
+        time.sleep(1)
+        before = states(), states(state="RUNNING"), get_task(queued.task_id().hex())
+        minray.get([*running, queued, waiting])
+        return *before, states(), summarize_tasks()["cluster"]
+
+    now, filtered, queued, later, summary = seen(body)
+    assert now == {"RUNNING": 2, "PENDING_NODE_ASSIGNMENT": 1, "PENDING_ARGS_AVAIL": 1} and filtered == {"RUNNING": 2}
+    assert queued is not None and (queued.name, queued.type, queued.worker_pid) == ("rest", "NORMAL_TASK", None)
+    assert later == {"FINISHED": 4} and summary["total_tasks"] == 4
+    assert summary["summary"]["rest"] == {"func_or_class_name": "rest", "type": "NORMAL_TASK", "state_counts": later}
+
+
+def test_calls_of_an_actor_and_its_creation() -> None:
+    def body() -> Any:
+        clerk = Clerk.remote()
+        refs = [clerk.serve.remote(5), clerk.serve.remote(), clerk.fail.remote()]
+        time.sleep(1)
+        before = {task.state: task for task in list_tasks()}
+        pid = minray.get(refs[1])
+        minray.wait(refs, num_returns=3)
+        failed = list_tasks(filters=[("state", "=", "FAILED")])
+        return before, pid, clerk._actor_id_hex, failed
+
+    before, pid, actor_id, (failed,) = seen(body)
+    running, waiting, created = before["RUNNING"], before["PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"], before["FINISHED"]
+    assert (running.type, running.name, running.actor_id, running.worker_pid) == ("ACTOR_TASK", "Clerk.serve", actor_id, pid)
+    assert waiting.worker_pid == pid and (created.type, created.func_or_class_name) == ("ACTOR_CREATION_TASK", "Clerk")
+    assert failed.name == "Clerk.fail" and "no such thing" in failed.error_message
+
+
+def test_tasks_of_tasks_know_their_parents_and_are_seen_from_other_processes() -> None:
+    @minray.remote(num_cpus=0)
+    def look() -> Any:
+        return list_tasks(filters=[("state", "=", "RUNNING")])
+
+    def body() -> Any:
+        ref = parent.remote(5)
+        time.sleep(1)
+        return ref.task_id().hex(), minray.get(look.options(name="look").remote())
+
+    parent_id, rows = seen(body, nodes=2)
+    by_name = {row.name: row for row in rows}
+    assert sorted(by_name) == ["child", "look", "parent"]
+    assert by_name["child"].parent_task_id == parent_id and by_name["parent"].parent_task_id == ""
+    assert len({row.worker_pid for row in rows}) == 3
+
+
+def test_nodes_workers_and_jobs() -> None:
+    def body() -> Any:
+        pid = minray.get(Clerk.remote().serve.remote())
+        time.sleep(3)
+        nodes, jobs, workers = list_nodes(), list_jobs(), list_workers()
+        assert get_node(nodes[0].node_id) == nodes[0] and get_job(jobs[0].job_id) == jobs[0]
+        assert get_worker(workers[0].worker_id) == workers[0]
+        return pid, os.getpid(), nodes, jobs, workers
+
+    pid, own_pid, nodes, (job,), workers = seen(body, nodes=2)
+    assert [(node.state, node.is_head_node, node.resources_total["CPU"]) for node in nodes] == [
+        ("ALIVE", True, 2.0),
+        ("ALIVE", False, 2.0),
+    ]
+    assert (job.status, job.type, job.driver_info["pid"]) == ("RUNNING", "DRIVER", str(own_pid))
+    (driver,) = [one for one in workers if one.worker_type == "DRIVER"]
+    (gone,) = [one for one in workers if one.pid == pid]
+    assert driver.is_alive and driver.pid == own_pid and len(workers) >= 5
+    assert (gone.is_alive, gone.exit_type, gone.exit_detail) == (False, "INTENDED_SYSTEM_EXIT", "exit code 0")
+
+
+def test_a_dead_node_stays_in_the_list() -> None:
+    def body() -> Any:
+        minray.get(rest.options(resources={"there": 1}).remote(0))
+        cluster.processes["raylet/n1"].exit(None, 9)
+        time.sleep(5)
+        return list_nodes(filters=[("state", "=", "DEAD")]), list_tasks()
+
+    with SimCluster([{"num_cpus": 2}, {"num_cpus": 2, "resources": {"there": 1}}], show_output=False) as cluster:
+        (dead,), tasks = cluster.run(body)
+    assert dead.node_name == "n1" and dead.state_message and [task.state for task in tasks] == ["FINISHED"]
+
+
+def test_ended_tasks_are_remembered_for_a_while() -> None:
+    def body() -> Any:
+        minray.get([rest.remote(0) for _ in range(1500)])
+        first = rest.remote(0)
+        minray.get(first)
+        found = get_task(first.task_id().hex())
+        assert found is not None and found.state == "FINISHED"
+        return len(list_tasks(limit=10_000)), len(list_tasks(limit=7))
+
+    assert seen(body) == (1000, 7)
+
+
+def test_who_is_silent_is_an_error_unless_parts_are_enough() -> None:
+    def body() -> Any:
+        ref = rest.options(resources={"there": 1}).remote(1000)
+        time.sleep(1)
+        cluster.world.wire.cut("head", "n1", 20)
+        with pytest.raises(RayStateApiException, match="node n1 does not answer"):
+            list_tasks(timeout=2)
+        rows = list_tasks(timeout=2, raise_on_missing_output=False)
+        minray.cancel(ref, force=True)
+        return [row.state for row in rows]
+
+    with SimCluster([{"num_cpus": 2}, {"num_cpus": 2, "resources": {"there": 1}}], show_output=False) as cluster:
+        assert cluster.run(body) == ["SUBMITTED_TO_WORKER"]
+
+
+def test_unknown_ids() -> None:
+    def body() -> Any:
+        with pytest.raises(ValueError):
+            get_task("not hexadecimal")
+        return get_actor("ab"), get_task("ab"), get_node("ab"), get_worker("ab"), get_job("ab")
+
+    assert run(body, nodes=1) == (None,) * 5
