@@ -20,7 +20,7 @@ from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process, d
 from tests.simulation.interference import break_channels, replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
 
-SEEDS = range(3)
+SEEDS = range(2)
 QUIET = FaultPlan({"delay": 0.2, "preempt": 0.1, "stall": 0.01})
 WORDS = [
     f"{word}{reply}"
@@ -85,7 +85,7 @@ def returned_by_an_actor() -> int:
     return int(minray.get(child.add.remote())) - 100
 
 
-@pytest.mark.parametrize("interfere", [None, replay_requests, breaking])
+@pytest.mark.parametrize("interfere", [replay_requests, breaking])
 @pytest.mark.parametrize(
     "body",
     [by_dropping, at_once, inside_an_object, inside_a_task, as_an_argument_itself, kept_by_another_actor,
@@ -288,8 +288,8 @@ def test_g29_g30_kill_interrupts_running_calls_from_any_handle(seed: int) -> Non
     assert printed(cluster) == ["made 0", "begin first", "end first", "begin running"]
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.002, 0.005, 0.02, 0.2])
-@pytest.mark.parametrize("interfere", [None, replay_requests, breaking])
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.002, 0.005, 0.02])
+@pytest.mark.parametrize("interfere", [replay_requests, breaking])
 def test_g29_ray_17369_an_actor_may_be_killed_at_every_moment_of_its_creation(after_s: float, interfere: Any) -> None:
     """Between the request for its worker and the reply, too: nothing of it may be left."""
 
@@ -389,7 +389,7 @@ def test_g32_names_are_visible_in_their_namespace_only() -> None:
     assert judged(body)[0] == [1, None, 1, None, None, ["a"], ["a", "b"]]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_g33_concurrent_creators_get_one_and_the_same_actor(seed: int) -> None:
     def program() -> tuple[str, int]:
         actor = Counter.options(name="n", namespace="x", get_if_exists=True, lifetime="detached").remote()

@@ -1,0 +1,89 @@
+"""Which node an actor is created on, decided without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
+from minray.gcs.actor_manager import ActorRow
+from minray.gcs.actor_scheduler import ActorScheduler
+from minray.protocol.actor import ActorCreation, ActorInfo
+from minray.protocol.gcs import NodeInfo
+from tests.gcs.world import address, id_of, node_info
+
+JOB = b"job1"
+CPU = 10_000
+
+
+class Nodes:
+    """A cluster: what each node has in all, and what of it is free."""
+
+    def __init__(self, **nodes: tuple[int, int]) -> None:
+        self._nodes = nodes
+
+    def living(self) -> list[NodeInfo]:
+        return [node_info(name, resources_total={"CPU": total * CPU}) for name, (total, _) in self._nodes.items()]
+
+    def available(self, node_id: bytes) -> Mapping[str, int]:
+        return {"CPU": next(free for name, (_, free) in self._nodes.items() if id_of(name) == node_id) * CPU}
+
+    def death_cause(self, node_id: bytes) -> str | None:
+        return None
+
+
+def row(cpus: int, owners_node: str = "elsewhere") -> ActorRow:
+    shape = LeaseShape((), SchedulingStrategy(), RuntimeEnv(), JOB)
+    creation = ActorCreation(b"t" * 24, shape, [("CPU", cpus * CPU)] if cpus else [], b"", b"")
+    owner = address("owner", owners_node)
+    info = ActorInfo(b"actor-------job1", "PENDING_CREATION", "A", "", "", owner, False, 0, 0, b"")
+    return ActorRow(info, creation)
+
+
+def scheduler(nodes: Nodes, random: float = 0.0) -> Any:
+    """With a host whose chance is fixed."""
+    platform: Any = SimpleNamespace(host=SimpleNamespace(random=lambda: random))
+    nobody: Any = None
+    return ActorScheduler(platform, nobody, nobody, nodes, nobody)
+
+
+def choice(nodes: Nodes, wanted: ActorRow, random: float = 0.0) -> str | None:
+    chosen = scheduler(nodes, random)._choose(wanted)
+    return None if chosen is None else chosen.name
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cpus", "owner", "chosen"),
+    [
+        ({"a": (4, 4), "b": (4, 4)}, 1, "b", "b"),
+        ({"a": (4, 4), "b": (4, 0)}, 1, "b", "a"),
+        ({"a": (4, 0), "b": (4, 0)}, 1, "b", "b"),
+        ({"a": (1, 1), "b": (4, 0)}, 2, "a", "b"),
+        ({"a": (1, 1), "b": (1, 1)}, 2, "a", None),
+        ({"a": (4, 0), "b": (4, 0)}, 0, "b", "b"),
+        ({}, 0, "a", None),
+    ],
+    ids=["the owner's", "one that is free", "the owner's, if none is free", "one that can hold it", "none can", "any for 0",
+         "no nodes"],
+)  # fmt: skip
+def test_the_owners_node_if_it_is_free_then_any_free_one_then_any_that_can(
+    nodes: dict[str, tuple[int, int]], cpus: int, owner: str, chosen: str | None
+) -> None:
+    assert choice(Nodes(**nodes), row(cpus, owner)) == chosen
+
+
+def test_elsewhere_chance_decides() -> None:
+    nodes = Nodes(a=(4, 4), b=(4, 4), c=(4, 0))
+    assert [choice(nodes, row(1), random) for random in (0.0, 0.49, 0.5, 0.99)] == ["a", "a", "b", "b"]
+
+
+def test_g100_an_actor_that_no_node_can_hold_waits_for_one() -> None:
+    wanted = row(8)
+    assert scheduler(Nodes(a=(4, 4))).is_waiting_for_node(wanted)
+    assert not scheduler(Nodes(a=(4, 4), b=(8, 0))).is_waiting_for_node(wanted)
+    leased = msgspec.structs.replace(wanted, lease_id=b"lease")
+    assert not scheduler(Nodes(a=(4, 4))).is_waiting_for_node(leased), "a raylet has been asked already"
