@@ -33,8 +33,8 @@ Connect = Callable[[str | None, str | None], ClusterClient]
 
 def state_commands(connect: Connect) -> list[click.Command]:
     """The three groups of commands."""
-    listing = click.Group("list", help="List actors, jobs, nodes, objects, tasks or workers.")
-    getting = click.Group("get", help="Show everything about one actor, job, node, object, task or worker.")
+    listing = click.Group("list", help="List what is in a cluster.")
+    getting = click.Group("get", help="Show everything about one thing, by its id.")
     summing = click.Group("summary", help="Count actors, tasks or objects.")
     for name, kind in KINDS.items():
         listing.add_command(_list_command(name, kind, connect))
@@ -167,6 +167,8 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(map(_cell, value))
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_cell(inner)}" for key, inner in value.items())
     if isinstance(value, float):

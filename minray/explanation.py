@@ -13,13 +13,18 @@ from typing import Any
 from minray.actor import ActorHandle
 from minray.core_worker.actor_api import ActorApi
 from minray.object_ref import ObjectRef
+from minray.util.placement_group import PlacementGroup
 from minray.worker import current_api
 
 
-def why(thing: ObjectRef[Any] | ActorHandle) -> str:
-    """Why this reference is not ready, or what this actor waits for or does."""
+def why(thing: ObjectRef[Any] | ActorHandle | PlacementGroup) -> str:
+    """Why this reference or placement group is not ready, or what this actor waits for or does."""
+    if isinstance(thing, PlacementGroup):
+        api = current_api()
+        text, _ = api.run_on_loop(lambda: api.core.placement_groups.explain(thing.id.binary()))
+        return str(text)
     if isinstance(thing, ActorHandle):
         return ActorApi(current_api()).why(thing._actor_id, thing._owner)
     if type(thing) is not ObjectRef:
-        raise TypeError(f"why takes an ObjectRef or an actor handle, not {type(thing).__name__}")
+        raise TypeError(f"why takes an ObjectRef, an actor handle or a placement group, not {type(thing).__name__}")
     return current_api().why(thing)

@@ -55,11 +55,19 @@ class ActorExplainer:
             lines += await self._ask_process(info, b"", 0)
         elif info.state == DEPENDENCIES_UNREADY:
             lines += await self._explain_constructor(actor_id, info.owner, hops)
-        elif known.raylet is not None and (text := await self._core.explainer.ask_raylet(known.raylet, known.lease_id)):
-            lines.append(f"its worker {text}")
+        elif known.raylet is not None:
+            lines += await self._explain_lease(known.raylet, known.lease_id, known.group_id)
         elif known.text:
             lines.append(known.text)
         return lines
+
+    async def _explain_lease(self, raylet: Address, lease_id: bytes, group_id: bytes) -> list[str]:
+        if group_id:
+            text, is_there = await self._core.placement_groups.explain(group_id)
+            if not is_there:
+                return [text]
+        text = await self._core.explainer.ask_raylet(raylet, lease_id)
+        return [f"its worker {text}"] if text else []
 
     async def _explain_constructor(self, actor_id: bytes, owner: Address, hops: int) -> list[str]:
         task_id = creation_task_of(actor_id, owner.worker_id)

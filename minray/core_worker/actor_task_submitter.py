@@ -69,7 +69,6 @@ class ActorClient:
         "retries",
         "connection",
         "lost",
-        "streams",
         "failures",
         "submitted",
         "ended",
@@ -90,7 +89,6 @@ class ActorClient:
         """None: there is no incarnation that can be reached."""
         self.lost: dict[PendingTask, int] = {}
         """Calls of gone connections, whose fate is open, with the incarnation that they had been pushed to."""
-        self.streams = 0
         self.failures = 0
         """How often in a row it could not be reached although the gcs believes that it lives."""
         self.submitted = 0
@@ -126,6 +124,8 @@ class ActorTaskSubmitter:
     def __init__(self, tasks: TaskManager, actions: Actions) -> None:
         self._tasks = tasks
         self._actions = actions
+        self._stream_count = 0
+        """Of this process: a client may be forgotten and made again, but its streams are never taken for each other."""
 
     # --- calls
 
@@ -205,8 +205,8 @@ class ActorTaskSubmitter:
     def _connect(self, client: ActorClient) -> None:
         info = client.info
         if client.connection is None and info is not None and info.address is not None:
-            client.streams += 1
-            client.connection = Connection(client, info.address, info.restarts, client.streams)
+            self._stream_count += 1
+            client.connection = Connection(client, info.address, info.restarts, self._stream_count)
 
     def _lose(self, client: ActorClient, connection: Connection) -> None:
         client.connection = None

@@ -22,6 +22,7 @@ from minray.protocol.base import Address, Record, decode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobInfo, NodeInfo, Poll, WorkerDeath
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo
+from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.protocol.raylet import GetNodeStats, NodeStats
 from minray.protocol.state import MOST_TASKS, GetTasksInfo, TasksInfo
 from minray.rpc.connection import Peer, Peers, PeerUnreachable
@@ -238,6 +239,10 @@ class StateReader:
     async def jobs(self, timeout_s: float) -> list[JobInfo]:
         async with asyncio.timeout(timeout_s):
             return await self._rows(JOBS, JobInfo)
+
+    async def placement_groups(self, timeout_s: float) -> list[PlacementGroupInfo]:
+        async with asyncio.timeout(timeout_s):
+            return await self._rows(PLACEMENT_GROUPS, PlacementGroupInfo)
 
     async def actors(self, timeout_s: float) -> list[ActorInfo]:
         async with asyncio.timeout(timeout_s):

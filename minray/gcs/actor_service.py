@@ -166,7 +166,9 @@ class ActorService:
         text = self._scheduler.why(row)
         if text or row.raylet is None:
             return protocol.ActorExplanation(known.actor, text)
-        return protocol.ActorExplanation(known.actor, "", row.raylet, row.lease_id)
+        return protocol.ActorExplanation(
+            known.actor, "", row.raylet, row.lease_id, row.creation.shape.strategy.group_id
+        )
 
     def handle_ListActors(self, request: protocol.ListActors, call: Call) -> protocol.ActorsReply:
         return protocol.ActorsReply([row.info for row in self._actors.rows()])

@@ -172,6 +172,8 @@ class ActorExplanation(Record, frozen=True):
     """or who knows more,"""
     lease_id: bytes = b""
     """of this lease."""
+    group_id: bytes = b""
+    """The placement group that it is to be in."""
 
 
 class ExplainActor(Request[ActorExplanation], frozen=True):

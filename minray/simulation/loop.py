@@ -532,7 +532,7 @@ class SimLoop(asyncio.BaseEventLoop):
             for process in self.processes:
                 for tomb in process.tombs:
                     if isinstance(tomb, SimTask):
-                        _unwind(tomb)
+                        unwind(tomb)
         for process in self.processes:
             process.tombs.clear()
         self._timers.clear()
@@ -549,7 +549,7 @@ def _where(task: asyncio.Task[Any]) -> str:
     return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame is not None else ""
 
 
-def _unwind(task: SimTask[Any]) -> None:
+def unwind(task: asyncio.Task[Any]) -> None:
     """Let a coroutine end; whatever it does on its way out has no effect, and is its own affair."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):

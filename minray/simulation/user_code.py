@@ -27,7 +27,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from typing import Any, Never, TypeVar, TypeVarTuple
 
-from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone, SimFuture, SimProcess, SimTask
+from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone, SimFuture, SimProcess, SimTask, unwind
 
 STUCK_S = 60.0
 """Real seconds after which user code that does not come to a border fails the run."""
@@ -329,6 +329,11 @@ class UserLoop(asyncio.BaseEventLoop):
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], object], *args: *Ts) -> Never:
         raise NotSimulated("run_in_executor: threads inside simulated user code")
+
+    def close(self) -> None:
+        for task in sorted(asyncio.all_tasks(self), key=lambda task: task.get_name()):
+            unwind(task)
+        super().close()
 
     def _process_events(self, event_list: list[object]) -> None:
         assert not event_list

@@ -353,3 +353,37 @@ def test_a_lend_to_a_process_that_is_known_to_be_dead_is_void(cluster: Cluster) 
     cluster.deliver(("c", "a"))
     let_time_pass(cluster)
     assert a.counter.get(inner[0]) is None and len(b.counter) == 0
+
+
+# --- lineage
+
+
+def test_g67_what_a_worker_needs_to_make_its_results_again_gets_a_ticket(counter: ReferenceCounter) -> None:
+    counter.add_submitted([X], [OTHER])
+    counter.add_lineage([X])
+    assert counter.keep_after_task([X]) == [(X, OTHER)]
+    effects = Effects()
+    counter.remove_submitted([X], effects)
+    assert effects.freed == [] and counter.needs_ticket(X)
+    counter.remove_lineage([X], effects)
+    assert effects.freed == [X]
+
+
+def test_g67_an_entry_without_a_value_cannot_be_lent(counter: ReferenceCounter) -> None:
+    """It is known for lineage alone; whoever passes it on must be dead, and so is what he has passed on."""
+    counter.add_owned(X).obstacle = None
+    counter.add_lineage([X])
+    effects = Effects()
+    counter.remove_local(X, effects)
+    counter.lend(X, OTHER, b"ticket", THIRD)
+    assert effects.freed == [X] and not counter.is_in_scope(X) and counter.get(X) is not None
+
+
+def test_g67_a_lost_value_lets_go_of_what_was_inside_and_the_next_one_holds_its_own(counter: ReferenceCounter) -> None:
+    effects = Effects()
+    counter.add_owned(X)
+    counter.on_value(X, [RefInfo(Y, OTHER, b"old")], OWN.worker_id, effects)
+    counter.forget_value(X, effects)
+    assert effects.freed == [Y] and effects.give_back == [(Y, OTHER, [b"old"])]
+    assert counter.on_value(X, [RefInfo(Z, OTHER, b"new")], OWN.worker_id, effects)
+    assert counter.get(Y) is None and counter.get(Z) is not None

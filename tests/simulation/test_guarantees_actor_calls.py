@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from typing import Any
@@ -44,6 +45,32 @@ def fail() -> None:
 
 
 # --- G12, G49, G50: order
+
+
+@minray.remote
+def add_through(counter: Any) -> int:
+    total = int(minray.get(counter.add.remote()))
+    del counter
+    return total
+
+
+@minray.remote
+def collect_garbage() -> None:
+    gc.collect()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g36_a_process_that_calls_an_actor_anew_is_not_taken_for_its_earlier_self(seed: int) -> None:
+    """Each task gets a handle of its own, but they run in one worker, one after the other, and nothing is left between."""
+
+    def body() -> list[int]:
+        counter, counts = Counter.remote(), []
+        for _ in range(3):
+            counts.append(minray.get(add_through.remote(counter)))
+            minray.get(collect_garbage.remote())
+        return counts
+
+    assert judged(body, seed=seed, nodes=[{"num_cpus": 1}])[0] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])

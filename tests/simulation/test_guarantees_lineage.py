@@ -290,6 +290,30 @@ def test_g67_a_result_that_is_lost_while_its_task_runs_for_another_one_is_made_a
     assert lineage(body)[0] == [20, 31]
 
 
+def test_g67_a_crash_while_one_result_is_made_again_leaves_the_other_where_it_is() -> None:
+    """The only copy of the other one is on the node where the worker dies."""
+
+    def body() -> list[Any]:
+        one, two = making(count_two).remote()
+        made(one, two)
+        judge.kept["add"] = True
+        minray.get(reading(first).remote(two))
+        judge.kept["kill"] = True
+        time.sleep(1)
+        return values_of(one, two)
+
+    def strike(cluster: SimCluster) -> None:
+        if judge.kept.pop("add", None):
+            cluster.add_node("n2", num_cpus=2, resources={"making": 2, "reading": 2})
+        if judge.kept.pop("kill", None):
+            cluster.kill("raylet/n1")
+            kill_sender(cluster, "PushTask reply", 1)
+        cluster.world.loop.world.call_later(0.05, strike, cluster)
+
+    nodes = [{"num_cpus": 0}, MAKER]
+    assert lineage(body, strike, nodes=nodes)[0] == [30, 11]
+
+
 def test_g66_a_copy_elsewhere_is_enough() -> None:
     def body() -> list[Any]:
         ref = making(make).remote(3)
@@ -333,6 +357,25 @@ def test_g70_without_retries_left_the_reason_says_so() -> None:
 
     wrapped = f"RayTaskError({LOST})"
     assert lineage(body) == (["MAX_ATTEMPTS_EXCEEDED"] * 2 + [LOST, wrapped], {"make 1": 2})
+
+
+def test_g70_an_argument_that_only_lineage_needs_runs_out_of_retries_too() -> None:
+    """Once it cannot be made again its value is kept; then that is lost as well."""
+
+    def body() -> list[str]:
+        one = making(make, max_retries=1).remote(1)
+        two = making(add, max_retries=-1).remote(one)
+        made(two)
+        del one
+        found = []
+        for name in ("n1", "spare1"):
+            lose(name=name)
+            made(two)
+            found.append(name)
+        return [*found, reason_of(two)]
+
+    value, runs = lineage(body)
+    assert value == ["n1", "spare1", "MAX_ATTEMPTS_EXCEEDED"] and runs == {"make 1": 2, "add [1]": 2}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -427,6 +470,32 @@ def test_g71_only_the_owner_makes_it_again_and_everybody_gets_it() -> None:
     assert lineage(body) == ([4, 4, 4], {"make 4": 2})
 
 
+def test_g71_a_task_of_a_borrower_waits_until_its_argument_is_made_again() -> None:
+    """And is not tried in vain all the time."""
+    pushes = 0
+
+    def submit(ref: Any) -> int:
+        return int(minray.get(reading(first).remote(ref)))
+
+    def body() -> int:
+        ref = making(waver).remote("large")
+        made(ref)
+        borrower = reading(look_later).remote([ref], submit)
+        lose_what_is_known()
+        return int(minray.get(borrower))
+
+    def strike(cluster: SimCluster) -> None:
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            nonlocal pushes
+            pushes += word == "PushTask"
+            return True
+
+        watch_sends(cluster, on_send)
+
+    assert lineage(body, strike)[0] == 2
+    assert pushes <= 6
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.01, 0.1])
 def test_g67_whoever_reads_it_at_that_moment_gets_it_later(delay: float) -> None:
     def body() -> list[Any]:
@@ -443,8 +512,9 @@ def test_g67_whoever_reads_it_at_that_moment_gets_it_later(delay: float) -> None
     assert value == [6] * 4 and runs["make 6"] <= 2
 
 
-def test_g67_a_task_that_waits_for_a_lost_argument_leaves_its_place_to_the_one_that_makes_it() -> None:
-    """The node dies in the middle of the transfer, and the reader's is the only one left that could run either."""
+@pytest.mark.parametrize("word", ["ReadChunk reply"])
+def test_g67_a_task_that_waits_for_a_lost_argument_leaves_its_place_to_the_one_that_makes_it(word: str) -> None:
+    """The node dies in the middle of the transfer, or before its reader has asked, and there is only one other node."""
 
     def body() -> list[Any]:
         ref = making(make).remote(5, 3 * SIZE)
@@ -456,9 +526,17 @@ def test_g67_a_task_that_waits_for_a_lost_argument_leaves_its_place_to_the_one_t
     def strike(cluster: SimCluster) -> None:
         if judge.kept.pop("add", None):
             cluster.add_node("n2", num_cpus=1, resources={"making": 1})
-            kill_sender(cluster, "ReadChunk reply", 2, role="raylet/n1")
+            watch_sends(cluster, lambda end, message, said: said != word or kill_first(cluster, end, message))
         else:
             cluster.world.loop.world.call_later(0.1, strike, cluster)
+
+    def kill_first(cluster: SimCluster, end: Any, message: Any) -> bool:
+        if judge.kept.get("killed"):
+            return True
+        judge.kept["killed"] = True
+        cluster.kill("raylet/n1")
+        cluster.world.loop.world.call_later(2, end.pipe.put, message)
+        return False
 
     nodes = [{"num_cpus": 0}, {"num_cpus": 1, "resources": {"making": 1}}]
     assert lineage(body, strike, nodes=nodes) == ([5, "NodeDiedError"], {"make 5": 2})

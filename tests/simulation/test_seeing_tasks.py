@@ -11,15 +11,18 @@ import pytest
 
 import minray
 from minray.simulation import SimCluster, run
+from minray.util import placement_group
 from minray.util.state import (
     get_actor,
     get_job,
     get_node,
+    get_placement_group,
     get_task,
     get_worker,
     list_actors,
     list_jobs,
     list_nodes,
+    list_placement_groups,
     list_tasks,
     list_workers,
     summarize_actors,
@@ -212,3 +215,19 @@ def test_unknown_ids() -> None:
         return get_actor("ab"), get_task("ab"), get_node("ab"), get_worker("ab"), get_job("ab")
 
     assert run(body, nodes=1) == (None,) * 5
+
+
+def test_placement_groups() -> None:
+    def body() -> Any:
+        there = placement_group([{"CPU": 1}, {"CPU": 1}], name="there", strategy="STRICT_SPREAD")
+        waiting = placement_group([{"GPU": 1}])
+        assert there.wait(10)
+        time.sleep(1)
+        rows = {row.state: row for row in list_placement_groups()}
+        assert get_placement_group(there.id.hex()) == rows["CREATED"]
+        return rows, minray.why(there), minray.why(waiting)
+
+    rows, there, waiting = seen(body, nodes=2)
+    assert rows["CREATED"].name == "there" and len({bundle["node_id"] for bundle in rows["CREATED"].bundles}) == 2
+    assert rows["PENDING"].bundles == [{"bundle_index": 0, "unit_resources": {"GPU": 1.0}, "node_id": None}]
+    assert "is CREATED" in there and "is PENDING, 0 of its 1 bundles have a place" in waiting and "GPU" in waiting

@@ -12,6 +12,7 @@ import pytest
 
 import minray
 from minray.simulation import SimCluster, run
+from minray.util import PlacementGroupSchedulingStrategy, placement_group
 
 
 @minray.remote
@@ -155,3 +156,11 @@ def test_a_call_to_a_node_that_cannot_be_reached() -> None:
 
         cluster.run(program)
     assert "did not answer in time" in said[0]
+
+
+def test_an_actor_whose_placement_group_has_no_place() -> None:
+    def body() -> Any:
+        group = placement_group([{"CPU": 1, "GPU": 1}])
+        return [Worker.options(num_cpus=1, scheduling_strategy=PlacementGroupSchedulingStrategy(group)).remote()]
+
+    assert re.search(r"being created <- placement group .* is PENDING, 0 of its 1 bundles have a place: .*GPU", told(body))

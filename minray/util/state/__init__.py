@@ -1,4 +1,4 @@
-"""The state of a cluster as a program sees it: its actors, tasks, objects, nodes, workers and jobs.
+"""The state of a cluster as a program sees it: its actors, tasks, objects, placement groups, nodes, workers and jobs.
 
 Ray: python/ray/util/state/
 
@@ -11,12 +11,14 @@ from minray.util.state.api import (
     get_job,
     get_node,
     get_objects,
+    get_placement_group,
     get_task,
     get_worker,
     list_actors,
     list_jobs,
     list_nodes,
     list_objects,
+    list_placement_groups,
     list_tasks,
     list_workers,
     summarize_actors,
@@ -29,12 +31,14 @@ __all__ = [
     "get_job",
     "get_node",
     "get_objects",
+    "get_placement_group",
     "get_task",
     "get_worker",
     "list_actors",
     "list_jobs",
     "list_nodes",
     "list_objects",
+    "list_placement_groups",
     "list_tasks",
     "list_workers",
     "summarize_actors",

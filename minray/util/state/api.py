@@ -26,6 +26,7 @@ from minray.util.state.common import (
     NodeState,
     ObjectState,
     ObjectSummaries,
+    PlacementGroupState,
     TaskState,
     TaskSummaries,
     WorkerState,
@@ -122,6 +123,19 @@ def list_jobs(
     return _list("jobs", address, filters, limit, timeout, raise_on_missing_output)
 
 
+def list_placement_groups(
+    address: str | None = None,
+    filters: Filters = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> list[PlacementGroupState]:
+    """All that the gcs remembers, removed ones too."""
+    return _list("placement-groups", address, filters, limit, timeout, raise_on_missing_output)
+
+
 def get_actor(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> ActorState | None:
@@ -155,6 +169,13 @@ def get_job(
 ) -> JobState | None:
     """The job with this id (hex); None if there is none."""
     return _get("jobs", JobState, id, address, timeout)
+
+
+def get_placement_group(
+    id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
+) -> PlacementGroupState | None:
+    """The placement group with this id (hex); None if there is none."""
+    return _get("placement-groups", PlacementGroupState, id, address, timeout)
 
 
 def get_objects(

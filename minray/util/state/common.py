@@ -82,6 +82,20 @@ class TaskState(Row):
 
 
 @dataclass
+class PlacementGroupState(Row):
+    """A placement group."""
+
+    placement_group_id: str
+    name: str
+    creator_job_id: str
+    state: str
+    """PENDING, PREPARED, CREATED, RESCHEDULING or REMOVED."""
+    bundles: list[dict[str, Any]] = detail()
+    """For each ``bundle_index``, ``unit_resources`` and ``node_id``."""
+    is_detached: bool = detail(False)
+
+
+@dataclass
 class NodeState(Row):
     """A node."""
 

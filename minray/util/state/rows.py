@@ -16,8 +16,17 @@ from minray.common.resources import to_floats
 from minray.core_worker.state_reader import ClusterObjects, StateReader
 from minray.protocol.actor import ActorInfo
 from minray.protocol.gcs import JobInfo, NodeInfo, WorkerDeath
+from minray.protocol.placement_group import PlacementGroupInfo
 from minray.protocol.state import ACTOR_CREATION_TASK, TaskInfo, TasksInfo
-from minray.util.state.common import ActorState, JobState, NodeState, ObjectState, TaskState, WorkerState
+from minray.util.state.common import (
+    ActorState,
+    JobState,
+    NodeState,
+    ObjectState,
+    PlacementGroupState,
+    TaskState,
+    WorkerState,
+)
 
 MS = 1000
 
@@ -34,7 +43,6 @@ class Kind(NamedTuple):
     """Something that can be listed."""
 
     state: type[Any]
-    id_field: str
     read: Callable[[StateReader, float, str | None], Coroutine[Any, Any, Listing]]
     """Of one id (hex), or of all."""
 
@@ -152,6 +160,27 @@ def job_state(info: JobInfo, ip: str) -> JobState:
     )
 
 
+async def placement_groups(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
+    """All that the gcs remembers, removed ones too."""
+    groups = [group for group in await reader.placement_groups(timeout_s) if id is None or group.group_id.hex() == id]
+    return Listing([placement_group_state(group) for group in groups])
+
+
+def placement_group_state(group: PlacementGroupInfo) -> PlacementGroupState:
+    bundles = [
+        {"bundle_index": index, "unit_resources": to_floats(bundle.resources), "node_id": bundle.node_id.hex() or None}
+        for index, bundle in enumerate(group.bundles)
+    ]
+    return PlacementGroupState(
+        placement_group_id=group.group_id.hex(),
+        name=group.name,
+        creator_job_id=group.job_id.hex(),
+        state=group.state,
+        bundles=bundles,
+        is_detached=group.detached,
+    )
+
+
 async def objects(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
     """The largest first; one row for each process and object."""
     found = await reader.read(timeout_s, object_ids=None if id is None else [bytes.fromhex(id)])
@@ -184,10 +213,11 @@ def _silent(names: Sequence[str]) -> list[str]:
 
 
 KINDS = {
-    "actors": Kind(ActorState, "actor_id", actors),
-    "jobs": Kind(JobState, "job_id", jobs),
-    "nodes": Kind(NodeState, "node_id", nodes),
-    "objects": Kind(ObjectState, "object_id", objects),
-    "tasks": Kind(TaskState, "task_id", tasks),
-    "workers": Kind(WorkerState, "worker_id", workers),
+    "actors": Kind(ActorState, actors),
+    "jobs": Kind(JobState, jobs),
+    "nodes": Kind(NodeState, nodes),
+    "objects": Kind(ObjectState, objects),
+    "placement-groups": Kind(PlacementGroupState, placement_groups),
+    "tasks": Kind(TaskState, tasks),
+    "workers": Kind(WorkerState, workers),
 }
