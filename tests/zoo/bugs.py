@@ -153,6 +153,75 @@ BUGS = [
         ),
     ),
     Bug(
+        "ray-17369-actor",
+        "An actor was killed between its lease request and the reply: the worker that was granted leaked.",
+        "The gcs gives back the lease of a dead actor only if the actor has ever lived.",
+        "L3",
+        "actors",
+        (
+            Mutation(
+                "minray.gcs.actor_service",
+                "ActorService._return_lease",
+                "not row.lease_id or row.raylet is None",
+                "not row.lease_id or row.raylet is None or row.info.address is None",
+            ),
+        ),
+    ),
+    Bug(
+        "ray-9286-actor",
+        "A gcs that was restarted had forgotten the leases it held for actors; nobody returned them.",
+        "A restarted gcs asks for a new worker for an actor that is being created, not for the one that it has asked for.",
+        "L3",
+        "actors",
+        (
+            Mutation(
+                "minray.gcs.actor_scheduler",
+                "ActorScheduler._lease",
+                "row.lease_id, row.raylet, False",
+                'b"", None, False',
+            ),
+        ),
+    ),
+    Bug(
+        "ray-50814",
+        "Calls that were made again kept old sequence numbers; the actor refused them as stale, again and again.",
+        "A call that is made again keeps its number, which the actor has dealt with already.",
+        "L5",
+        "actors",
+        (
+            Mutation(
+                "minray.core_worker.actor_task_submitter",
+                "ActorTaskSubmitter._push",
+                """
+                task.sequence = connection.next_sequence
+                connection.next_sequence += 1
+                """,
+                """
+                task.sequence = task.sequence or connection.next_sequence
+                connection.next_sequence = max(connection.next_sequence, task.sequence) + 1
+                """,
+            ),
+        ),
+    ),
+    Bug(
+        "ray-24359-actor",
+        "A task that was cancelled when it had been pushed but had not begun was dropped by its worker without an answer.",
+        "An actor forgets a call that was cancelled before its turn, and does not answer its push.",
+        "L1",
+        "actors",
+        (
+            Mutation(
+                "minray.core_worker.actor_task_receiver",
+                "ActorTaskReceiver._cancel",
+                "self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))",
+                """
+                self._intake.release(task)
+                del stream.tasks[task.sequence]
+                """,
+            ),
+        ),
+    ),
+    Bug(
         "ray-62093",
         "A leased worker that was killed because its owner had died skipped the cleanup of its lease.",
         "The exit of a worker that the raylet itself has doomed does not end its lease.",

@@ -23,6 +23,7 @@ from tests.simulation.interference import break_channels, replay_requests, watch
 from tests.simulation.judge import judged, outcome_of
 from tests.spec import scenario as spec
 from tests.spec.strategies import scenario_of
+from tests.zoo import actor_steps
 from tests.zoo.watches import Broken, StoppingWatch
 
 LOST = ("OwnerDiedError", "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError")
@@ -209,6 +210,27 @@ def mix(seed: int) -> Verdict:
     return watched(body, strike, nodes=nodes, seed=seed, faults=plan, storage="gcs.db")
 
 
+ACTORS = ("RegisterActor", "CreateActor", "KillActor", "EndActor", "ExitActor", "PushActorTask", "RequestWorkerLease")
+
+
+def actors(seed: int) -> Verdict:
+    """Actors, as ``mix`` does with tasks; see ``actor_steps``."""
+    draw = Random(seed)
+    restart, interference = draw.random() < 0.4, draw.randrange(3)
+
+    def strike(cluster: SimCluster) -> None:
+        if interference == 1:
+            replay_requests(cluster, ACTORS)
+        elif interference == 2:
+            break_channels(cluster, [*ACTORS, *(f"{word} reply" for word in ACTORS)], budget=8, one_in=3)
+        if restart:
+            restart_gcs(cluster, draw.choice((0.01, 0.015, 0.1, 1.0)), draw.choice((1.0, 5.0)))
+
+    body = actor_steps.program(seed, draw.randrange(2, 6))
+    nodes = draw.randrange(1, 3)
+    return watched(body, strike, nodes=nodes, seed=seed, faults=FaultPlan.swarm(seed), storage="gcs.db")
+
+
 def lost_home(seed: int) -> Verdict:
     """The raylet beside a driver dies, and answers from another node come when the driver has given everything up."""
     draw = Random(seed)
@@ -280,4 +302,4 @@ def campaign(seed: int) -> Verdict:
 
 
 CAMPAIGN = "campaign"
-SCENARIOS: dict[str, Callable[[int], Verdict]] = {"mix": mix, "lost_home": lost_home, CAMPAIGN: campaign}
+SCENARIOS: dict[str, Callable[[int], Verdict]] = {"mix": mix, "actors": actors, "lost_home": lost_home, CAMPAIGN: campaign}
