@@ -21,6 +21,7 @@ from minray.platform.base import (
     RemoteFailure,
     WrongIncarnation,
 )
+from minray.platform.lanes import Lane
 from tests.platform.transports import (
     CLIENT,
     OTHER,
@@ -499,9 +500,12 @@ def test_a_transfer_that_is_cut_short_breaks_its_call(transport: Transport) -> N
         large = talk.ask("Large", b"", [bytes(40 * MEBIBYTE)])
         await talk.ask("Small")
         await talk.listener.close()
-        with pytest.raises(ChannelBroken):
-            await large
-        assert [incoming.method for incoming in talk.heard] == ["Small"]
+        broken = isinstance((await asyncio.gather(large, return_exceptions=True))[0], ChannelBroken)
+        whole = [sum(len(buffer) for buffer in incoming.buffers) for incoming in talk.heard[1:]]
+        if isinstance(transport.network_b, Lane):  # its thread receives on while this one closes it
+            assert whole in ([], [40 * MEBIBYTE]) and (broken or whole)
+        else:
+            assert broken and not whole
 
     converse(transport, story)
 
