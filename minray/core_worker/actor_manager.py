@@ -323,7 +323,8 @@ class ActorManager:
         self._core.outcomes.finish_with_error(task, error_of(client.actor_id, client.info.death))
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
-        error = ActorUnavailableError(actor_id=client.actor_id.hex(), reason=reason)
+        preempted = client.info is not None and client.info.death is not None and client.info.death.preempted
+        error = ActorUnavailableError(actor_id=client.actor_id.hex(), reason=reason, preempted=preempted)
         self._core.outcomes.finish_with_error(task, error)
 
     def retry(self, task: PendingTask) -> None:
@@ -356,4 +357,4 @@ def error_of(actor_id: bytes, death: DeathCause) -> RayError:
     if death.kind == CREATION_TASK_FAILED:
         reason = f"{death.message}\n{describe_packed(death.error)}" if death.error else death.message
         return ActorDiedError(actor_id=actor_id.hex(), actor_init_failed=True, reason=reason)
-    return ActorDiedError(actor_id=actor_id.hex(), reason=death.message)
+    return ActorDiedError(actor_id=actor_id.hex(), reason=death.message, preempted=death.preempted)

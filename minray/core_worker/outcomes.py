@@ -145,10 +145,14 @@ class TaskOutcomes:
             self._finish_with_system_error(task, error)
         elif failure is not None and failure.memory_total:
             self._on_killed_for_memory(task, failure)
-        elif self._core.tasks.may_retry(task):
+        elif self._core.tasks.may_retry(task, self._is_preempted(worker, failure)):
             self.retry(task)
         else:
             self._finish_with_system_error(task, _death_certificate(task, worker, failure))
+
+    def _is_preempted(self, worker: LeasedWorker, failure: LeaseFailure | None) -> bool:
+        """G21: whether it was lost because its node had to go."""
+        return self._core.submitter.is_preempted(worker.address.node_id) if failure is None else failure.preempted
 
     def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
         """G20: made again without end, later each time, unless it has no retries at all."""

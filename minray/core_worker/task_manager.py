@@ -7,9 +7,9 @@ it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` 
 states' names are those of Ray's state API. A task whose results were lost begins again (``lineage`` remembers it).
 
 Retries: a death of the worker or its node uses one of ``max_retries``; a user's exception does only if
-``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free, and so,
-after a pause, is one whose worker was killed because its node had no memory (G20). A cancelled task is never retried (G19).
-To make lost results again uses one of them, too (G70).
+``retry_exceptions`` covers it (G16, G18). A task whose node was preempted is made again for free (G21), one that had been
+pushed but had not started is pushed again for free, and so, after a pause, is one whose worker was killed because its node
+had no memory (G20). A cancelled task is never retried (G19). To make lost results again uses one of them, too (G70).
 """
 
 from __future__ import annotations
@@ -126,6 +126,8 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
     needs: tuple[bytes, ...] | None = None
     """Set when it has to run again: what it takes beside the values that it carries along."""
+    preemptions: int = 0
+    """How often it was made again because its node was preempted."""
     unwanted: tuple[int, ...] = ()
     """While it runs again: results (from 1) that are not to be made, because they exist, or because nobody needs them."""
 
@@ -182,8 +184,12 @@ class TaskManager:
         self.add(task)
         self.move(task, WAITING)
 
-    def may_retry(self, task: PendingTask) -> bool:
-        """Use up one retry, if there is one: True, and the next attempt has begun."""
+    def may_retry(self, task: PendingTask, preempted: bool = False) -> bool:
+        """Use up one retry, if there is one: True, and the next attempt has begun. A preemption uses none (G21)."""
+        if preempted and task.prepared.template.max_retries != 0 and not task.cancelled:
+            task.attempt += 1
+            task.preemptions += 1
+            return True
         if task.cancelled or task.retries_left == 0:
             return False
         if task.retries_left > 0:

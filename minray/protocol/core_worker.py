@@ -343,6 +343,14 @@ class RevokeLeases(Request[Done], frozen=True):
     node_id: bytes
 
 
+class LeaveNode(Request[Done], frozen=True):
+    """From a raylet whose node is to leave: push nothing more to workers that you have leased there."""
+
+    node_id: bytes
+    preempted: bool
+    """What is lost with the node costs no retries (G21)."""
+
+
 class ExitWorkerReply(Record, frozen=True):
     agreed: bool
     """False: it owns objects or has work, and stays (G64)."""
