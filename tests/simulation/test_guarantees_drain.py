@@ -23,7 +23,7 @@ from tests.simulation.actors import Counter as CountingActor
 from tests.simulation.interference import break_channels, replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
 
-SEEDS = range(3)
+SEEDS = range(2)
 HEAD = {"num_cpus": 1}
 THERE = {"num_cpus": 2, "resources": {"there": 2}}
 LARGE = 200_000
@@ -294,7 +294,7 @@ def test_g21_a_node_waits_for_its_actors_and_their_callers_hear_of_the_preemptio
 # --- Trouble
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_g110_a_gcs_that_dies_meanwhile_still_knows_who_leaves(seed: int) -> None:
     def body() -> tuple[list[str], list[int]]:
         refs = [where.remote(3.0) for _ in range(2)]
