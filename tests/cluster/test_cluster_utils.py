@@ -6,8 +6,8 @@ import pytest
 
 import minray
 from minray.cluster_utils import Cluster
-from minray.protocol.gcs import EXPECTED_TERMINATION
 from minray.exceptions import GetTimeoutError
+from minray.protocol.gcs import EXPECTED_TERMINATION
 from tests.cluster.programs import states, where
 from tests.helpers import wait_for_condition
 
