@@ -273,8 +273,8 @@ class ActorManager:
     # --- Actions
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
-        if task.needs is not None:
-            task.unwanted = self._core.outcomes.unwanted(task)
+        if task.attempt:
+            self._core.outcomes.note_what_is_lost(task)
         message = PushActorTask(
             task.task_id,
             connection.client.actor_id,
@@ -291,6 +291,7 @@ class ActorManager:
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
             items_arrived=0 if task.stream is None else task.stream.arrived,
+            items_lost=list(task.items_lost or ()),
             unwanted=list(task.unwanted),
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))

@@ -127,9 +127,12 @@ class TaskOutcomes:
         self._core.tasks.move(task, WAITING)
         self._core.resolver.resolve(task)
 
-    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
-        """Which results of a task that runs again are not to be made."""
-        return self._core.recovery.unwanted(task)
+    def note_what_is_lost(self, task: PendingTask) -> None:
+        """It is about to run, not for the first time: which of its results and items are to be made."""
+        if task.needs is not None:
+            task.unwanted = self._core.recovery.unwanted(task)
+        if task.stream is not None:
+            task.items_lost = dict.fromkeys(self._core.generators.lost_items(task))
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
         """Its worker died (G16, G17); ``failure`` is None when the whole node did."""
@@ -222,13 +225,13 @@ class TaskOutcomes:
         for index, stored in enumerate(values, 1):
             if stored is not None:
                 core.on_result(return_id(task.task_id, index), stored)
-        if task.stream is not None and values[0] is not None:
+        if task.stream is not None:
             core.generators.on_ended(task, values[0])
         if held:
             effects = Effects()
             core.references.remove_submitted(held, effects)
             core.borrowing.apply(effects)
-        if task.unwanted:
+        if task.unwanted or task.has_lost_results:
             core.recovery.look_after(task)
         if task.prepared.client is not None:
             task.prepared.client.ended += 1

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from minray.common.ids import return_id, short
+from minray.common.ids import item_id, return_id, short
 from minray.common.state_table import InvalidTransition
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.object_ref_streams import ObjectRefStream
@@ -120,6 +120,10 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While PUSHED: how much work it was taken for."""
     stream: ObjectRefStream | None = None
     """Of a streaming generator: its items."""
+    items_lost: dict[int, None] | None = None
+    """Of a streaming generator, while an attempt runs: items that were lost before it began, and have not come again."""
+    has_lost_results: bool = False
+    """While it runs: results of an earlier attempt, which this one may not make, were lost meanwhile."""
     memory_kills: int = 0
     """How often its worker was killed because the node had no memory."""
     handle_id: bytes = b""
@@ -142,6 +146,10 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     def is_inlined(self, index: int) -> bool:
         """Whether it carries the value of this slot along."""
         return bool(self.arguments) and self.arguments[index].value is not None
+
+    def item_ids(self) -> list[bytes]:
+        """Of a streaming generator: the items that have come, in order, whether they still exist or not."""
+        return [] if self.stream is None else [item_id(self.task_id, number) for number in self.stream.numbers()]
 
     def result_ids(self) -> list[bytes]:
         return [return_id(self.task_id, index) for index in range(1, self.prepared.template.num_returns + 1)]

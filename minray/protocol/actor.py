@@ -232,6 +232,8 @@ class PushActorTask(Request[PushTaskReply], frozen=True):
     """As in ``PushTask``."""
     items_arrived: int = 0
     """See PushTask."""
+    items_lost: list[int] = []
+    """See PushTask."""
 
 
 class MethodSpec(Record, frozen=True):

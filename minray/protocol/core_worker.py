@@ -95,7 +95,9 @@ class PushTask(Request[PushTaskReply], frozen=True):
     actor_id: bytes = b""
     """The task is the constructor of this actor, and the worker its home from now on."""
     items_arrived: int = 0
-    """Streaming: so many items the owner has from an earlier attempt; they need not come again."""
+    """Streaming: so many items the owner has had from an earlier attempt; they need not come again,"""
+    items_lost: list[int] = []
+    """but for these, which are lost."""
     unwanted: list[int] = []
     """Results (from 1) that are not to be made: they exist already, or nobody needs them."""
 
