@@ -6,7 +6,7 @@ A call is known by its caller's stream and its number in that. A stream is what 
 as it can reach it: its numbers have no holes, unless something was lost with it, and then the caller begins another.
 
 Rules
-  * Calls of one caller begin in the order of their numbers; one whose arguments are late, or lost and being made again, holds
+  * Calls of one caller begin in the order of their numbers; one whose arguments are late, or lost and made again, holds
     up those behind it (G49).
     Calls marked as not in order (retries, actors that promise none) begin when they can (G51, G52).
   * Different callers do not wait for each other (G50).
