@@ -359,6 +359,8 @@ def test_wrong_uses_say_what_to_do() -> None:
         (lambda: ray.get_actor(""), ValueError, "takes the name"),
         (ray.actor.exit_actor, TypeError, "in an actor's method only"),
         (ray.method, ValueError, "takes options only"),
+        (lambda: counter.add.options(concurrency_group="io"), ValueError, "no concurrency group 'io'; it has none"),
+        (lambda: Counter.remote(1, 2, 3), TypeError, r"Counter.remote: too many positional arguments; .* takes \("),
     ):
         with pytest.raises(error, match=message):
             use()
