@@ -163,9 +163,9 @@ class ObjectName(ObjectRef[Any]):
     __slots__ = ()
 
     def __init__(self, object_id: bytes) -> None:
+        super().__init__(object_id, None, None)
         if len(object_id) != OBJECT_ID_BYTES:
             raise ValueError(f"the id of an object has {OBJECT_ID_BYTES} bytes, not {len(object_id)}")
-        super().__init__(object_id, None, None)
 
     def future(self) -> NoReturn:
         raise ValueError(f"{self!r} is an id without an owner, so its value cannot be had")
