@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from minray.common.config import RayletConfig, store_endpoint, worker_endpoint
+from minray.common.config import RayletConfig, fallback_endpoint, store_endpoint, worker_endpoint
 from minray.common.resources import OBJECT_STORE_MEMORY, UNIT
 from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.store import ObjectStore
@@ -180,7 +180,7 @@ class Raylet:
 
         Raises PlatformError if it cannot listen, or there is no memory for its objects.
         """
-        await self.store.start(store_endpoint(self._config.socket_dir, self._config.node_id))
+        await self._start_store()
         await self._listen()
         self._broker.advance()
         node = NodeInfo(
@@ -206,6 +206,13 @@ class Raylet:
             subscription.start()
         self._reporter.start()
         self._memory_monitor.start()
+
+    async def _start_store(self) -> None:
+        config, system = self._config, self._config.system_config
+        await self.store.start(store_endpoint(config.socket_dir, config.node_id))
+        if system.automatic_object_spilling_enabled:
+            endpoint = fallback_endpoint(config.socket_dir, config.node_id)
+            await self.store.start_fallback(endpoint, config.fallback_directory, system.local_fs_capacity_threshold)
 
     async def _register(self, node: NodeInfo) -> str:
         """Returns why the node may not join, or nothing; also when the raylet has ended meanwhile."""

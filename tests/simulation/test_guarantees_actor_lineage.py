@@ -12,9 +12,10 @@ import minray
 from minray.simulation import SimCluster
 from tests.simulation.interference import watch_sends
 from tests.simulation.judge import outcome_of
+from tests.simulation.seeds import seeds
 from tests.simulation.test_guarantees_lineage import LOST, MAKER, SIZE, lineage, lose, made
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 
 
 @minray.remote(resources={"making": 1}, max_restarts=-1)
