@@ -38,8 +38,6 @@ _packed_end = pack_exception(ObjectRefStreamEndOfStreamError(), task_name="", pi
 END_OF_STREAM = StoredObject(_packed_end, (), True, ())
 """In the memory store: there is no such item. One for all streams."""
 UNWANTED = GeneratorItemReply(0, True)
-EVERYTHING = 2**62
-"""More items than were ever read."""
 
 
 class Generators:
@@ -86,9 +84,7 @@ class Generators:
 
     def _answer(self, task_id: bytes) -> GeneratorItemReply:
         stream = self.streams.get(task_id)
-        if stream is None or not self.streams.is_wanted(task_id):
-            return UNWANTED
-        return GeneratorItemReply(EVERYTHING if stream.is_hurried else stream.read, False)
+        return UNWANTED if stream is None or not self.streams.is_wanted(task_id) else GeneratorItemReply(stream.read, False)
 
     def _refuse(self, object_id: bytes, stored: StoredObject) -> None:
         """It is not wanted, or was here before."""
@@ -106,11 +102,6 @@ class Generators:
     def on_read(self, task_id: bytes, number: int) -> None:
         """A user thread has taken an item, and the stream's reference to it."""
         self._let_go(task_id, self.streams.on_read(task_id, number))
-
-    def hurry(self, task_id: bytes) -> None:
-        """A task that runs, perhaps a generator, has to run again for a lost item: nothing shall hold it up."""
-        if task_id in self.streams:
-            self._let_go(task_id, self.streams.hurry(task_id))
 
     def on_dropped(self, task_id: bytes) -> None:
         """A user thread has dropped the generator (G97)."""

@@ -105,7 +105,6 @@ class ObjectRecoveryManager:
                 continue
             task_id = task_of(object_id)
             if task_id in core.tasks.tasks:
-                core.generators.hurry(task_id)
                 continue
             task = self.lineage.find(task_id)
             if core.is_exiting:

@@ -11,8 +11,7 @@ A stream is ``STREAMING`` while its task runs and its generator is held. If the 
 stream is ``ENDED``: its last item may be an error, and the place behind it is the end. When both have happened it is
 forgotten.
 
-An executor that is held up (G91) waits here until enough was read; what it is answered then is the shell's business. If an
-item is lost, its reader waits for the next attempt, and that begins when this one has ended: nobody is held up any more.
+An executor that is held up (G91) waits here until enough was read; what it is answered then is the shell's business.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ TRANSITIONS = {
 class ObjectRefStream:
     """One generator."""
 
-    __slots__ = ("arrived", "beyond", "read", "total", "end", "waiting", "is_hurried")
+    __slots__ = ("arrived", "beyond", "read", "total", "end", "waiting")
 
     def __init__(self) -> None:
         self.arrived = 0
@@ -50,8 +49,6 @@ class ObjectRefStream:
         """Once ENDED: the number of the last item, which may be an error."""
         self.waiting: list[tuple[int, Any]] = []
         """Who waits until so many items were read."""
-        self.is_hurried = False
-        """Whether an item was lost before the task had ended."""
 
 
 class Dropped(NamedTuple):
@@ -85,9 +82,6 @@ class ObjectRefStreams:
 
     def __len__(self) -> int:
         return len(self._streams)
-
-    def __contains__(self, task_id: bytes) -> bool:
-        return task_id in self._streams
 
     def begin(self, task_id: bytes) -> ObjectRefStream:
         self._states.set(task_id, STREAMING)
@@ -143,18 +137,10 @@ class ObjectRefStreams:
 
     def wait_read(self, task_id: bytes, count: int, waiter: Any) -> bool:
         """Wait until so many items were read; False if that is not necessary."""
-        stream = self._streams.get(task_id)
-        if stream is None or not self.is_wanted(task_id) or stream.is_hurried or stream.read >= count:
+        if not self.is_wanted(task_id) or self._streams[task_id].read >= count:
             return False
-        stream.waiting.append((count, waiter))
+        self._streams[task_id].waiting.append((count, waiter))
         return True
-
-    def hurry(self, task_id: bytes) -> list[Any]:
-        """Hold up nobody any more; returns who has waited."""
-        stream = self._streams[task_id]
-        stream.is_hurried = True
-        due, stream.waiting = [waiter for _, waiter in stream.waiting], []
-        return due
 
     # --- ends
 
