@@ -64,7 +64,7 @@ class ActorClass:
         name = self._definition.name
         raise TypeError(f"actor class {name} cannot be instantiated directly: use {name}.remote(...) to make an actor")
 
-    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+    def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``)."""
         api = worker.current_api()
         spec = self._spec or make_handle_spec(self._class, self._options)
@@ -177,6 +177,10 @@ class ActorHandle:
         return f"Actor({self._spec.class_name}, {self._actor_id.hex()})"
 
 
+ActorProxy = ActorHandle
+"""What type checkers call a handle in Ray."""
+
+
 class ActorMethod:
     """One method of one actor."""
 
@@ -192,7 +196,7 @@ class ActorMethod:
         name = self._method.name
         raise TypeError(f"actor method {name} cannot be called directly: use handle.{name}.remote(...)")
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call it; returns an ObjectRef, a list of ``num_returns`` of them, None for ``num_returns=0``, or an
         ObjectRefGenerator of what a generator yields.
 

@@ -277,8 +277,8 @@ class ActorManager:
     # --- Actions
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
-        if task.needs is not None:
-            task.unwanted = self._core.outcomes.unwanted(task)
+        if task.attempt:
+            self._core.outcomes.note_what_is_lost(task)
         message = PushActorTask(
             task.task_id,
             connection.client.actor_id,
@@ -295,6 +295,7 @@ class ActorManager:
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
             items_arrived=0 if task.stream is None else task.stream.arrived,
+            items_lost=list(task.items_lost or ()),
             unwanted=list(task.unwanted),
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
@@ -327,7 +328,8 @@ class ActorManager:
         self._core.outcomes.finish_with_error(task, error_of(client.actor_id, client.info.death))
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
-        error = ActorUnavailableError(actor_id=client.actor_id.hex(), reason=reason)
+        preempted = client.info is not None and client.info.death is not None and client.info.death.preempted
+        error = ActorUnavailableError(actor_id=client.actor_id.hex(), reason=reason, preempted=preempted)
         self._core.outcomes.finish_with_error(task, error)
 
     def retry(self, task: PendingTask) -> None:
@@ -360,4 +362,4 @@ def error_of(actor_id: bytes, death: DeathCause) -> RayError:
     if death.kind == CREATION_TASK_FAILED:
         reason = f"{death.message}\n{describe_packed(death.error)}" if death.error else death.message
         return ActorDiedError(actor_id=actor_id.hex(), actor_init_failed=True, reason=reason)
-    return ActorDiedError(actor_id=actor_id.hex(), reason=death.message)
+    return ActorDiedError(actor_id=actor_id.hex(), reason=death.message, preempted=death.preempted)

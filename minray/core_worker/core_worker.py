@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from minray.common.config import WorkerConfig, store_endpoint, worker_endpoint
+from minray.common.config import WorkerConfig, fallback_endpoint, store_endpoint, worker_endpoint
 from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
 from minray.core_worker.actor_host import ActorHost
@@ -175,6 +175,7 @@ class CoreWorker:
             self.raylet,
             self.config.worker_id,
             store_endpoint(self.config.socket_dir, self.config.node_id),
+            fallback_endpoint(self.config.socket_dir, self.config.node_id),
             self._on_unreachable_store,
         )
         self.provider = StoreProvider(platform, client)

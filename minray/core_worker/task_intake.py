@@ -45,6 +45,7 @@ class ReceivedTask:
         "depth",
         "gpu_ids",
         "items_arrived",
+        "items_lost",
         "calls",
         "stored_args",
         "slots",
@@ -74,6 +75,7 @@ class ReceivedTask:
         self.depth = request.depth
         self.gpu_ids = gpu_ids
         self.items_arrived = request.items_arrived
+        self.items_lost = frozenset(request.items_lost)
         self.calls = [call]
         """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken."""
         self.stored_args: StoredObject | None = None

@@ -272,9 +272,9 @@ class PlacementGroupScheduler:
             self._timer = asyncio.get_running_loop().call_at(min(wake_at), self._assign)
 
     def _free(self) -> dict[bytes, ResourceSet]:
-        """What the living nodes have free, as far as is known."""
+        """What nodes have free that take something new, as far as is known."""
         free: dict[bytes, ResourceSet] = {}
-        for node in self._nodes().living():
+        for node in self._nodes().open():
             free[node.node_id] = dict(self._nodes().available(node.node_id))
             for promised in self._promised.get(node.node_id, {}).values():
                 subtract(free[node.node_id], promised)
@@ -413,7 +413,7 @@ class PlacementGroupScheduler:
         unplaced = group.unplaced()
         if group.group_id in self._attempts or not unplaced:
             return "its bundles are being reserved"
-        totals = {node.node_id: node.resources_total for node in self._nodes().living()}
+        totals = {node.node_id: node.resources_total for node in self._nodes().open()}
         beside = _beside(group)
         if place(group.strategy, unplaced, totals, beside) is None:
             return f"the cluster is too small: {explain(group.strategy, unplaced, totals, beside)}"
