@@ -94,7 +94,7 @@ class Writer:
         self._may_fail = random.random() < 0.6
         self._may_cancel = random.random() < 0.5
         self._may_end_workers = random.random() < 0.3
-        self._has_actors = random.random() < 0.5
+        self._has_actors = random.random() < 0.6
         self._actors: dict[str, Create] = {}
         """By handle, in the order in which they were made."""
         self._calling = -1
@@ -120,6 +120,8 @@ class Writer:
         while len(operations) < length:
             if length >= LONGEST_BURST and self._random.random() < 0.06:
                 operations += self._burst(known)
+            elif self._handles(known) and self._random.random() < 0.1:
+                operations += self._calls(known)
             else:
                 operations.append(self._operation(known, 0))
         gets = [Get(self._name("get"), (name,)) for name in self._objects(known) if self._random.random() < 0.8]
@@ -138,6 +140,22 @@ class Writer:
         if self._may_cancel:
             operations.append(Sleep(self._name("sleep"), random.choice(SLEEPS_S[:4])))
             operations += [self._cancel([name]) for name in names if random.random() < 0.6]
+        return operations
+
+    def _calls(self, known: list[str]) -> list[Operation]:
+        """Many short calls of one actor at once, which wait for each other; perhaps not for long."""
+        random, handle = self._random, self._random.choice(self._handles(known))
+        seconds = random.choice(SLEEPS_S[:4])
+        names = [self._name("call") for _ in range(random.randint(3, LONGEST_BURST))]
+        known += names
+        operations: list[Operation] = [
+            Call(name, handle, Body((Sleep(self._name("sleep"), seconds),) if random.random() < 0.8 else ())) for name in names
+        ]
+        if self._may_cancel:
+            operations.append(Sleep(self._name("sleep"), random.choice(SLEEPS_S[:4])))
+            operations += [self._cancel([name]) for name in names if random.random() < 0.5]
+        if self._may_kill and random.random() < 0.3:
+            operations.append(self._kill([handle]))
         return operations
 
     def _operation(self, known: list[str], depth: int) -> Operation:
@@ -164,7 +182,7 @@ class Writer:
         if handles:
             writers += [(12, lambda: self._call(known, depth)), (1, lambda: self._generate(known, self._random.choice(handles)))]
         if handles and self._may_kill:
-            writers.append((1, lambda: self._kill(handles)))
+            writers.append((2, lambda: self._kill(handles)))
         if named:
             writers.append((1, lambda: self._find(known, named)))
         return writers
