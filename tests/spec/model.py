@@ -391,7 +391,8 @@ def problems(program: Program, losses: Losses, histories: Sequence[History], lin
             assert word in (RUN, BORN)
             runs[name] += 1
             order.append(name)
-            found += _check_arguments(Reading(model, name), model.actors[name] if word == BORN else model.tasks[name], *details)
+            taker = model.actors[name] if word == BORN else model.tasks[name]
+            found += _check_arguments(Reading(model, name), taker, *details)
     return [*found, *_check_runs(model, runs), *_check_order(model, order)]
 
 
@@ -407,8 +408,10 @@ def _check_runs(model: Model, runs: Counter[str]) -> Iterator[str]:
     parents = {child.name: task.name for task in model.tasks.values() for child in task.body.operations}
     for name, count in runs.items():
         parent = parents.get(name)
-        number, most = ("G35", model.most_births(name)) if name in model.actors else ("G16", model.most_runs(model.tasks[name]))
+        is_actor = name in model.actors
+        most = model.most_births(name) if is_actor else model.most_runs(model.tasks[name])
         if count > most * (runs[parent] if parent else 1):
+            number = "G35" if is_actor else "G16"
             yield f"{number}: {name} ran {count} times, and may {most} times"
 
 

@@ -1,8 +1,9 @@
 """Programs over the public API as plain data: what drivers, tasks and actors do, how it is performed, what may come of it.
 
 A ``Program`` is a list of drivers; a driver is a ``Body``: operations, one after the other. A task's body is a ``Body`` too,
-and so is that of an actor's call, with an end (it returns, raises, exits, ...). Everything is a frozen record that JSON can hold. ``perform`` plays a driver's
-body with ``import minray`` alone and returns its history, one plain outcome for each operation.
+and so is that of an actor's call, with an end (it returns, raises, exits, ...). Everything is a frozen record that JSON can
+hold. ``perform`` plays a driver's body with ``import minray`` alone and returns its history, one plain outcome for each
+operation.
 
 Rules
   * The name of an operation is unique in its program. Objects are called like the operation that makes them, in whichever

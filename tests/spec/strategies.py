@@ -57,7 +57,7 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("PushTask", "CancelTask", "ReclaimTasks", "NotifyWorkerBlocked", "GetLeaseFailure", "CreateObject", "SealObject"),
     ("PushTask", "CancelTask", "ReportGeneratorItem", "WaitForReader", "CreateObject", "FreeObjects"),
     ("AddBorrower", "RemoveBorrower", "GetObject", "CheckTickets", *OBJECT_MESSAGES),
-    ("RegisterActor", "CreateActor", "KillActor", "EndActor", "ExitActor", "PushTask", "RequestWorkerLease", "ReturnWorkerLease"),
+    ("RegisterActor", "CreateActor", "KillActor", "EndActor", "PushTask", "RequestWorkerLease", "ReturnWorkerLease"),
     ("PushActorTask", "CancelTask", "KillActor", "ExitActor", "AddBorrower", "RemoveBorrower"),
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
@@ -148,9 +148,8 @@ class Writer:
         seconds = random.choice(SLEEPS_S[:4])
         names = [self._name("call") for _ in range(random.randint(3, LONGEST_BURST))]
         known += names
-        operations: list[Operation] = [
-            Call(name, handle, Body((Sleep(self._name("sleep"), seconds),) if random.random() < 0.8 else ())) for name in names
-        ]
+        bodies = [Body((Sleep(self._name("sleep"), seconds),) if random.random() < 0.8 else ()) for _ in names]
+        operations: list[Operation] = [Call(name, handle, body) for name, body in zip(names, bodies, strict=True)]
         if self._may_cancel:
             operations.append(Sleep(self._name("sleep"), random.choice(SLEEPS_S[:4])))
             operations += [self._cancel([name]) for name in names if random.random() < 0.5]
@@ -180,7 +179,8 @@ class Writer:
         weight = 1 if depth > 0 or handles else 6
         writers: list[tuple[int, Callable[[], Operation]]] = [(weight, lambda: self._create(known, depth))]
         if handles:
-            writers += [(12, lambda: self._call(known, depth)), (1, lambda: self._generate(known, self._random.choice(handles)))]
+            writers.append((12, lambda: self._call(known, depth)))
+            writers.append((1, lambda: self._generate(known, self._random.choice(handles))))
         if handles and self._may_kill:
             writers.append((2, lambda: self._kill(handles)))
         if named:
