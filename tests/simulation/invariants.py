@@ -47,7 +47,7 @@ class Watch:
         self.problems: list[str] = []
         self.messages = 0
         """Sent so far."""
-        self.holders = Holders(lambda text: self.on_broken("S7", text))
+        self.holders = Holders(lambda text: self.on_broken("S7", text), self._gcs_actors)
         self.objects = Objects(self.on_broken)
         self.actors = ActorWatch(self.on_broken, self._gcs_actors)
         for name, raylet in cluster.raylets.items():
