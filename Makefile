@@ -12,6 +12,7 @@ SPEC_ARGS ?= --seconds 90
 SPEC_REAL_ARGS ?= --seconds 60
 EXHAUSTIVE_ARGS ?=
 CHAOS_ARGS ?= --seconds 600
+DASK_ARGS ?=
 ZOO_ARGS ?=
 MUTANTS_ARGS ?=
 # Where minray keeps its sessions when nobody says otherwise.
@@ -21,7 +22,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec spec-real exhaustive chaos clean
+.PHONY: help venv lint types unit test test-seeds test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec spec-real exhaustive chaos dask-tests dask-on-ray clean
 
 help:
 	@echo "make demo            the main job on a local cluster"
@@ -38,6 +39,8 @@ help:
 	@echo "make spec-real       the same programs and judge on real clusters, whose processes are killed, stopped and cut off"
 	@echo "make exhaustive      small programs, and every fault of three kinds at every point of theirs"
 	@echo "make chaos           ten minutes of mixed work on three nodes, whose processes are killed at random"
+	@echo "make dask-tests      Dask's own tests, with minray as their scheduler"
+	@echo "make dask-on-ray     the tests of minray's Dask scheduler, on Ray"
 	@echo "make leak-check      fail if a minray process, file or shared memory is left on this machine"
 	@echo "make clean           remove what the targets above have made"
 
@@ -107,6 +110,13 @@ exhaustive: $(STAMP)
 
 chaos: $(STAMP)
 	$(PY) -m tests.spec.mixed_work $(CHAOS_ARGS)
+
+# An hour on two cores; DASK_ARGS="bag" is one of the suites.
+dask-tests: $(STAMP)
+	$(PY) -m tests.dask_suite.run $(DASK_ARGS)
+
+dask-on-ray: $(BENCH_STAMP)
+	$(BENCH_VENV)/bin/python -m tests.dask_suite.on_ray
 
 leak-check: $(STAMP)
 	$(PY) -m tests.leaks $(SESSIONS)
