@@ -12,11 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 IN_PLACE = ROOT / "tests" / "conformance" / "in_place"
-FILES = (
-    "actor_endings", "actors", "cancellation", "generators", "options", "placement_groups", "results_and_errors", "retries",
-    "runtime_env", "util", "values", "wait_and_get",
-)  # fmt: skip
-"""Of tests/real; the others are about the insides, about faults, or about what only minray has."""
+FILES = ("options", "results_and_errors", "util", "values", "wait_and_get")
+"""Of tests/real: what tasks promise without faults. The others are about actors, faults, and the insides."""
 ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
