@@ -47,6 +47,7 @@ def array_shapes(size: Size) -> list[Shape]:
 def measure_arrays(system: str, size: Size) -> Iterator[Sample]:
     strip = size.pick(200, 100, 20)
     with dask_scheduler(system) as persist:
+        _warm_up(_array_rows(persist, array_shapes(Size.TINY)[0], 20), size)
         for shape in array_shapes(size):
             for _ in range(size.pick(1, 2, 1)):
                 yield from _array_rows(persist, shape, strip)
@@ -81,6 +82,7 @@ def measure_frames(system: str, size: Size) -> Iterator[Sample]:
     rows = size.pick(2_000_000, 100_000, 500) * WORKERS
     shapes = [Shape(rows, rows // (2 * WORKERS), SMALL), Shape(rows, rows // WORKERS, LARGE)]
     with dask_scheduler(system) as persist:
+        _warm_up(_frame_rows(persist, Shape(1000, 500, SMALL)), size)
         for shape in shapes:
             for _ in range(size.pick(1, 2, 1)):
                 yield from _frame_rows(persist, shape)
@@ -112,6 +114,12 @@ def _frame_rows(persist: Persist, shape: Shape) -> Iterator[Sample]:
     yield sample("groupby apply", lambda: _expect(df.groupby(0).apply(len, meta=("size", "i8")).compute().sum(), n, 0))
     yield sample("set_index", lambda: persist(df.set_index(1)))
     yield sample("rolling", lambda: persist(df.rolling(5).mean()))
+
+
+def _warm_up(rows: Iterator[Sample], size: Size) -> None:
+    """So that what workers import is not measured."""
+    if size is not Size.TINY:
+        list(rows)
 
 
 def _expect(found: float, expected: float, tolerance: float) -> None:

@@ -103,19 +103,31 @@ def dask_scheduler(system: str, workers: int = WORKERS, *, memory_limit: int = 0
 
             yield persist_there
         return
-    with connected(MINRAY if system == DASK_ON_MINRAY else RAY, workers, **options) as ray:
-        importlib.import_module("dask.array")
+    with connected(MINRAY if system == DASK_ON_MINRAY else RAY, workers, **options):
+        module, enable, wait = {
+            DASK_ON_MINRAY: ("minray.util.dask", "enable_dask_on_minray", wait_for_futures),
+            DASK_ON_RAY: ("ray.util.dask", "enable_dask_on_ray", wait_for_refs),
+        }[system]
 
         def persist(collection: Any) -> Any:
             persisted = collection.persist()
-            refs = [value for value in dict(persisted.dask).values() if isinstance(value, ray.ObjectRef)]
-            ray.wait(refs, num_returns=len(refs), fetch_local=False)
+            wait(persisted)
             return persisted
 
-        enable = {DASK_ON_MINRAY: ("minray.util.dask", "enable_dask_on_minray"), DASK_ON_RAY: ("ray.util.dask", "enable_dask_on_ray")}
-        module, name = enable[system]
-        with getattr(importlib.import_module(module), name)():
+        with getattr(importlib.import_module(module), enable)():
             yield persist
+
+
+def wait_for_futures(persisted: Any) -> None:
+    importlib.import_module("minray.util.dask").wait(persisted)
+
+
+def wait_for_refs(persisted: Any) -> None:
+    """Dask on Ray leaves references in the graph of what is persisted."""
+    ray = library(RAY)
+    refs = [value for value in dict(persisted.__dask_graph__()).values() if isinstance(value, ray.ObjectRef)]
+    assert refs, f"nothing of {persisted} is in Ray's object store"
+    ray.wait(refs, num_returns=len(refs), fetch_local=False)
 
 
 def seconds(call: Callable[[], Any]) -> float:
