@@ -1,6 +1,6 @@
 """``python -m benchmarks``: the workloads of five documents, on minray and its peers, in turn, in one run.
 
-    python -m benchmarks [--quick] [--only WORD ...] [--output FOLDER]
+    python -m benchmarks [--quick] [--only WORD ...] [--rounds N] [--output FOLDER]
 
 Every part is measured by a process of its own for each system; a round gives each system its turn. Only ratios of one run
 count: they are printed with their spread and with minray's targets. Everything is written to FOLDER as JSON, and as a page
@@ -29,21 +29,20 @@ Step = tuple[Document, Part, str]
 """One turn of one system."""
 
 
-def steps(documents: list[Document], size: Size, only: list[str]) -> list[Step]:
-    """All turns; within a part one round after the other, and within a round one system after the other."""
+def steps(documents: list[Document], size: Size, only: list[str], rounds: int = 0) -> list[Step]:
+    """All turns: within a part one round after the other, within a round one system after the other."""
     chosen = []
     for document in documents:
         for part in document.parts:
             if not only or any(word in part.name for word in only):
                 systems = [system for system in part.systems if not missing(system)]
-                chosen += [(document, part, system) for _ in range(part.rounds[size]) for system in systems]
+                chosen += [(document, part, system) for _ in range(rounds or part.rounds[size]) for system in systems]
     return chosen
 
 
-def measure(documents: list[Document], size: Size, only: list[str]) -> list[dict[str, Any]]:
+def measure(documents: list[Document], todo: list[Step], size: Size) -> list[dict[str, Any]]:
     """Everything, with a progress bar that counts the seconds it should take."""
     gathered = results.empty(documents)
-    todo = steps(documents, size, only)
     with tqdm(total=sum(part.seconds[size] for _, part, _ in todo), unit="s", bar_format=BAR) as progress:
         for document, part, system in todo:
             progress.set_postfix_str(f"{part.name}: {system}")
@@ -66,21 +65,26 @@ def left_out(documents: list[Document]) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_const", const=Size.QUICK, default=Size.FULL, dest="size", help="about two minutes")
-    parser.add_argument("--tiny", action="store_const", const=Size.TINY, dest="size", help="nothing but whether everything runs")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.set_defaults(size=Size.FULL)
+    parser.add_argument("--quick", action="store_const", const=Size.QUICK, dest="size", help="a few minutes")
+    parser.add_argument("--tiny", action="store_const", const=Size.TINY, dest="size", help="whether it runs")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="parts whose name contains one of these")
+    parser.add_argument("--rounds", type=int, default=0, help="turns of each system, instead of as many as the part has")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--note", default="", help="a sentence about this run, for the page")
     arguments = parser.parse_args()
-    if not steps(DOCUMENTS, arguments.size, arguments.only):
+    todo = steps(DOCUMENTS, arguments.size, arguments.only, arguments.rounds)
+    if not todo:
         names = ", ".join(part.name for document in DOCUMENTS for part in document.parts)
         parser.error(f"no part's name contains any of {arguments.only}; parts are {names}")
     for system, module in left_out(DOCUMENTS).items():
         print(f"{system} is left out: {module} is not installed (extra 'bench')", file=sys.stderr)
     begun = time.monotonic()
     run_of = {"machine": machine.description(), "size": arguments.size, "note": arguments.note}
-    gathered = measure(DOCUMENTS, arguments.size, arguments.only)
+    gathered = measure(DOCUMENTS, todo, arguments.size)
     results.conclude(DOCUMENTS, gathered)
     run_of |= {"seconds": round(time.monotonic() - begun), "documents": gathered}
     print(results.as_text(gathered))

@@ -1,8 +1,9 @@
 """How fast actors are made and what they weigh, for minray and Ray alike.
 
-Twenty actors are created and called once each in a fresh cluster, from the first ``remote()`` to the last answer. Then many are
-alive at once, each called once: seconds for each of them, and by how much the proportional set size (PSS) of all processes of
-the cluster grows for each. Ray cannot hold a thousand processes of its own on a small machine, and has fewer.
+Twenty actors are created and called once each in a fresh cluster, from the first ``remote()`` to the last answer. Then
+many are alive at once, each called once: seconds for each of them, and by how much the proportional set size (PSS) of
+all processes of the cluster grows for each. Ray cannot hold a thousand processes of its own on a small machine, and has
+fewer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BATCH = 100
 def measure(system: str, size: Size) -> Iterator[Sample]:
     for _ in range(size.pick(3, 1, 1)):
         with connected(system) as ray:
-            yield Sample(NAME, TWENTY, seconds(lambda: _create(ray, 20)))  # noqa: B023 (called at once)
+            yield Sample(NAME, TWENTY, seconds(lambda: _create(ray, 20)))
     count = size.pick(1000, 40, 2) if system == MINRAY else size.pick(40, 10, 2)
     with connected(system) as ray:
         before = cluster_pss_bytes()

@@ -1,7 +1,7 @@
 """A whole application: ``examples/evolution_strategies.py``, as it is on minray, and on Ray with its import changed.
 
-Four actors balance a pole; a generation's time is taken from the lines that the program prints. The first generation, in which
-actors are still being made, belongs to the whole program alone.
+Four actors balance a pole; a generation's time is taken from the lines that the program prints. The first generation,
+in which actors are still being made, belongs to the whole program alone.
 """
 
 from __future__ import annotations

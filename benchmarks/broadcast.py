@@ -1,8 +1,8 @@
 """One array to many tasks: put once and given to each by reference, from the put to the last answer.
 
-The tasks either sum it (numpy reads all of it, and lets other threads run), or add up some of its numbers one by one, which holds
-the GIL of their process. Two workers on either side; to Dask's the array is scattered. Everything is done once before it is
-measured.
+The tasks either sum it (numpy reads all of it, and lets other threads run), or add up some of its numbers one by one,
+which holds the GIL of their process. Two workers on either side; to Dask's the array is scattered. Everything is done
+once before it is measured.
 """
 
 from __future__ import annotations

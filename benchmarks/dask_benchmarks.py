@@ -47,7 +47,7 @@ DOCUMENT = Document(
             "The same patterns as Dask graphs (delayed)",
             "tasks/s",
             more_is_better=True,
-            original="The document's tree and chain are delayed values too: up to 3,000 tasks, and 100 round trips, each second.",
+            original="Tree and chain are delayed values there too: up to 3,000 tasks, and 100 round trips, each second.",
             original_rows={"tree reduction": {None: 3000}, "sequential": {None: 100}},
             targets=AT_LEAST_AS_FAST,
         ),
@@ -72,7 +72,8 @@ DOCUMENT = Document(
             dask_collections.FRAMES,
             "dask.dataframe",
             "s",
-            original="On many workers: elementwise arithmetic 9,600 MB/s, with large chunks 66,000; set_index 1,400 and 1,000 MB/s.",
+            original="On many workers: elementwise arithmetic 9,600 MB/s, with large chunks 66,000; "
+            "set_index 1,400 and 1,000 MB/s.",
             targets=AT_LEAST_AS_FAST,
         ),
     ),

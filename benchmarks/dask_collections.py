@@ -1,8 +1,8 @@
 """Arrays and dataframes, from "Dask Benchmarks": the same collections on each scheduler, with small and with large chunks.
 
-The sizes are the document's for the number of workers here, where memory and time allow it; large chunks ("expert") are so large
-that each worker has two. A row is the time from its call until its result is there: persisted where the document persists.
-What is checked of each result is its shape or its sum.
+The sizes are the document's for the number of workers here, where memory and time allow it; large chunks ("expert") are
+so large that each worker has two. A row is the time from its call until its result is there: persisted where the
+document persists. What is checked of each result is its shape or its sum.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class Counts(NamedTuple):
     def of(size: Size) -> Counts:
         """Full: what the document has for a worker, times the workers here; fast patterns are larger, to be measurable."""
         full = Counts(4 * WORKERS, 100 * WORKERS, 5000, 2**11, 2000, 300, 100 * WORKERS)
-        return size.pick(full, Counts(WORKERS, 20, 500, 2**8, 200, 50, 20), Counts(1, 1, 4, 4, 3, 2, 4))
+        counts: Counts = size.pick(full, Counts(WORKERS, 20, 500, 2**8, 200, 50, 20), Counts(1, 1, 4, 4, 3, 2, 4))
+        return counts
 
 
 class Api(Protocol):
@@ -193,7 +194,8 @@ def measure_native(system: str, size: Size) -> Iterator[Sample]:
     with native(system) as api:
         for _ in range(size.pick(1, 2, 1)):
             yield from rows(api, NATIVE, counts)
-            yield Sample(NATIVE, "client in the loop", counts.looped / seconds(lambda: client_in_the_loop(api, counts.looped)))
+            looped_s = seconds(lambda: client_in_the_loop(api, counts.looped))
+            yield Sample(NATIVE, "client in the loop", counts.looped / looped_s)
 
 
 def measure_graphs(system: str, size: Size) -> Iterator[Sample]:

@@ -47,7 +47,8 @@ DOCUMENT = Document(
             "One object from node to node",
             "GB/s",
             more_is_better=True,
-            original="More than 21 Gbit/s (2.6 GB/s) for 1 GiB between two machines; gRPC's Python library is slower than Ray.",
+            original="More than 21 Gbit/s (2.6 GB/s) for 1 GiB between two machines; "
+            "gRPC's Python library is slower than Ray.",
             original_rows={transfer.AS_IT_COMES: {None: 2.625}},
             targets={
                 transfer.AS_IT_COMES: Target(RAY, 1),

@@ -34,7 +34,7 @@ def _caller(system: str) -> Iterator[Callable[[], Any]]:
             on_dask = client.submit(Actor, actor=True).result()
             yield lambda: on_dask.call(b"x").result()
     else:
-        options = {"_system_config": {"transport": "grpc"}} if system == MINRAY_GRPC else {}
+        options: dict[str, Any] = {"_system_config": {"transport": "grpc"}} if system == MINRAY_GRPC else {}
         with connected(MINRAY if system == MINRAY_GRPC else system, **options) as ray:
             actor = ray.remote(Actor).remote()
             yield lambda: ray.get(actor.call.remote(b"x"))

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from benchmarks import broadcast, set_index
-from benchmarks.document import DASK, DASK_ON_MINRAY, DASK_ON_RAY, DASK_THREADS, MINRAY, RAY, Document, Part, Size, Table, Target
+from benchmarks.document import (
+    DASK,
+    DASK_ON_MINRAY,
+    DASK_ON_RAY,
+    DASK_THREADS,
+    MINRAY,
+    RAY,
+    Document,
+    Part,
+    Size,
+    Table,
+    Target,
+)
 
 SORTERS = (DASK_ON_MINRAY, DASK_ON_RAY, DASK, DASK_THREADS)
 ONCE = {Size.FULL: 1, Size.QUICK: 1, Size.TINY: 1}
@@ -27,8 +39,8 @@ DOCUMENT = Document(
             broadcast.NAME,
             "One array to many tasks",
             "s",
-            original="1 GB to 100 tasks on a node: Dask-on-Ray and Dask's threads take about as long, Dask's processes many times "
-            "that; with tasks that hold the GIL the threads fall behind too. (A picture without numbers.)",
+            original="1 GB to 100 tasks on a node: Dask-on-Ray and Dask's threads take about as long, Dask's processes many "
+            "times that; with tasks that hold the GIL the threads fall behind too. (A picture without numbers.)",
             targets={"": Target(RAY, 1)},
         ),
         Table(
@@ -36,7 +48,8 @@ DOCUMENT = Document(
             "set_index by the number of partitions",
             "s",
             axis="partitions",
-            original="20 GB in 100 partitions: Dask fails; with 200 or 500 it finishes. Dask-on-Ray takes as long with any number.",
+            original="20 GB in 100 partitions: Dask fails; with 200 or 500 it finishes. "
+            "Dask-on-Ray takes as long with any number.",
             targets={"": Target(DASK_ON_RAY, 1)},
         ),
         Table(
@@ -52,8 +65,8 @@ DOCUMENT = Document(
             "set_index by size, with a store of 1 GiB",
             "s",
             axis="GiB",
-            original="100 GB: Dask-on-Ray (32 workers, a store of 50 GB) is about nine times as fast as Dask with one process, "
-            "the only one of Dask's configurations that succeeded.",
+            original="100 GB: Dask-on-Ray (32 workers, a store of 50 GB) is about nine times as fast as Dask with "
+            "one process, the only one of Dask's configurations that succeeded.",
             targets={"": Target(DASK_ON_RAY, 1)},
         ),
     ),

@@ -1,7 +1,8 @@
 """The rows of Ray's own microbenchmark, for minray and Ray alike.
 
-Each row calls its function for a warm-up and then for a fixed time, and reports how often it could. Where Ray's rows for tasks use
-actors as clients, tasks without CPUs play them on both sides; the rows for actors are in ``benchmarks.actor_rows``.
+Each row calls its function for a warm-up and then for a fixed time, and reports how often it could. Where Ray's rows
+for tasks use actors as clients, tasks without CPUs play them on both sides; the rows for actors are in
+``benchmarks.actor_rows``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,18 @@ TARGETS = {
     "placement group create/removal": 5,
 }
 """At least so many times as fast as Ray."""
+QUICKLY = {
+    "single client get calls",
+    "single client put calls",
+    "single client put gigabytes",
+    "single client tasks sync",
+    "single client tasks async",
+    "1:1 actor calls sync",
+    "1:1 actor calls async",
+    "1:1 async-actor calls async",
+    "placement group create/removal",
+}
+"""Enough for a quick look."""
 
 
 def targets() -> dict[str, Target]:
@@ -98,8 +112,7 @@ def rows(ray: Any, part: float = 1) -> list[Row]:
 
     value = ray.put(0)
     array = np.zeros(100 * 1024 * 1024, np.int64)
-    containing = create_object_containing_refs.remote()
-    ray.get(containing)
+    containing = cache(create_object_containing_refs.remote)
     return [
         ("single client get calls", 1, lambda: ray.get(value)),
         ("single client put calls", 1, lambda: ray.put(0)),
@@ -107,7 +120,7 @@ def rows(ray: Any, part: float = 1) -> list[Row]:
         ("single client put gigabytes", 0.8, lambda: ray.put(array)),
         ("multi client put gigabytes", 8, lambda: ray.get([put_gigabytes.remote() for _ in range(10)])),
         ("single client tasks and get batch", 1, lambda: ray.get([small_value.remote() for _ in range(1000)])),
-        ("single client get object containing 10k refs", 1, lambda: ray.get(containing)),
+        ("single client get object containing 10k refs", 1, lambda: ray.get(containing())),
         ("single client wait 1k refs", 1, wait_multiple_refs),
         ("single client tasks sync", 1, lambda: ray.get(small_value.remote())),
         ("single client tasks async", 1000, lambda: ray.get([small_value.remote() for _ in range(1000)])),
@@ -121,6 +134,8 @@ def measure(system: str, size: Size) -> Iterator[Sample]:
     round_s = size.pick(2.0, 0.2, 0.0)
     with connected(system, resources={"custom": 100}) as ray:
         for name, multiplier, call in rows(ray, size.pick(1, 0.1, 0.001)):
+            if size is Size.QUICK and name not in QUICKLY:
+                continue
             _rate(call, round_s / 2)
             for _ in range(size.pick(1, 2, 1)):
                 yield Sample(NAME, name, multiplier * _rate(call, round_s))

@@ -1,8 +1,8 @@
 """What the libraries are compared with: a server of gRPC's Python library, and raw sockets; each in a process of its own.
 
-    python -m benchmarks.peers grpc                       prints its port, and serves until its standard input ends
-    python -m benchmarks.peers echo PATH                  answers each byte on a unix socket
-    python -m benchmarks.peers send PORT STREAMS BYTES    connects so often, and sends its memory whenever asked
+python -m benchmarks.peers grpc                       prints its port, and serves until its standard input ends
+python -m benchmarks.peers echo PATH                  answers each byte on a unix socket
+python -m benchmarks.peers send PORT STREAMS BYTES    connects so often, and sends its memory whenever asked
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class GrpcPeer:
         assert self._server.stdout is not None
         port = int(self._server.stdout.readline())
         # Channels to the same address share a connection, unless they differ in an option.
-        self._channels = [grpc.insecure_channel(f"{HOST}:{port}", [*OPTIONS, ("stream", number)]) for number in range(streams)]
+        options = [[*OPTIONS, ("stream", number)] for number in range(streams)]
+        self._channels = [grpc.insecure_channel(f"{HOST}:{port}", each) for each in options]
 
     def __enter__(self) -> Self:
         return self

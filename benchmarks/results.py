@@ -115,7 +115,8 @@ def as_text(gathered: list[dict[str, Any]]) -> str:
             if table["rows"]:
                 lines += ["", f"  {table['title']} ({table['unit']})"]
                 lines += [f"    {line}" for row in table["rows"] for line in _row_lines(table, row)]
-        lines += [f"  {name}, {system}: {why}" for name, failed in document["failures"].items() for system, why in failed.items()]
+        for part, failed in document["failures"].items():
+            lines += [f"  {part}, {system}: {why}" for system, why in failed.items()]
     return "\n".join(lines)
 
 

@@ -1,8 +1,9 @@
 """``dask.dataframe.set_index`` from Parquet files with a shuffle of tasks: by partitions, by workers, by size.
 
-The table has one column of random keys, a file for each partition. What is measured is the reading (twice: once for the borders of the
-partitions), the shuffle, and a check of each partition, whose rows must be sorted and all there. The object store has 1 GiB, and
-each of Dask's workers half of that and another GiB for everything else; what does not fit goes to disk.
+The table has one column of random keys, a file for each partition. What is measured is the reading (twice: once for the
+borders of the partitions), the shuffle, and a check of each partition, whose rows must be sorted and all there. The
+object store has 1 GiB, and each of Dask's workers half of that and another GiB for everything else; what does not fit
+goes to disk.
 """
 
 from __future__ import annotations

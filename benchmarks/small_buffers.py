@@ -12,8 +12,8 @@ measured is the whole way: from arrays to bytes, over the wire, to arrays, and t
     minray           one pickle stream; small buffers share one, large ones are on their own
 
 Copies are those of the arrays' bytes that are in memory at once on one way, beyond the sender's snapshot and what the
-receiver was sent, which every encoding needs; ``tracemalloc`` counts them. Frames are counted by the network. The encodings are
-the systems here, and take turns within one process.
+receiver was sent, which every encoding needs; ``tracemalloc`` counts them. Frames are counted by the network. The
+encodings are the systems here, and take turns within one process.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ DOCUMENT = Document(
             "A message of many arrays, by the size of one",
             "ms",
             axis="KiB",
-            original="From 64 to 128 KiB on, encodings that do not copy are fastest; below, one pickle stream with all in it.",
+            original="From 64 to 128 KiB on, encodings that do not copy are fastest; below, one stream with all in it.",
         ),
         Table(
             COPIES,
@@ -249,7 +249,7 @@ DOCUMENT = Document(
             "Frames, one way",
             "",
             axis="KiB",
-            original="Of arrays of 2 KiB: 802 buffers for arrays, opaque arrays and list of bytes, 2 for bytes and opaque bytes.",
+            original="Of arrays of 2 KiB: 802 buffers for arrays, opaque arrays and list of bytes, 2 otherwise.",
         ),
     ),
 )
