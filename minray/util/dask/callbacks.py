@@ -173,6 +173,7 @@ class Listeners:
         if self._dask:
             self._state["waiting"].pop(key, None)
             self._state["running"].add(key)
+            self._state["cache"][key] = ref
             for pretask in self._pretask:
                 pretask(key, self._dsk, self._state)
         if self._ray.ray_postsubmit_cbs:
@@ -180,15 +181,14 @@ class Listeners:
             for hook in self._ray.ray_postsubmit_cbs:
                 hook(node, key, deps, ref)
 
-    def finished(self, key: Any, result: Any, pid: int) -> None:
+    def finished(self, key: Any, pid: int) -> None:
         if not self._dask:
             return
         self._state["running"].discard(key)
         self._state["finished"].add(key)
-        self._state["cache"][key] = result
+        ref = self._state["cache"].pop(key)
         for posttask in self._posttask:
-            posttask(key, result, self._dsk, self._state, pid)
-        del self._state["cache"][key]
+            posttask(key, ref, self._dsk, self._state, pid)
 
     def submitted_all(self, refs: list[Any], graph: Graph) -> None:
         for hook in self._ray.ray_postsubmit_all_cbs:

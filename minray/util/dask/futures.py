@@ -26,6 +26,8 @@ class FutureKey(str):
     """The key of a future: a string that nothing else has, and the reference to the value."""
 
     ref: Any
+    task_key: Any
+    """The key of the task that makes the value."""
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)
@@ -39,7 +41,7 @@ class Future(TaskRef):  # type: ignore[misc]
 
     def __init__(self, key: Any, ref: Any) -> None:
         name = FutureKey(f"{key}-future-{next(_numbers)}-{ref.hex()}")
-        name.ref = ref
+        name.ref, name.task_key = ref, key
         super().__init__(name)
 
     @property
@@ -48,7 +50,7 @@ class Future(TaskRef):  # type: ignore[misc]
 
     def result(self, timeout: float | None = None) -> Any:
         """The value; waits for it."""
-        return ray.get(self.ref, timeout=timeout)
+        return value_of(self.key.task_key, self.ref, timeout)
 
     def done(self) -> bool:
         """Whether the value is there, or its task has failed."""
@@ -91,3 +93,19 @@ def wait(*collections: Any, timeout: float | None = None) -> Waited:
     refs = [future.ref for future in futures]
     ready = set(ray.wait(refs, num_returns=len(refs), timeout=timeout, fetch_local=False)[0])
     return Waited([f for f in futures if f.ref in ready], [f for f in futures if f.ref not in ready])
+
+
+def value_of(key: Any, ref: Any, timeout: float | None = None) -> Any:
+    """The value of this key. If its task has raised, that very exception, with the key."""
+    try:
+        return ray.get(ref, timeout=timeout)
+    except Exception as raised:
+        error = raised
+    cause = getattr(error, "cause", None)
+    if isinstance(error, ray.exceptions.RayTaskError) and cause is not None:
+        if cause.__traceback__ is None and cause.__cause__ is None:
+            cause.__cause__ = error
+        error = cause
+    if not isinstance(error, ray.exceptions.GetTimeoutError):
+        error.add_note(f"the Dask key {key!r} has failed")
+    raise error

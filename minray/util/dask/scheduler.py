@@ -82,6 +82,9 @@ class DaskScheduler:
             persisted.append(rebuild({key: futures[key] for key in group}, *state))
         return persisted
 
+    def __repr__(self) -> str:
+        return "<Dask on minray>" if self._limit is None else f"<Dask on minray, {self._limit} tasks at a time>"
+
 
 minray_dask_get = DaskScheduler()
 minray_dask_get_sync = DaskScheduler(limit=1)

@@ -33,6 +33,10 @@ SHORT_BYTES = 32 * 1024
 """A pickled function that is longer travels as an object of its own."""
 LARGE_BYTES = 64 * 1024
 """An array that is larger and stands in several tasks is put once for all of them."""
+READ_ONLY = "read-only"
+"""In the words of numpy ("assignment destination is read-only") and of Cython ("buffer source array is read-only")."""
+IN_BAND = 4
+"""The last protocol of pickle that knows nothing of read-only buffers."""
 FUNCTIONS_KEPT = 256
 """By a worker, unpickled."""
 
@@ -52,7 +56,7 @@ def dask_task(
 ) -> tuple[Any, ...]:
     """The result, or the items that others take from it; and last, since it costs nothing to fetch, which process it was."""
     states = [before and before(hooks.key, args) for before in hooks.before] if hooks else []
-    result = function(*args, **kwargs)
+    result = _run(function, args, kwargs)
     if hooks:
         for after, state in zip(hooks.after, states, strict=True):
             if after:
@@ -60,6 +64,17 @@ def dask_task(
     if items is None:
         return result, os.getpid()
     return (*(take(result, index) for take, index in items), os.getpid())
+
+
+def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Arrays that processes share are read-only, and some functions write into what they are given: these get a copy."""
+    try:
+        return function(*args, **kwargs)
+    except ValueError as error:
+        if READ_ONLY not in str(error):
+            raise
+    args, kwargs = pickle.loads(cloudpickle.dumps((args, kwargs), IN_BAND))
+    return function(*args, **kwargs)
 
 
 def evaluate(node: GraphNode, names: Sequence[Any], *values: Any) -> Any:

@@ -13,6 +13,7 @@ that nobody asked it for, hears of a failure at once, and knows which key it was
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from dask.utils import key_split
 import minray as ray
 
 from .callbacks import Listeners
+from .futures import value_of
 from .graph import Graph
 from .shipping import Luggage, dask_task
 
@@ -49,7 +51,7 @@ class Submission:
         self._functions: dict[Any, Any] = {}
         """The remote function with options, by what these depend on."""
         self._fixed = limit is not None
-        self._least = limit or PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._least = limit or _narrowest(graph)
         self._limit = self._least
         """How many tasks may be runnable."""
         self.results: dict[Any, Any] = {}
@@ -86,12 +88,9 @@ class Submission:
         """The values of these keys."""
         values = {key: self.results[key] for key in keys}
         refs = {key: value for key, value in values.items() if isinstance(value, ray.ObjectRef)}
-        try:
+        with contextlib.suppress(Exception):
             return {**values, **dict(zip(refs, ray.get(list(refs.values())), strict=True))}
-        except Exception:
-            for key, ref in refs.items():
-                _get(key, ref)
-            raise
+        return {**values, **{key: value_of(key, ref) for key, ref in refs.items()}}
 
     def cancel(self) -> None:
         """Take back what has not finished."""
@@ -183,13 +182,10 @@ class Submission:
 
     def _get_reports(self, reports: list[Any]) -> list[int]:
         """Raises the failure of the first one in Dask's order: what it depends on has not failed."""
-        try:
+        with contextlib.suppress(Exception):
             pids: list[int] = ray.get(reports)
             return pids
-        except Exception:
-            for report in reports:
-                _get(self._unfinished[report], report)
-            raise
+        return [value_of(self._unfinished[report], report) for report in reports]
 
     def _finish(self, report: Any, pid: int) -> None:
         key = self._unfinished.pop(report)
@@ -199,7 +195,12 @@ class Submission:
             self._blockers[waiting] -= 1
             if not self._blockers[waiting] and waiting in self._reports:
                 self._runnable[self._reports[waiting]] = None
-        self._listeners.finished(key, self.results.get(key), pid)
+        self._listeners.finished(key, pid)
+
+
+def _narrowest(graph: Graph) -> int:
+    """The narrowest window. Nobody has to be asked about the cluster for a graph that fits into any."""
+    return PER_CPU if len(graph.order) <= PER_CPU else PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 class _naming:
@@ -214,19 +215,3 @@ class _naming:
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
         if isinstance(error, Exception):
             error.add_note(f"the Dask key {self._key!r} {self._trouble}")
-
-
-def _get(key: Any, ref: Any) -> None:
-    """Raise the failure of this key, if it has failed: the exception that the task has raised, with the key."""
-    try:
-        ray.get(ref)
-        return
-    except Exception as raised:
-        error = raised
-    cause = getattr(error, "cause", None)
-    if isinstance(error, ray.exceptions.RayTaskError) and cause is not None:
-        if cause.__traceback__ is None and cause.__cause__ is None:
-            cause.__cause__ = error
-        error = cause
-    error.add_note(f"the Dask key {key!r} has failed")
-    raise error
