@@ -21,11 +21,12 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec spec-real exhaustive chaos clean
+.PHONY: help venv lint types unit test test-seeds test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec spec-real exhaustive chaos clean
 
 help:
 	@echo "make demo            the main job on a local cluster"
 	@echo "make test            lint, types and tests"
+	@echo "make test-seeds      the simulation's tests with all their seeds, of which the former takes a third"
 	@echo "make test-grpc       the tests of real clusters, over gRPC"
 	@echo "make docs            build the documentation into docs/_build"
 	@echo "make bench           benchmarks beside Ray, in an environment of their own"
@@ -62,6 +63,9 @@ unit: $(STAMP)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
 test: lint types unit
+
+test-seeds: $(STAMP)
+	MINRAY_TEST_SEEDS=all $(PY) -m pytest $(PYTEST_ARGS) tests/simulation
 
 # The real clusters once more, with every operation a gRPC call.
 test-grpc: $(STAMP)

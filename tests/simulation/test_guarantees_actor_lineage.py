@@ -9,9 +9,10 @@ import pytest
 
 import minray
 from tests.simulation.judge import outcome_of
+from tests.simulation.seeds import seeds
 from tests.simulation.test_guarantees_lineage import LOST, SIZE, lineage, lose, made
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 
 
 @minray.remote(resources={"making": 1}, max_restarts=-1)

@@ -15,6 +15,7 @@ from minray.util.placement_group import PlacementGroup, get_current_placement_gr
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import Account, judged, leftovers, outcome_of
+from tests.simulation.seeds import seeds
 
 WORDS = [
     "CreatePlacementGroup",
@@ -66,7 +67,7 @@ def breaking(cluster: SimCluster) -> None:
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g104_g105_every_strategy_keeps_its_promise(seed: int, interfere: Any) -> None:
     accounts = []
 
@@ -111,7 +112,7 @@ def test_g105_a_strict_group_waits_for_the_node_that_it_needs(strategy: str) -> 
     assert judged(body, strike)[0] == expected
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_g104_a_group_that_one_node_refuses_holds_nothing_on_the_others(seed: int) -> None:
     """The gcs hears late what is in use: it asks nodes that have no room any more."""
 
@@ -172,7 +173,7 @@ def test_g104_g107_a_death_in_the_middle_of_an_attempt(victim: str, word: str) -
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_g106_removing_a_group_ends_what_runs_and_what_waits_in_it(seed: int, interfere: Any) -> None:
     def body() -> list[Any]:
         group = placement_group([{"CPU": 1}] * 2, strategy="SPREAD")
@@ -235,7 +236,7 @@ def test_g106_a_group_that_still_waits_can_be_removed() -> None:
 # --- G107
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g107_lost_bundles_move_while_work_on_the_others_goes_on(seed: int) -> None:
     def strike(cluster: SimCluster) -> None:
         breaking(cluster)
@@ -280,7 +281,7 @@ def test_g107_a_group_may_stay_partial_and_comes_before_those_that_wait_for_thei
 # --- G110, G112
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_g110_groups_survive_a_restart_of_the_gcs(seed: int) -> None:
     def strike(cluster: SimCluster) -> None:
         for start in (2, 12, 22):
@@ -304,7 +305,7 @@ def test_g110_groups_survive_a_restart_of_the_gcs(seed: int) -> None:
     assert result == ["CREATED", "held", True]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_g112_groups_of_any_kind_under_faults_of_any_kind(seed: int) -> None:
     def body() -> list[Any]:
         for number in range(8):
