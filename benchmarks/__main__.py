@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_const", const=Size.TINY, dest="size", help="whether it runs")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="parts whose name contains one of these")
     parser.add_argument("--rounds", type=int, default=0, help="turns of each system, instead of as many as the part has")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/runs"))
     parser.add_argument("--note", default="", help="a sentence about this run, for the page")
     arguments = parser.parse_args()
     todo = steps(DOCUMENTS, arguments.size, arguments.only, arguments.rounds)
