@@ -22,7 +22,7 @@ from benchmarks import machine, results
 from benchmarks.document import Document, Part, Size
 from benchmarks.documents import DOCUMENTS
 from benchmarks.page import write_page
-from benchmarks.runner import run
+from benchmarks.runner import exit_when_terminated, run
 from benchmarks.systems import missing
 
 Step = tuple[Document, Part, str]
@@ -82,6 +82,7 @@ def main() -> None:
         parser.error(f"no part's name contains any of {arguments.only}; parts are {names}")
     for system, module in left_out(DOCUMENTS).items():
         print(f"{system} is left out: {module} is not installed (extra 'bench')", file=sys.stderr)
+    exit_when_terminated()
     begun = time.monotonic()
     run_of = {"machine": machine.description(), "size": arguments.size, "note": arguments.note}
     gathered = measure(DOCUMENTS, todo, arguments.size)

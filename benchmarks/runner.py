@@ -21,6 +21,8 @@ from benchmarks.document import Part, Sample, Size
 
 PATIENCE = 10
 """A process is given up after so many times as long as it should take, and two minutes."""
+FAREWELL_S = 30
+"""A process that is told to end has so long for it."""
 LAST_LINES = 15
 
 
@@ -60,12 +62,26 @@ def _finish(process: subprocess.Popen[bytes], limit_s: float) -> str:
         return f"was not ready after {limit_s:.0f} s"
     finally:
         if process.poll() is None:
-            children = psutil.Process(process.pid).children(recursive=True)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            for child in children:
-                if child.is_running():
-                    child.kill()
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let it clean up; then end whatever is left of it."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(FAREWELL_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for child in children:
+        if child.is_running():
+            child.kill()
+
+
+def exit_when_terminated() -> None:
+    """Clean up on SIGTERM too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("was told to end"))
 
 
 def _cause(said: list[str]) -> str:
@@ -77,6 +93,7 @@ def _cause(said: list[str]) -> str:
 def main() -> None:
     from benchmarks.documents import PARTS
 
+    exit_when_terminated()
     name, system, size, path = sys.argv[1:]
     with open(path, "a", encoding="utf-8") as results:
         for sample in PARTS[name].measure(system, Size(size)):
