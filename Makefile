@@ -29,7 +29,7 @@ help:
 	@echo "make test-seeds      the simulation's tests with all their seeds, of which the former takes a third"
 	@echo "make test-grpc       the tests of real clusters, over gRPC"
 	@echo "make docs            build the documentation into docs/_build"
-	@echo "make bench           benchmarks beside Ray, in an environment of their own"
+	@echo "make bench           five documents' workloads beside Ray and Dask, in an environment of their own"
 	@echo "make trace-equality  the simulation's traces under two hash seeds"
 	@echo "make specification   write the names of the tests into docs/specification.md"
 	@echo "make zoo             plant known bugs, and measure how many seeds it takes to catch them"

@@ -34,9 +34,10 @@ def steps(documents: list[Document], size: Size, only: list[str], rounds: int = 
     chosen = []
     for document in documents:
         for part in document.parts:
-            if not only or any(word in part.name for word in only):
+            if any(word in part.name for word in only) or (not only and (part.is_quick or size is not Size.QUICK)):
                 systems = [system for system in part.systems if not missing(system)]
-                chosen += [(document, part, system) for _ in range(rounds or part.rounds[size]) for system in systems]
+                turns = rounds or (part.rounds if size is Size.FULL else 1)
+                chosen += [(document, part, system) for _ in range(turns) for system in systems]
     return chosen
 
 

@@ -19,7 +19,7 @@ DOCUMENT = Document(
     parts=(
         Part(dask_tasks.NATIVE, (MINRAY, RAY, DASK), dask_tasks.measure_native, _seconds(40, 7)),
         Part(dask_tasks.GRAPHS, SCHEDULERS, dask_tasks.measure_graphs, _seconds(40, 7)),
-        Part(dask_tasks.SCALING, (MINRAY, RAY, DASK), dask_tasks.measure_scaling, _seconds(60, 9)),
+        Part(dask_tasks.SCALING, (MINRAY, RAY, DASK), dask_tasks.measure_scaling, _seconds(60, 9), is_quick=False),
         Part(dask_collections.ARRAYS, SCHEDULERS, dask_collections.measure_arrays, _seconds(30, 7)),
         Part(dask_collections.FRAMES, SCHEDULERS, dask_collections.measure_frames, _seconds(60, 10)),
     ),

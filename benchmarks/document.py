@@ -86,8 +86,10 @@ class Part:
     measure: Measure
     seconds: dict[Size, float]
     """What a process takes, roughly: for the progress bar, and to give up after far more."""
-    rounds: dict[Size, int] = field(default_factory=lambda: {Size.FULL: 3, Size.QUICK: 1, Size.TINY: 1})
-    """How often each system has its turn."""
+    rounds: int = 3
+    """How often each system has its turn in a full run; in others once."""
+    is_quick: bool = True
+    """Whether a quick run has it, if it is not asked for by name."""
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ DOCUMENT = Document(
             _seconds(20, 5),
         ),
         Part(microbenchmark.NAME, BOTH, microbenchmark.measure, _seconds(120, 25)),
-        Part(transfer.BY_NODES, (MINRAY, RAY, DASK), transfer.measure_by_nodes, _seconds(25, 8)),
-        Part(application.NAME, BOTH, application.measure, _seconds(15, 5)),
-        Part(start_and_stop.NAME, BOTH, start_and_stop.measure, _seconds(12, 8)),
-        Part(actors.NAME, BOTH, actors.measure, _seconds(45, 10)),
+        Part(transfer.BY_NODES, (MINRAY, RAY, DASK), transfer.measure_by_nodes, _seconds(25, 8), is_quick=False),
+        Part(application.NAME, BOTH, application.measure, _seconds(15, 5), is_quick=False),
+        Part(start_and_stop.NAME, BOTH, start_and_stop.measure, _seconds(12, 8), is_quick=False),
+        Part(actors.NAME, BOTH, actors.measure, _seconds(45, 10), is_quick=False),
     ),
     tables=(
         Table(

@@ -18,7 +18,6 @@ from benchmarks.document import (
 )
 
 SORTERS = (DASK_ON_MINRAY, DASK_ON_RAY, DASK, DASK_THREADS)
-ONCE = {Size.FULL: 1, Size.QUICK: 1, Size.TINY: 1}
 
 
 def _seconds(full: float, quick: float) -> dict[Size, float]:
@@ -30,9 +29,9 @@ DOCUMENT = Document(
     "Stephanie Wang, 2021: i3.8xlarge machines (AWS) with 32 processors and 244 GiB; Dask 2021.4, Ray before 1.5",
     parts=(
         Part(broadcast.NAME, (MINRAY, RAY, DASK, DASK_THREADS), broadcast.measure, _seconds(20, 5)),
-        Part(set_index.BY_PARTITIONS, SORTERS, set_index.by_partitions, _seconds(60, 10)),
-        Part(set_index.BY_WORKERS, (DASK_ON_MINRAY, DASK_ON_RAY, DASK), set_index.by_workers, _seconds(60, 10)),
-        Part(set_index.BY_SIZE, SORTERS, set_index.by_size, _seconds(600, 10), ONCE),
+        Part(set_index.BY_PARTITIONS, SORTERS, set_index.by_partitions, _seconds(60, 10), is_quick=False),
+        Part(set_index.BY_WORKERS, (DASK_ON_MINRAY, DASK_ON_RAY, DASK), set_index.by_workers, _seconds(60, 10), is_quick=False),
+        Part(set_index.BY_SIZE, SORTERS, set_index.by_size, _seconds(600, 10), rounds=1),
     ),
     tables=(
         Table(

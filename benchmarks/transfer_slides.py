@@ -9,14 +9,20 @@ from benchmarks import model_transfer, slow_links
 from benchmarks.document import DASK, MINRAY, RAY, Document, Part, Size, Table, Target
 
 SYSTEMS = (MINRAY, RAY, DASK)
-ONCE = {Size.FULL: 1, Size.QUICK: 1, Size.TINY: 1}
 
 
 DOCUMENT = Document(
     "Data Transfer Speed on Ray",
     "Ankur Mohan, 2022: pods on EC2 instances, Ray before and after 2.0; a speech model of 563 MB",
     parts=(
-        Part(slow_links.NAME, SYSTEMS, slow_links.measure, {Size.FULL: 120, Size.QUICK: 25, Size.TINY: 15}, ONCE),
+        Part(
+            slow_links.NAME,
+            SYSTEMS,
+            slow_links.measure,
+            {Size.FULL: 120, Size.QUICK: 25, Size.TINY: 15},
+            rounds=1,
+            is_quick=False,
+        ),
         Part(model_transfer.NAME, SYSTEMS, model_transfer.measure, {Size.FULL: 25, Size.QUICK: 6, Size.TINY: 5}),
     ),
     tables=(

@@ -38,7 +38,7 @@ def nothing(system: str, size: Size) -> Any:
     yield from ()
 
 
-PART = Part("things", (MINRAY, RAY), nothing, {size: 1.0 for size in Size}, {size: 2 for size in Size})
+PART = Part("things", (MINRAY, RAY), nothing, {size: 1.0 for size in Size}, rounds=2, is_quick=False)
 DOCUMENT = Document("Things & more", "Somebody, once", (PART,), (SPEEDS, TIMES))
 
 
@@ -137,10 +137,10 @@ def test_a_scale_is_logarithmic_when_its_numbers_are_far_apart() -> None:
 
 
 def test_systems_take_turns_within_a_part() -> None:
-    assert [system for _, _, system in steps([DOCUMENT], Size.QUICK, [])] == [
-        system for _ in range(2) for system in PART.systems if not missing(system)
-    ]
-    assert steps([DOCUMENT], Size.QUICK, ["other"]) == []
+    present = [system for system in PART.systems if not missing(system)]
+    assert [system for _, _, system in steps([DOCUMENT], Size.FULL, [])] == present * 2
+    assert [system for _, _, system in steps([DOCUMENT], Size.QUICK, ["thing"])] == present
+    assert steps([DOCUMENT], Size.QUICK, []) == steps([DOCUMENT], Size.FULL, ["other"]) == []
 
 
 def test_every_part_has_a_name_of_its_own_and_every_table_too() -> None:
