@@ -30,7 +30,9 @@ DOCUMENT = Document(
     parts=(
         Part(broadcast.NAME, (MINRAY, RAY, DASK, DASK_THREADS), broadcast.measure, _seconds(20, 5)),
         Part(set_index.BY_PARTITIONS, SORTERS, set_index.by_partitions, _seconds(60, 10), is_quick=False),
-        Part(set_index.BY_WORKERS, (DASK_ON_MINRAY, DASK_ON_RAY, DASK), set_index.by_workers, _seconds(60, 10), is_quick=False),
+        Part(
+            set_index.BY_WORKERS, (DASK_ON_MINRAY, DASK_ON_RAY, DASK), set_index.by_workers, _seconds(60, 10), is_quick=False
+        ),
         Part(set_index.BY_SIZE, SORTERS, set_index.by_size, _seconds(600, 10), rounds=1),
     ),
     tables=(

@@ -38,7 +38,7 @@ def nothing(system: str, size: Size) -> Any:
     yield from ()
 
 
-PART = Part("things", (MINRAY, RAY), nothing, {size: 1.0 for size in Size}, rounds=2, is_quick=False)
+PART = Part("things", (MINRAY, RAY), nothing, dict.fromkeys(Size, 1.0), rounds=2, is_quick=False)
 DOCUMENT = Document("Things & more", "Somebody, once", (PART,), (SPEEDS, TIMES))
 
 
@@ -162,7 +162,9 @@ def test_a_part_is_measured_written_and_drawn(tmp_path) -> None:
     assert "small buffers: minray" in done.stderr
     (written,) = tmp_path.glob("*.json")
     run_again = json.loads(written.read_text())
-    (document,) = [document for document in run_again["documents"] if document["tables"].get("small buffers", {}).get("rows")]
+    (document,) = [
+        document for document in run_again["documents"] if document["tables"].get("small buffers", {}).get("rows")
+    ]
     (row,) = document["tables"]["small buffers"]["rows"]
     assert len(row["samples"]["minray"]) == 1 and row["ratios"].keys() == row["samples"].keys() - {"minray"}
     assert "<svg" in written.with_suffix(".html").read_text()
