@@ -19,8 +19,8 @@ import psutil
 
 from benchmarks.document import Part, Sample, Size
 
-PATIENCE = 10
-"""A process is given up after so many times as long as it should take, and two minutes."""
+PATIENCE = 4
+"""A process is given up after so many times as long as it should take, and three minutes."""
 FAREWELL_S = 30
 """A process that is told to end has so long for it."""
 LAST_LINES = 15
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 def run(part: Part, system: str, size: Size) -> Outcome:
     """Measure in a process of its own."""
-    limit_s = 120 + PATIENCE * part.seconds[size]
+    limit_s = 180 + PATIENCE * part.seconds[size]
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         results, errors = Path(folder, "results"), Path(folder, "errors")
         results.touch()
