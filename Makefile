@@ -31,7 +31,7 @@ help:
 	@echo "make test-seeds      the simulation's tests with all their seeds, of which the former takes a third"
 	@echo "make test-grpc       the tests of real clusters, over gRPC"
 	@echo "make docs            build the documentation into docs/_build"
-	@echo "make bench           benchmarks beside Ray, in an environment of their own"
+	@echo "make bench           five documents' workloads beside Ray and Dask, in an environment of their own"
 	@echo "make conformance     the tests of the public API on Ray; what differs must be in docs/differences_from_ray.md"
 	@echo "make ray-utilities   Ray's own utilities, from an installed Ray, on minray"
 	@echo "make examples-on-both  the examples on minray and on Ray, with nothing changed but the import"
