@@ -45,6 +45,7 @@ SAYS = {
 ONLY_MINRAY = {
     "identifier_index": "counts the messages that its tasks cost",
     "over_constrained": "asks why",
+    "source_statistics": "says enable_dask_on_minray; `make dask-on-ray` runs that scheduler on Ray",
 }
 
 
