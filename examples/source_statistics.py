@@ -15,7 +15,6 @@ from pathlib import Path
 import dask
 import dask.array as da
 import dask.bag as db
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 
