@@ -20,11 +20,12 @@ from minray.simulation.channel import CALL
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.seeds import seeds
 
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": 1000, "min_spilling_size": 16_000}
 SIZE = 10_000
 STORE_BYTES = 100_000
-SEEDS = range(3)
+SEEDS = seeds(3)
 
 
 @minray.remote
@@ -230,7 +231,9 @@ def test_an_argument_that_no_store_can_hold_is_an_error() -> None:
     def body() -> Any:
         return outcome_of(on("b", read).remote(on("a", make).remote(1, 2 * STORE_BYTES)))
 
-    assert "ObjectStoreFullError" in ran(body, None, node("a"), node("b", object_store_memory=STORE_BYTES))
+    nodes = node("a"), node("b", object_store_memory=STORE_BYTES)
+    assert "ObjectStoreFullError" in ran(body, None, *nodes, config={"automatic_object_spilling_enabled": False})
+    assert ran(body, None, *nodes) == 1, "there is memory on disk"
 
 
 # --- whoever dies

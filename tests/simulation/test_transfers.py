@@ -21,10 +21,11 @@ from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.channel import CALL
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.seeds import seeds
 
 CHUNK, CHUNKS = 1000, 40
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": CHUNK}
-SEEDS = range(3)
+SEEDS = seeds(3)
 
 
 @minray.remote(max_retries=0)
@@ -310,7 +311,7 @@ def test_g112_a_receiver_that_never_began_does_not_keep_the_owner_waiting(is_rep
         return [failed, outcome_of(made, timeout=100)]
 
     nodes = [{"num_cpus": 2}, node("a"), node("b", object_store_memory=CHUNK)]
-    result, _ = judged(body, strike, nodes=nodes, system_config=CONFIG)
+    result, _ = judged(body, strike, nodes=nodes, system_config={**CONFIG, "automatic_object_spilling_enabled": False})
     assert "ObjectStoreFullError" in result[0]
     assert result[1] == "ObjectReconstructionFailedError"
 
