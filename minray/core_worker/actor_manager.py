@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import actor_of, job_of_actor, return_id
 from minray.core_worker.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
-from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, PendingTask
+from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, WAITING, PendingTask
 from minray.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
@@ -112,6 +112,7 @@ class ActorManager:
         core.hold_arguments(task)
         self._follow_job(job_of_actor(info.actor_id))
         if core.is_exiting:
+            core.tasks.move(task, WAITING)
             self._on_own_dead(info.actor_id, DeathCause(JOB_FINISHED, "the cluster is gone"))
             return
         if not registered:
@@ -168,6 +169,9 @@ class ActorManager:
         info = self.info_of(actor_id)
         if info is None or info.state != DEAD:
             self._ask_gcs(EndActor(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more")), lambda _: None)
+        if info is not None and info.state == ALIVE and actor_id in self._creations:
+            # It will not begin anew. If it owns an argument of its own constructor, it waits for us to let go of that.
+            self._core.outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
 
     def constructors(self) -> list[bytes]:
         """Tasks that do not end as long as their actor may have to be made again."""

@@ -236,7 +236,7 @@ class ActorTaskReceiver:
     def _on_ready(self, stream: CallerStream, task: ReceivedTask, in_order: bool) -> None:
         if in_order:
             self._pump(stream)
-        elif not task.is_claimed():
+        elif task.fetching is None and not task.is_claimed():
             self._begin(task)
 
     def _on_missing(self, stream: CallerStream, task: ReceivedTask) -> None:

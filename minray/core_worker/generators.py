@@ -98,6 +98,8 @@ class Generators:
         """Answers when so many items were read, or when nobody will."""
         if not self._is_present(request.task_id, request.attempt):
             return UNWANTED
+        if self._core.tasks.tasks[request.task_id].has_lost_results:
+            return GeneratorItemReply(EVERYTHING, False)
         if self.streams.wait_read(request.task_id, request.count, call):
             return None
         return self._answer(request.task_id)
@@ -129,6 +131,13 @@ class Generators:
     def on_read(self, task_id: bytes, number: int) -> None:
         """A user thread has taken an item, and the stream's reference to it."""
         self._let_go(task_id, self.streams.on_read(task_id, number))
+
+    def hurry(self, task: PendingTask) -> None:
+        """Its next attempt begins when this one has ended, and its reader waits for that: do not hold it up (G91)."""
+        if task.stream is not None:
+            waiting, task.stream.waiting = task.stream.waiting, []
+            for _, call in waiting:
+                call.reply(GeneratorItemReply(EVERYTHING, False))
 
     def on_dropped(self, task_id: bytes) -> None:
         """A user thread has dropped the generator (G97)."""

@@ -110,6 +110,7 @@ class ObjectRecoveryManager:
             running = core.tasks.tasks.get(task_id)
             if running is not None:
                 running.has_lost_results = True
+                core.generators.hurry(running)
                 continue
             task = self.lineage.find(task_id)
             if core.is_exiting:
