@@ -24,7 +24,7 @@ from tests.simulation.interference import break_channels, replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.seeds import seeds
 
-SEEDS = seeds(2)
+SEEDS = seeds(4)
 HEAD = {"num_cpus": 1}
 THERE = {"num_cpus": 2, "resources": {"there": 2}}
 LARGE = 200_000
