@@ -151,6 +151,10 @@ class ObjectTable:
         """All that are not forgotten, on disk alone or not."""
         return [*self._entries.values(), *self._doomed.values()]
 
+    def primaries(self) -> list[Entry]:
+        """Those that must stay, written or not."""
+        return [entry for entry in self._entries.values() if entry.is_primary]
+
     def find(self, object_id: bytes) -> Entry | None:
         """The copy of this object that may be asked for, sealed or not."""
         return self._entries.get(object_id)

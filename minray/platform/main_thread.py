@@ -29,7 +29,6 @@ import functools
 import importlib
 import logging
 import os
-import queue
 import signal
 import sys
 import threading
@@ -39,6 +38,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+from minray.platform.threads_beside import ThreadsBeside
 from minray.platform.user_code import LoopBorder
 
 logger = logging.getLogger(__name__)
@@ -89,8 +89,7 @@ class MainThreadUserCode(LoopBorder):
         self._alarm.acquire()
         self._relief_sleeps = False
         """It does not even look from time to time."""
-        self._beside: deque[_ThreadBeside] = deque()
-        """Threads for work beside the main one, which have none; the warmest last."""
+        self._beside = ThreadsBeside(self.post)
         self._interrupts: deque[Callable[[], bool]] = deque()
         """Interrupts that the main thread has not looked at, or has put off."""
         self._deferred = False
@@ -237,8 +236,7 @@ class MainThreadUserCode(LoopBorder):
             _release(self._alarm)
 
     def run_beside(self, work: Work, then: Work) -> None:
-        thread = self._beside.pop() if self._beside else _ThreadBeside(self)
-        thread.inbox.put((work, then))
+        self._beside.run(work, then)
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self._interrupts.append(applies)
@@ -274,24 +272,6 @@ class MainThreadUserCode(LoopBorder):
             self._deferred = True
         elif applying:
             raise KeyboardInterrupt
-
-
-class _ThreadBeside:
-    """A thread that runs what it is given, and then waits to be given more."""
-
-    def __init__(self, user_code: MainThreadUserCode) -> None:
-        self.inbox: queue.SimpleQueue[tuple[Work, Work]] = queue.SimpleQueue()
-        self._user_code = user_code
-        threading.Thread(target=self._main, name="minray-call", daemon=True).start()
-
-    def _main(self) -> None:
-        while True:
-            work, then = self.inbox.get()
-            work()
-            del work
-            self._user_code._beside.append(self)
-            self._user_code.post(then)
-            del then
 
 
 def _release(lock: _thread.LockType) -> None:

@@ -4,8 +4,8 @@ Ray: src/ray/raylet/raylet.h, main.cc
 
 A raylet listens, starts its first workers, registers, and then follows four channels of the gcs: nodes and what they have
 free (for spilling), deaths of processes and ends of jobs (for taking leases back); if need be a fifth one, of placement
-groups. It ends when it is asked to, when the gcs refuses it (it was declared dead: S3), or after a minute without the gcs
-(G111). Its workers end with it.
+groups. It ends when it is asked to, when it was told to leave and may (``departure``), when the gcs refuses it (it was
+declared dead: S3), or after a minute without the gcs (G111). Its workers end with it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from minray.protocol.gcs import (
     UnregisterNode,
     WorkerDeath,
 )
+from minray.raylet.departure import Departure
 from minray.raylet.io_workers import IoWorkers
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.log_monitor import LogMonitor, OpenLog
@@ -97,7 +98,14 @@ class Raylet:
         )
         self.groups = PlacementGroups(platform, self._gcs, self._broker)
         node_manager = NodeManager(
-            platform, config, lambda: self.address, self._broker, self._log_monitor, self.groups, self._on_shutdown
+            platform,
+            config,
+            lambda: self.address,
+            self._broker,
+            self._log_monitor,
+            self.groups,
+            lambda drain: self._departure.begin(drain),
+            self._on_shutdown,
         )
         self._patient = PatientCaller(self._peers, self._gcs)
         self.objects = ObjectManager(
@@ -111,16 +119,10 @@ class Raylet:
         )
         self.store = self._make_store()
         self.io_workers = IoWorkers(platform, config, self.store)
+        self._departure = self._make_departure()
         self._memory_monitor = self._make_memory_monitor()
         self._dispatcher = Dispatcher(node_manager, self.groups, self.store, self.objects)
-        self._reporter = ResourceReporter(
-            self._gcs,
-            self._read_resources,
-            self._end,
-            period_s=system.raylet_report_resources_period_milliseconds / 1000,
-            heartbeat_s=system.health_check_period_ms / 1000,
-            patience_s=system.gcs_rpc_server_reconnect_timeout_s,
-        )
+        self._reporter = self._make_reporter()
         self._subscriptions = [
             Subscription(self._gcs, NODES, self._on_node),
             Subscription(self._gcs, RESOURCES, self._on_resources),
@@ -144,6 +146,21 @@ class Raylet:
             self.objects.fetch,
             self.objects.on_evicted,
             lambda: self.io_workers,
+        )
+
+    def _make_departure(self) -> Departure:
+        node_id, address_of_raylet = self._config.node_id, self._raylets.__getitem__
+        return Departure(self._platform, node_id, self._peers, self._broker, self.store, address_of_raylet, self._end)
+
+    def _make_reporter(self) -> ResourceReporter:
+        system = self._config.system_config
+        return ResourceReporter(
+            self._gcs,
+            self._read_resources,
+            self._end,
+            period_s=system.raylet_report_resources_period_milliseconds / 1000,
+            heartbeat_s=system.health_check_period_ms / 1000,
+            patience_s=system.gcs_rpc_server_reconnect_timeout_s,
         )
 
     def _make_memory_monitor(self) -> MemoryMonitor:
@@ -254,6 +271,7 @@ class Raylet:
         for subscription in self._subscriptions:
             subscription.close()
         self.groups.close()
+        self._departure.close()
         loop = asyncio.get_running_loop()
         await asyncio.gather(
             loop.create_task(self._broker.close(), name="close_workers"),
@@ -275,7 +293,8 @@ class Raylet:
             return
         try:
             async with asyncio.timeout(FAREWELL_TIMEOUT_S):
-                await self._gcs.call(UnregisterNode(self._config.node_id, self.reason))
+                drain = self._departure.drain if self._departure.is_over else None
+                await self._gcs.call(UnregisterNode(self._config.node_id, self.reason, drain))
         except (TimeoutError, PlatformError):
             return
 
@@ -327,9 +346,12 @@ class Raylet:
             if key == self._config.node_id:
                 if not node.alive:
                     self._end(f"refused by the gcs: {node.death_cause or 'it was declared dead'}")
+                elif node.drain is not None:
+                    self._departure.begin(node.drain)
                 return
             self._raylets[key] = node.address
-            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause, node.labels)
+            draining = node.drain is not None
+            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause, node.labels, draining)
             if not node.alive:
                 self._peers.on_death_of(node.address.worker_id, node.death_cause)
                 self.objects.on_node_death(node.address.worker_id, node.death_cause)

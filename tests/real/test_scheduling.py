@@ -205,20 +205,40 @@ def wait_until_nobody_competes() -> None:
     wait_for_condition(lambda: core().platform.user_code.time() > core().submitter._revoked_until)
 
 
-def test_a_thousand_tasks_of_one_shape_cost_little_more_than_one_request_each() -> None:
+def test_a_thousand_tasks_of_one_shape_cost_little_more_than_one_request_each(monkeypatch: pytest.MonkeyPatch) -> None:
     @ray.remote
     def work() -> None:
         return None
 
+    given_back, stalls = counted(monkeypatch, "on_task_given_back"), counted(monkeypatch, "_actions.reclaim")
     ray.get([work.remote() for _ in range(10)])
     wait_until_nobody_competes()
     before = ray.get_runtime_context().rpc_counters()
+    del given_back[:], stalls[:]
     ray.get([work.remote() for _ in range(1000)])
     after = ray.get_runtime_context().rpc_counters()
     assert after["tasks"] - before["tasks"] == 1000
-    assert after["requests"] - before["requests"] <= 1100
+    # A worker that the machine does not let run is relieved of its tasks, and others are asked for.
+    assert after["requests"] - before["requests"] - len(given_back) <= 1000 + 100 * (1 + len(stalls))
     if core().config.system_config.transport == "stream":  # which puts many requests into one frame
-        assert after["frames"] - before["frames"] <= 500
+        assert after["frames"] - before["frames"] <= 500 * (1 + len(stalls))
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, path: str) -> list[None]:
+    """Grows with every call of a method of this process's submitter."""
+    calls: list[None] = []
+    *outer, name = path.split(".")
+    holder: Any = core().submitter
+    for attribute in outer:
+        holder = getattr(holder, attribute)
+    method = getattr(holder, name)
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(None)
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(holder, name, counting)
+    return calls
 
 
 def test_calls_one_after_the_other_reuse_their_lease() -> None:

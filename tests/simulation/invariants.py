@@ -47,7 +47,7 @@ class Watch:
         self.problems: list[str] = []
         self.messages = 0
         """Sent so far."""
-        self.holders = Holders(lambda text: self.on_broken("S7", text))
+        self.holders = Holders(lambda text: self.on_broken("S7", text), self._gcs_actors)
         self.objects = Objects(self.on_broken)
         self.actors = ActorWatch(self.on_broken, self._gcs_actors)
         for name, raylet in cluster.raylets.items():
@@ -130,11 +130,12 @@ class Watch:
         what = f"{source} pushes attempt {push.attempt} of task {short(push.task_id)}"
         if push.actor_id:
             row = self._gcs_actors().get(push.actor_id)
-            if row is not None and push.attempt > row.info.max_restarts >= 0:
+            if row is not None and push.attempt - row.info.preemptions > row.info.max_restarts >= 0:
                 self.on_broken("S4", f"{what}, an actor with {row.info.max_restarts} restarts")
             return
         task = self.cluster.cores[source].tasks.tasks.get(push.task_id)
-        if task is not None and push.attempt - task.memory_kills > task.prepared.template.max_retries >= 0:
+        free = task.memory_kills + task.preemptions if task is not None else 0
+        if task is not None and push.attempt - free > task.prepared.template.max_retries >= 0:
             self.on_broken("S4", f"{what}, which has {task.prepared.template.max_retries} retries")
         found = self._cancelled.get(push.task_id, (push.lease_id, push.attempt))
         if found != (push.lease_id, push.attempt):

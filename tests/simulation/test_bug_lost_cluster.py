@@ -14,6 +14,7 @@ import pytest
 import minray
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.judge import outcome_of
+from tests.simulation.seeds import seeds
 
 
 @minray.remote(scheduling_strategy="SPREAD")
@@ -22,7 +23,7 @@ def step(value: int) -> int:
     return value + 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_bug_every_task_ends_once_when_the_cluster_is_lost(seed: int) -> None:
     def program() -> list[Any]:
         refs = [step.remote(i) for i in range(4)]

@@ -10,6 +10,7 @@ import pytest
 
 import minray
 from minray.simulation import FaultPlan, SimCluster
+from tests.simulation.seeds import seeds
 
 
 @minray.remote
@@ -17,7 +18,7 @@ def double(x: int) -> int:
     return 2 * x
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_bug_a_definition_may_be_exported_by_several_processes_at_once(seed: int) -> None:
     def program() -> list[int]:
         return [minray.get(double.options(name=f"double {i}").remote(i)) for i in range(4)]

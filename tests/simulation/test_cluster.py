@@ -26,6 +26,7 @@ from minray.simulation.__main__ import simulate
 from minray.simulation.faults import LOUD
 from minray.simulation.loop import SimLoop
 from minray.simulation.trace import first_difference
+from tests.simulation.seeds import seeds
 
 
 @minray.remote
@@ -201,7 +202,7 @@ def test_a_partition_is_survived() -> None:
         cluster.settle()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_the_same_seed_gives_the_same_run(seed: int) -> None:
     (one, outcome), (other, same) = (simulate(seed, 1 + seed % 5, "swarm", show_output=False) for _ in range(2))
     assert first_difference(one.trace, other.trace) == ""
@@ -218,7 +219,7 @@ def test_the_recorded_answers_replay_a_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_tasks_survive_swarms_of_faults(seed: int) -> None:
     def program() -> list[int]:
         return minray.get([slow_double.options(max_retries=-1).remote(i, 0.5 * (i % 3)) for i in range(15)])

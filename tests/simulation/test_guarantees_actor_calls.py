@@ -16,8 +16,9 @@ from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(2)
+SEEDS = seeds(2)
 CALLS = ["PushActorTask", "PushActorTask reply"]
 QUIET = FaultPlan({"delay": 0.2, "preempt": 0.1, "stall": 0.01})
 
@@ -254,7 +255,7 @@ def test_g39a_a_call_that_finished_before_the_crash_is_not_run_again(number: int
 
 
 @pytest.mark.parametrize("retries", [0, -1])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_g39b_an_actor_that_cannot_be_reached_is_unavailable_and_comes_back(seed: int, retries: int) -> None:
     nodes: list[dict[str, Any]] = [{"num_cpus": 1}, {"num_cpus": 1, "resources": {"r": 1}}]
 
@@ -353,7 +354,7 @@ class AsyncMeeting:
 
 
 @pytest.mark.parametrize(("actor_class", "most"), [(Meeting, 3), (AsyncMeeting, 3), (AsyncMeeting, None)])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_g53_g54_so_many_calls_run_at_once_and_no_more(actor_class: Any, most: int | None, seed: int) -> None:
     def body() -> list[int]:
         actor = actor_class.options(max_concurrency=most).remote()

@@ -16,8 +16,9 @@ from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process, deaths, gcs_states
 from tests.simulation.interference import break_channels, kill_sender, replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(2)
+SEEDS = seeds(2)
 FROM_GCS = ["RegisterActor reply", "CreateActor reply", "RequestWorkerLease", "PushTask", "ReturnWorkerLease", "ExitActor"]
 LIFE = ["RegisterActor", "CreateActor", "RequestWorkerLease", "PushTask", "PushActorTask", "ReturnWorkerLease", "EndActor"]
 
@@ -138,7 +139,7 @@ def test_g26_g110_detached_actors_survive_their_driver_and_the_gcs(seed: int) ->
 # --- messages
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_g112_every_message_about_actors_may_come_twice_or_be_answered_into_the_void(seed: int) -> None:
     words = [*LIFE, *FROM_GCS, "KillActor", "ReportActorExit", "GetNamedActor"]
 
@@ -200,13 +201,13 @@ def busy() -> list[Any]:
 ALLOWED = (UNAVAILABLE, DEAD, None)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_s2_s3_s8_s10_whatever_fails_every_call_resolves_and_nothing_is_left(seed: int) -> None:
     result, _ = judged(busy, seed=seed, nodes=3, faults=FaultPlan.swarm(seed, ("worker/", "raylet/n"), budget=3))
     assert all(isinstance(value, int) or value in ALLOWED for value in result) and result[-1] == DEAD
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_s3_s10_an_isolated_node_is_dead_and_its_actors_live_on_elsewhere(seed: int) -> None:
     nodes: list[dict[str, Any]] = [{"num_cpus": 1}, *[{"num_cpus": 1, "resources": {"r": 1}}] * 2]
 

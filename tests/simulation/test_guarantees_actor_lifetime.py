@@ -19,8 +19,9 @@ from tests.simulation import judge
 from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process, deaths, gcs_states
 from tests.simulation.interference import break_channels, replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(2)
+SEEDS = seeds(2)
 QUIET = FaultPlan({"delay": 0.2, "preempt": 0.1, "stall": 0.01})
 WORDS = [
     f"{word}{reply}"
@@ -389,7 +390,7 @@ def test_g32_names_are_visible_in_their_namespace_only() -> None:
     assert judged(body)[0] == [1, None, 1, None, None, ["a"], ["a", "b"]]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g33_concurrent_creators_get_one_and_the_same_actor(seed: int) -> None:
     def program() -> tuple[str, int]:
         actor = Counter.options(name="n", namespace="x", get_if_exists=True, lifetime="detached").remote()

@@ -20,11 +20,12 @@ from minray.simulation.channel import CALL
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.seeds import seeds
 
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": 1000, "min_spilling_size": 16_000}
 SIZE = 10_000
 STORE_BYTES = 100_000
-SEEDS = range(3)
+SEEDS = seeds(3)
 
 
 @minray.remote

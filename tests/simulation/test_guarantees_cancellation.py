@@ -11,8 +11,9 @@ import minray
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.interference import break_channels, kill_sender, replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 LEASES = ["RequestWorkerLease", "RequestWorkerLease reply", "CancelWorkerLease", "ReturnWorkerLease"]
 CANCELLED = ("TaskCancelledError", "WorkerCrashedError")
 
@@ -79,7 +80,7 @@ def test_g47_a_borrower_may_cancel_and_twice(seed: int) -> None:
     assert printed(cluster).count("rest 1") == 1, "a cancelled task is not tried again"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_g48_every_cancelled_reference_resolves(seed: int) -> None:
     """Cancellations at all times of their tasks' lives, with workers that crash and requests that come twice."""
 
@@ -111,7 +112,7 @@ def test_g48_a_pushed_task_resolves_when_its_worker_dies_of_the_cancellation(see
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g46_children_are_cancelled_too(seed: int, force: bool) -> None:
     def body() -> Any:
         ref = family.remote(2)

@@ -11,6 +11,7 @@ import minray
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.interference import break_channels
 from tests.simulation.judge import judged, leftovers, outcome_of
+from tests.simulation.seeds import seeds
 
 
 @minray.remote(max_retries=-1)
@@ -35,7 +36,7 @@ def restart_gcs(cluster: SimCluster, after_s: float, pause_s: float) -> None:
     world.call_later(after_s + pause_s, cluster.start_gcs)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g110_work_goes_on_while_the_gcs_is_restarted_with_its_storage(seed: int) -> None:
     plan = FaultPlan({"delay": 0.1, "unsynced": 0.5, "crash_prefix": 0.5})
     result, _ = judged(
@@ -44,7 +45,7 @@ def test_g110_work_goes_on_while_the_gcs_is_restarted_with_its_storage(seed: int
     assert result == EXPECTED
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_g110_a_restarted_gcs_learns_of_the_nodes_and_deaths_that_it_missed(seed: int) -> None:
     def strike(cluster: SimCluster) -> None:
         restart_gcs(cluster, 1, 10)
@@ -60,7 +61,7 @@ def test_g110_a_restarted_gcs_learns_of_the_nodes_and_deaths_that_it_missed(seed
     assert result == [*EXPECTED, [("head", True), ("n1", False), ("n2", True), ("n9", True)]]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g110_every_request_to_the_gcs_may_be_answered_into_the_void(seed: int) -> None:
     words = ["KvPut", "KvGet", "GetJob", "Poll", "ReportResources", "ReportWorkerDeath", "RegisterNode"]
 
@@ -100,7 +101,7 @@ def test_g111_a_raylet_that_cannot_reach_the_gcs_for_a_minute_ends(node: str) ->
 
 
 @pytest.mark.parametrize("with_its_node", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g108_what_a_dead_driver_had_is_free_again(seed: int, with_its_node: bool) -> None:
     """It has leases on all nodes, and tasks that wait; a lost node tells nobody that its driver is dead."""
     with SimCluster([{"num_cpus": 2}] * 2, seed, show_output=False) as cluster:
@@ -113,7 +114,7 @@ def test_g108_what_a_dead_driver_had_is_free_again(seed: int, with_its_node: boo
         assert leftovers(cluster) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g108_a_raylet_that_dies_takes_its_workers_along(seed: int) -> None:
     """Its orphans live on for up to a second, and may answer meanwhile."""
     plan = FaultPlan({"orphan": 1.0, "delay": 0.1})

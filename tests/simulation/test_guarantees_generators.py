@@ -23,8 +23,9 @@ from minray.simulation import FaultPlan, SimCluster
 from tests.simulation import judge
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(2)
+SEEDS = seeds(2)
 REPORTS = ["ReportGeneratorItem", "ReportGeneratorItem reply"]
 LARGE = 200_000
 
@@ -272,7 +273,7 @@ def test_g94_a_retry_makes_the_same_items_and_repeats_none(seed: int, number: in
     assert reports.count("ReportGeneratorItem") == 8, "six items, the end, and the one that was never sent"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_g94_reports_may_be_lost_late_and_twice_and_workers_may_crash(seed: int) -> None:
     def strike(cluster: SimCluster) -> None:
         break_channels(cluster, REPORTS, budget=4)

@@ -15,8 +15,9 @@ from minray.simulation.channel import CALL
 from minray.simulation.trace import SEND, STATE, first_difference
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import Account, judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 
 
 @minray.remote(max_retries=0)
@@ -48,7 +49,7 @@ def once(cluster: SimCluster) -> bool:
 
 
 @pytest.mark.parametrize("word", ["RequestWorkerLease", "ReturnWorkerLease", "PushTask"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_g112_a_request_answered_into_the_void_is_made_again_and_does_nothing_twice(seed: int, word: str) -> None:
     results, cluster = judged(
         bursts, lambda cluster: break_channels(cluster, [word, f"{word} reply"], budget=6), seed=seed, nodes=1 + seed
@@ -139,7 +140,7 @@ def test_g112_a_cancellation_that_overtakes_its_request_cancels_it(seed: int) ->
     assert sorted(printed(cluster)) == ["work 0", "work 1"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_l1_a_spillback_to_a_node_that_dies_comes_home(seed: int) -> None:
     """Ray #63405: the raylet that was named is lost before it is asked, and says nothing at all."""
 
@@ -180,7 +181,7 @@ def test_l3_no_lease_is_lost_in_a_partition(seconds: float, others: tuple[str, .
     assert judged(body, strike, nodes=3, settle_s=300, driver_node="n2")[0] == list(range(6))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_the_same_seed_gives_the_same_run_with_interference_too(seed: int) -> None:
     plan = FaultPlan({"crash": 0.01, "delay": 0.2, "preempt": 0.1, "long_delay": 0.005}, budget=2)
 

@@ -20,8 +20,9 @@ from minray.simulation import FaultPlan, SimCluster
 from tests.simulation import judge
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 SIZE = 2000
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": SIZE}
 MAKER: dict[str, Any] = {"num_cpus": 2, "resources": {"making": 2}}
@@ -659,7 +660,7 @@ def work() -> list[Any]:
 
 
 @pytest.mark.parametrize("interfere", [repeating, breaking])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_g112_late_and_repeated_messages_change_nothing(seed: int, interfere: Any) -> None:
     plan = FaultPlan({"delay": 0.2, "preempt": 0.1, "long_delay": 0.003}, budget=1)
     value, runs = lineage(work, interfere, seed=seed, faults=plan)

@@ -13,9 +13,10 @@ import minray
 from minray.simulation import SimCluster
 from minray.simulation.cluster import HEAD
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
 WATCHING = {"memory_monitor_refresh_ms": 250}
-SEEDS = range(2)
+SEEDS = seeds(2)
 
 
 @minray.remote

@@ -16,8 +16,9 @@ from minray.simulation import FaultPlan, SimCluster
 from tests.simulation import judge
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.seeds import seeds
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 SIZE = 2000
 STORE_WORDS = [
     f"{word}{reply}"
@@ -354,7 +355,7 @@ def test_g16_the_attempt_that_answers_is_the_one_that_is_read(number: int) -> No
         judge.kept.clear()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_g40_a_cancelled_task_leaves_no_result_that_it_has_put(seed: int) -> None:
     """It has written the first of two and waits for room for the second one."""
 
@@ -400,7 +401,7 @@ def test_g112_who_is_interrupted_while_it_waits_for_room_gets_none_later(seed: i
 # --- races
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_g59_an_object_that_is_freed_while_it_is_pulled_goes_everywhere(seed: int) -> None:
     def body() -> str:
         ref = minray.put(np.ones(20 * SIZE, np.uint8))

@@ -15,6 +15,7 @@ from minray.util.placement_group import PlacementGroup, get_current_placement_gr
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import Account, judged, leftovers, outcome_of
+from tests.simulation.seeds import seeds
 
 WORDS = [
     "CreatePlacementGroup",
@@ -66,7 +67,7 @@ def breaking(cluster: SimCluster) -> None:
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g104_g105_every_strategy_keeps_its_promise(seed: int, interfere: Any) -> None:
     accounts = []
 
@@ -111,7 +112,7 @@ def test_g105_a_strict_group_waits_for_the_node_that_it_needs(strategy: str) -> 
     assert judged(body, strike)[0] == expected
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_g104_a_group_that_one_node_refuses_holds_nothing_on_the_others(seed: int) -> None:
     """The gcs hears late what is in use: it asks nodes that have no room any more."""
 
@@ -172,7 +173,7 @@ def test_g104_g107_a_death_in_the_middle_of_an_attempt(victim: str, word: str) -
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_g106_removing_a_group_ends_what_runs_and_what_waits_in_it(seed: int, interfere: Any) -> None:
     def body() -> list[Any]:
         group = placement_group([{"CPU": 1}] * 2, strategy="SPREAD")
@@ -221,6 +222,46 @@ def test_g106_a_group_ends_with_its_job_unless_it_is_detached(how: str) -> None:
         assert leftovers(cluster) == []
 
 
+@minray.remote(num_cpus=0)
+class Keeper:
+    """Makes a group, and later runs something in it."""
+
+    def make(self) -> None:
+        self.group = placement_group([{"CPU": 1}], name="kept")
+        minray.get(self.group.ready())
+
+    def use(self) -> str:
+        return str(minray.get(hold.options(scheduling_strategy=inside(self.group)).remote(1)))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_g106_g26_a_group_of_a_detached_actor_ends_with_it_and_not_before(restarts: bool) -> None:
+    def creator() -> None:
+        keeper = Keeper.options(name="keeper", namespace="ours", lifetime="detached").remote()
+        minray.get(keeper.make.remote())
+
+    def survivor() -> list[Any]:
+        time.sleep(30)
+        keeper = minray.get_actor("keeper", "ours")
+        used = outcome_of(keeper.use.remote())
+        state = state_of(minray.util.get_placement_group("kept"))
+        minray.kill(keeper)
+        until(lambda: [row["state"] for row in placement_group_table().values()] == ["REMOVED"])
+        return [used, state]
+
+    def restart_gcs(cluster: SimCluster) -> None:
+        cluster.kill("gcs")
+        cluster.start_gcs()
+
+    with SimCluster([{"num_cpus": 2}] * 2, show_output=False, storage="gcs.db") as cluster:
+        cluster.wait_for(cluster.start_driver(creator, "driver/x"))
+        if restarts:
+            cluster.world.loop.world.call_later(10, restart_gcs, cluster)
+        assert cluster.wait_for(cluster.start_driver(survivor, "driver/y")) == ["held", "CREATED"]
+        cluster.settle(100)
+        assert leftovers(cluster) == []
+
+
 def test_g106_a_group_that_still_waits_can_be_removed() -> None:
     def body() -> list[Any]:
         group = placement_group([{"CPU": 100}])
@@ -235,7 +276,7 @@ def test_g106_a_group_that_still_waits_can_be_removed() -> None:
 # --- G107
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g107_lost_bundles_move_while_work_on_the_others_goes_on(seed: int) -> None:
     def strike(cluster: SimCluster) -> None:
         breaking(cluster)
@@ -280,7 +321,7 @@ def test_g107_a_group_may_stay_partial_and_comes_before_those_that_wait_for_thei
 # --- G110, G112
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_g110_groups_survive_a_restart_of_the_gcs(seed: int) -> None:
     def strike(cluster: SimCluster) -> None:
         for start in (2, 12, 22):
@@ -304,7 +345,7 @@ def test_g110_groups_survive_a_restart_of_the_gcs(seed: int) -> None:
     assert result == ["CREATED", "held", True]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_g112_groups_of_any_kind_under_faults_of_any_kind(seed: int) -> None:
     def body() -> list[Any]:
         for number in range(8):

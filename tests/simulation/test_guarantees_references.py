@@ -18,8 +18,9 @@ from minray.simulation.channel import CALL
 from tests.simulation import judge
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.seeds import seeds
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 BORROWING = [
     f"{word}{reply}" for word in ("AddBorrower", "RemoveBorrower", "GetObject", "PushTask") for reply in ("", " reply")
 ]
@@ -148,7 +149,7 @@ def test_g58_a_removal_that_overtakes_a_repeated_addition_counts(seed: int) -> N
     assert repeated > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g58_g59_what_a_worker_keeps_lives_and_then_goes(seed: int) -> None:
     """The references stay in a worker's globals after its task, and the driver has none."""
 

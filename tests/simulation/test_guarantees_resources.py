@@ -13,6 +13,7 @@ from minray.simulation import FaultPlan, SimCluster
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.simulation.interference import break_channels, replay_requests
 from tests.simulation.judge import Account, judged, outcome_of
+from tests.simulation.seeds import seeds
 
 LEASES = [
     "RequestWorkerLease",
@@ -45,7 +46,7 @@ def breaking(cluster: SimCluster) -> None:
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_g99_g101_no_node_gives_out_more_than_it_has(seed: int, interfere: Callable[[SimCluster], None]) -> None:
     """Nested gets deeper than there are CPUs, fractions, whole nodes: sums are right after each step, deadlock is none."""
     accounts = []
@@ -79,7 +80,7 @@ def test_s1_a_killed_worker_s_resources_are_taken_until_it_is_dead() -> None:
     assert accounts[0].problems == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g100_infeasible_work_waits_for_a_node_that_can_do_it(seed: int) -> None:
     def body() -> list[Any]:
         late = hold.options(num_cpus=8).remote(8, 1)
@@ -92,7 +93,7 @@ def test_g100_infeasible_work_waits_for_a_node_that_can_do_it(seed: int) -> None
     assert judged(body, strike, seed=seed)[0] == [1, "GetTimeoutError", 8]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_g102_hard_affinity_to_a_dead_node_fails_and_soft_goes_elsewhere(seed: int) -> None:
     def body() -> list[Any]:
         node_ids = [node["NodeID"] for node in minray.nodes()]

@@ -15,8 +15,9 @@ import minray
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.interference import break_channels, kill_sender
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 
 
 @minray.remote(max_retries=2)

@@ -14,6 +14,7 @@ from minray.exceptions import ObjectStoreFullError, OutOfDiskError
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.faults import DISK
 from tests.simulation.judge import judged, printed
+from tests.simulation.seeds import seeds
 
 STORE_BYTES = 100_000
 WORDS = 1000
@@ -419,7 +420,7 @@ def test_a_lost_file_is_no_loss_if_another_node_has_a_copy() -> None:
 # --- Freeing at every moment ---
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_g82_objects_may_be_freed_before_while_and_after_they_are_written_and_read(seed: int) -> None:
     def body() -> int:
         kept = []
@@ -458,7 +459,7 @@ def test_nothing_is_left_of_a_driver_that_leaves_with_its_references() -> None:
         assert workers_of(cluster).spilled_objects > 10
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_under_all_faults_of_disks_values_are_right_or_errors_typed(seed: int) -> None:
     kind = DISK[seed % len(DISK)]
 

@@ -16,6 +16,7 @@ from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.loop import Deadlock
 from minray.simulation.machine import Role, SimNode, SimWorld
 from minray.simulation.trace import first_difference
+from tests.simulation.seeds import seeds
 
 Main = Callable[[Platform, bytes], Coroutine[Any, Any, int | None]]
 
@@ -290,7 +291,7 @@ def talkative(seed: int, plan: FaultPlan) -> SimWorld:
     return live(main, child, Oracle(seed, plan))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
     plan = FaultPlan({"delay": 0.3, "crash": 0.02, "stall": 0.1, "long_stall": 0.01, "orphan": 0.5}, budget=3)
     one, other = talkative(seed, plan), talkative(seed, plan)

@@ -14,6 +14,7 @@ from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.channel import CALL
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.seeds import seeds
 
 COUNT = 1500
 WORDS = ("GetObject", "GetObjects")
@@ -85,7 +86,7 @@ def test_tasks_with_many_borrowed_arguments_ask_for_them_together() -> None:
     assert (words["GetObject"], words["GetObjects"]) == (1, 1)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("trouble", ["break", "repeat"])
 def test_g112_many_questions_that_come_late_or_twice(trouble: str, seed: int) -> None:
     def strike(cluster: SimCluster) -> None:

@@ -13,6 +13,7 @@ from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.channel import CALL
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.seeds import seeds
 
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": 1000}
 WORDS = ("CreateObject", "SealObject")
@@ -45,7 +46,7 @@ def test_a_put_waits_for_room_and_for_nothing_else() -> None:
     assert sent["SealObject reply"] == 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("trouble", ["break", "repeat"])
 def test_g112_values_that_are_sealed_late_or_twice_are_read_whole(trouble: str, seed: int) -> None:
     def strike(cluster: SimCluster) -> None:

@@ -20,6 +20,7 @@ from minray.util.state.exception import RayStateApiException
 from tests.simulation import judge
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.seeds import seeds
 
 LARGE = {"max_direct_call_object_size": 100}
 SIZE = 2000
@@ -347,7 +348,7 @@ def repeating(cluster: SimCluster) -> None:
 
 
 @pytest.mark.parametrize("interfere", [None, breaking, repeating])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_freeing_races_with_readers_pulls_and_results(seed: int, interfere: Any) -> None:
     """Whoever reads meanwhile gets the value or the error; who reads later gets the error; nothing is left (S5, S6, L2)."""
 

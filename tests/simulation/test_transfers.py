@@ -21,10 +21,11 @@ from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.channel import CALL
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.seeds import seeds
 
 CHUNK, CHUNKS = 1000, 40
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": CHUNK}
-SEEDS = range(3)
+SEEDS = seeds(3)
 
 
 @minray.remote(max_retries=0)

@@ -12,8 +12,9 @@ import minray
 from minray.exceptions import RayActorError
 from minray.simulation import FaultPlan, run
 from minray.util.queue import Empty, Full, Queue
+from tests.simulation.seeds import seeds
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 
 
 @minray.remote

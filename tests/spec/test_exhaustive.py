@@ -1,4 +1,4 @@
-"""Every single fault of the smallest program; and that the sweep sees planted bugs and its own gaps."""
+"""Every single crash of the smallest program; and that the sweep sees planted bugs and its own gaps."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def sweep_smallest(*kinds: str) -> Sweep:
 
 
 @pytest.mark.slow
-def test_no_single_fault_breaks_the_smallest_program() -> None:
-    sweep = sweep_smallest()
+def test_no_single_crash_breaks_the_smallest_program() -> None:
+    sweep = sweep_smallest("crash")
     assert not sweep.failures, "\n".join([*sweep.failures[0].verdict.problems, sweep.failures[0].verdict.story])
     assert sweep.is_complete and sweep.runs == 1 + len(sweep.struck)
     roles = {place_of(key)[0] for key in sweep.points if key[0] == "crash"}

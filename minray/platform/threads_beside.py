@@ -1,0 +1,87 @@
+"""Threads beside a worker's main one, which run the calls of an actor that takes several at once.
+
+Ray: BoundedExecutor in src/ray/core_worker/task_execution/thread_pool.h, a thread pool for each concurrency group
+
+Short calls would spend most of their time with waking threads, if each was given to a thread of its own. So work is put into
+one queue, and one thread is woken to look there, the *seeker*. When it has found something, it wakes the next if there is
+more, because what it has found may take its time; and when that is done, it looks again. Calls that are over before the
+next seeker gets the interpreter's lock are thus run by one thread, one after the other.
+
+Rules
+  * Work never waits while nobody seeks: whoever adds some looks for a seeker after that, and a seeker that found something,
+    or nothing, looks for work after it has ceased to be one.
+  * Nothing here takes a lock; single operations of deque and attributes are indivisible. Two threads may both believe that
+    nobody seeks; then two are woken.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+Work = Callable[[], None]
+
+
+class ThreadsBeside:
+    """As many threads as there is work that blocks; they stay."""
+
+    def __init__(self, post: Callable[[Work], None]) -> None:
+        self._post = post
+        """Has the loop call what follows a piece of work."""
+        self._works: deque[tuple[Work, Work]] = deque()
+        self._idle: deque[_thread.LockType] = deque()
+        """The bells of threads that wait for being woken; the warmest last."""
+        self._sought = False
+        """Somebody was woken, and has not looked yet."""
+        self.count = 0
+        """Threads that have been started."""
+
+    def run(self, work: Work, then: Work) -> None:
+        """In some thread, at once; ``then`` is posted when it is done."""
+        self._works.append((work, then))
+        if not self._sought:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._sought = True
+        try:
+            self._idle.pop().release()
+        except IndexError:
+            self._begin_thread()
+
+    def _begin_thread(self) -> None:
+        try:
+            threading.Thread(target=self._main, name="minray-call", daemon=True).start()
+        except RuntimeError as error:  # The machine has no more: those that are there do the rest.
+            self._sought = False
+            logger.warning("%d threads for calls, and no more: %s", self.count, error)
+            if not self.count:
+                raise
+        else:
+            self.count += 1
+
+    def _main(self) -> None:
+        bell = _thread.allocate_lock()
+        bell.acquire()
+        while True:
+            self._sought = False
+            while self._works:
+                self._run_next()
+            self._idle.append(bell)
+            bell.acquire()
+
+    def _run_next(self) -> None:
+        try:
+            work, then = self._works.popleft()
+        except IndexError:
+            return
+        if self._works and not self._sought:
+            self._wake()
+        work()
+        del work
+        self._post(then)

@@ -1,0 +1,111 @@
+"""What a persisted collection holds in place of its values: futures, each with a reference.
+
+Ray: python/ray/util/dask/__init__.py (there the references themselves stand in the graph, and ``dask.persist`` is patched)
+
+Dask knows futures by ``__dask_future__`` and ``key``, and replaces one by its key as soon as it looks at a graph. Therefore
+the key itself carries the reference: wherever Dask copies it, into an alias, a fused task or a set of dependencies, the
+value lives as long as some graph names it, without any table that would have to be kept. On its way to another process
+such a key is a plain string, since a task is given the values of its dependencies beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from dask.base import collections_to_expr, unpack_collections
+from dask.task_spec import TaskRef
+
+import minray as ray
+
+_numbers = itertools.count()
+
+
+class FutureKey(str):
+    """The key of a future: a string that nothing else has, and the reference to the value."""
+
+    ref: Any
+    task_key: Any
+    """The key of the task that makes the value."""
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
+class Future(TaskRef):  # type: ignore[misc]
+    """One value of a persisted collection, computed or still being computed."""
+
+    __slots__ = ()
+    __dask_future__ = True
+
+    def __init__(self, key: Any, ref: Any) -> None:
+        name = FutureKey(f"{key}-future-{next(_numbers)}-{ref.hex()}")
+        name.ref, name.task_key = ref, key
+        super().__init__(name)
+
+    @property
+    def ref(self) -> Any:
+        return self.key.ref
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The value; waits for it."""
+        return value_of(self.key.task_key, self.ref, timeout)
+
+    def done(self) -> bool:
+        """Whether the value is there, or its task has failed."""
+        return bool(ray.wait([self.ref], timeout=0, fetch_local=False)[0])
+
+    def __reduce__(self) -> tuple[type[TaskRef], tuple[str]]:
+        return TaskRef, (str(self.key),)
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "Future", str(self.key)
+
+    def __repr__(self) -> str:
+        return f"<Future {self.key}>"
+
+
+class Waited(NamedTuple):
+    """What ``wait`` returns."""
+
+    done: list[Future]
+    not_done: list[Future]
+
+
+def futures_of(*collections: Any) -> list[Future]:
+    """The futures in persisted collections; nothing for collections that are still to be computed."""
+    found, _ = unpack_collections(*collections)
+    return list({future.key: future for collection in found for future in _futures_in(collection)}.values())
+
+
+def _futures_in(collection: Any) -> Iterator[Future]:
+    for node in dict(collections_to_expr(collection, optimize_graph=False).__dask_graph__()).values():
+        if isinstance(node, Future):
+            yield node
+
+
+def wait(*collections: Any, timeout: float | None = None) -> Waited:
+    """Wait until persisted collections are computed, ``timeout`` seconds at most. What has failed is done, too."""
+    futures = futures_of(*collections)
+    if not futures:
+        return Waited([], [])
+    refs = [future.ref for future in futures]
+    ready = set(ray.wait(refs, num_returns=len(refs), timeout=timeout, fetch_local=False)[0])
+    return Waited([f for f in futures if f.ref in ready], [f for f in futures if f.ref not in ready])
+
+
+def value_of(key: Any, ref: Any, timeout: float | None = None) -> Any:
+    """The value of this key. If its task has raised, that very exception, with the key."""
+    try:
+        return ray.get(ref, timeout=timeout)
+    except Exception as raised:
+        error = raised
+    cause = getattr(error, "cause", None)
+    if isinstance(error, ray.exceptions.RayTaskError) and cause is not None:
+        if cause.__traceback__ is None and cause.__cause__ is None:
+            cause.__cause__ = error
+        error = cause
+    if not isinstance(error, ray.exceptions.GetTimeoutError):
+        error.add_note(f"the Dask key {key!r} has failed")
+    raise error

@@ -1,0 +1,217 @@
+"""The tasks of one graph: submitted in order, a limited number ahead of what has finished.
+
+Ray: python/ray/util/dask/scheduler_utils.py (``get_async``; there everything is submitted at once)
+
+If all tasks were submitted at once, those that read data would all be runnable and run first, and everything they read
+would have to be kept. So tasks are submitted in Dask's order until enough of them could run at the same time; how many that
+is follows from how fast they finish, since a window of tiny tasks has to be wide and one of large ones narrow. Tasks that
+wait for others do not count: a chain is submitted in one go and needs no word from the driver between its links.
+
+Each task returns a second, tiny object, its *report*. The driver waits for reports alone, so that it never fetches a value
+that nobody asked it for, hears of a failure at once, and knows which key it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from dask.task_spec import Alias, DataNode
+from dask.utils import key_split
+
+import minray as ray
+
+from .callbacks import Listeners
+from .futures import value_of
+from .graph import Graph
+from .shipping import Luggage, dask_task
+
+PER_CPU = 4
+"""So many runnable tasks per CPU are submitted at least."""
+AT_MOST = 4096
+PATIENCE_S = 0.05
+"""If half of the window has not finished within this time, the tasks are long ones."""
+MOST_NAMES = 100
+UNLIMITED = float("inf")
+
+SENT_AS_THEY_ARE = frozenset({type(None), bool, int, float, complex, str, slice})
+"""Data of these types goes into every task that needs it; other data is put once."""
+
+
+class Submission:
+    """Turns a graph into tasks."""
+
+    def __init__(self, graph: Graph, listeners: Listeners, limit: float | None = None) -> None:
+        self._graph = graph
+        self._listeners = listeners
+        self._luggage = Luggage()
+        self._functions: dict[Any, Any] = {}
+        """The remote function with options, by what these depend on."""
+        self._fixed = limit is not None
+        self._least = limit or _narrowest(graph)
+        self._limit = self._least
+        """How many tasks may be runnable."""
+        self.results: dict[Any, Any] = {}
+        """Key -> a reference, or data that is sent as it is; dropped when the last task that needs it is submitted."""
+        self._uses = dict(graph.uses)
+        """Key -> how many nodes that depend on it have not been submitted."""
+        self._makers: dict[Any, Any] = {}
+        """Key -> the key of the task that makes its value, if that is unfinished or was when it was submitted."""
+        self._reports: dict[Any, Any] = {}
+        """Key of an unfinished task -> the reference to its report."""
+        self._unfinished: dict[Any, Any] = {}
+        """The other way round, in the order of submission."""
+        self._runnable: dict[Any, None] = {}
+        """The reports of tasks that wait for no other one."""
+        self._blockers: dict[Any, int] = {}
+        """Key of a task that had to wait for others -> for how many it still does."""
+        self._blocked: defaultdict[Any, list[Any]] = defaultdict(list)
+        """Key of an unfinished task -> those that wait for it."""
+
+    def submit_all(self) -> None:
+        """Submit every task, waiting whenever the window is full."""
+        for key in self._graph.order:
+            if key not in self.results:
+                self._submit(key)
+            while len(self._runnable) >= self._limit:
+                self._collect(list(self._runnable))
+
+    def wait_all(self) -> None:
+        """Wait until every task has finished. Raises what the first one that failed has raised."""
+        while self._unfinished:
+            self._collect(list(itertools.islice(self._unfinished, AT_MOST)))
+
+    def fetch(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """The values of these keys."""
+        values = {key: self.results[key] for key in keys}
+        refs = {key: value for key, value in values.items() if isinstance(value, ray.ObjectRef)}
+        with contextlib.suppress(Exception):
+            return {**values, **dict(zip(refs, ray.get(list(refs.values())), strict=True))}
+        return {**values, **{key: value_of(key, ref) for key, ref in refs.items()}}
+
+    def cancel(self) -> None:
+        """Take back what has not finished."""
+        for report in self._reports.values():
+            ray.cancel(report)
+
+    def _submit(self, key: Any) -> None:
+        node = self._graph.nodes[key]
+        if isinstance(node, DataNode):
+            self._keep(key, self._data(node))
+        elif type(node) is Alias:
+            if node.target in self._makers:
+                self._makers[key] = self._makers[node.target]
+            self._keep(key, self.results[node.target])
+        else:
+            self._submit_task(key, node)
+        for dependency in node.dependencies:
+            self._let_go(dependency)
+
+    def _data(self, node: DataNode) -> Any:
+        value = node.value
+        if isinstance(value, ray.ObjectRef) or type(value) in SENT_AS_THEY_ARE:
+            return value
+        with _naming(node.key, "cannot be sent to a worker"):
+            return ray.put(value)
+
+    def _submit_task(self, key: Any, node: Any) -> None:
+        alternative = self._listeners.before_submission(node, key, self.results)
+        if alternative is not None:
+            self._keep(key, alternative)
+            return
+        pieces = self._graph.splits.get(key)
+        items = None if pieces is None else [self._item(piece) for piece in pieces]
+        with _naming(key, "cannot be sent to a worker"):
+            function, args, kwargs = self._luggage.call(node, self.results)
+            remote = self._remote_function(key, 2 if items is None else len(items) + 1)
+            *refs, report = remote.remote(self._listeners.in_worker(key), items, function, *args, **kwargs)
+        self._reports[key], self._unfinished[report] = report, key
+        self._makers[key] = key
+        self._block(key, node)
+        for made, ref in zip([key] if pieces is None else pieces, refs, strict=True):
+            self._makers[made] = key
+            self._keep(made, ref)
+        self._listeners.submitted(node, key, self.results, refs[0])
+
+    def _item(self, piece: Any) -> tuple[Any, Any]:
+        take = self._graph.nodes[piece]
+        return take.func, take.args[1]
+
+    def _block(self, key: Any, node: Any) -> None:
+        makers = {self._makers[dependency] for dependency in node.dependencies if dependency in self._makers}
+        unfinished = [maker for maker in makers if maker in self._reports]
+        if unfinished:
+            self._blockers[key] = len(unfinished)
+            for maker in unfinished:
+                self._blocked[maker].append(key)
+        else:
+            self._runnable[self._reports[key]] = None
+
+    def _keep(self, key: Any, result: Any) -> None:
+        if key in self._graph.wanted or self._uses.get(key):
+            self.results[key] = result
+
+    def _let_go(self, dependency: Any) -> None:
+        self._uses[dependency] -= 1
+        if not self._uses[dependency] and dependency not in self._graph.wanted:
+            self.results.pop(dependency, None)
+
+    def _remote_function(self, key: Any, num_returns: int) -> Any:
+        """Named after the key's first part, which many keys share, as long as there are not too many of them."""
+        name = key_split(key) if len(self._functions) < MOST_NAMES else "task"
+        options = self._graph.options.get(key, {})
+        described = name, num_returns, repr(options) if options else ""
+        if described not in self._functions:
+            self._functions[described] = dask_task.options(**{"name": f"dask:{name}", **options, "num_returns": num_returns})
+        return self._functions[described]
+
+    def _collect(self, reports: list[Any]) -> None:
+        """Wait for some of these tasks, and count as runnable those that waited for them."""
+        half = (len(reports) + 1) // 2
+        ready, _ = ray.wait(reports, num_returns=half, timeout=PATIENCE_S)
+        if not self._fixed:
+            grown = 2 * self._limit if len(ready) >= half else 2 * len(ready)
+            self._limit = min(max(grown, self._least), AT_MOST)
+        if not ready:
+            ready, _ = ray.wait(reports)
+        for report, pid in zip(ready, self._get_reports(ready), strict=True):
+            self._finish(report, pid)
+
+    def _get_reports(self, reports: list[Any]) -> list[int]:
+        """Raises the failure of the first one in Dask's order: what it depends on has not failed."""
+        with contextlib.suppress(Exception):
+            pids: list[int] = ray.get(reports)
+            return pids
+        return [value_of(self._unfinished[report], report) for report in reports]
+
+    def _finish(self, report: Any, pid: int) -> None:
+        key = self._unfinished.pop(report)
+        del self._reports[key]
+        self._runnable.pop(report, None)
+        for waiting in self._blocked.pop(key, ()):
+            self._blockers[waiting] -= 1
+            if not self._blockers[waiting] and waiting in self._reports:
+                self._runnable[self._reports[waiting]] = None
+        self._listeners.finished(key, pid)
+
+
+def _narrowest(graph: Graph) -> int:
+    """The narrowest window. Nobody has to be asked about the cluster for a graph that fits into any."""
+    return PER_CPU if len(graph.order) <= PER_CPU else PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+class _naming:
+    """Adds the key to whatever is raised."""
+
+    def __init__(self, key: Any, trouble: str) -> None:
+        self._key, self._trouble = key, trouble
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, Exception):
+            error.add_note(f"the Dask key {self._key!r} {self._trouble}")
