@@ -43,7 +43,8 @@ def predict(model: np.ndarray, x: float) -> float:
 
 def everybody_downloads(places: list[NodeAffinitySchedulingStrategy]) -> tuple[list[ray.ObjectRef], list[float]]:
     models = [download.options(scheduling_strategy=place).remote(MODEL) for place in places]
-    calls = [predict.options(scheduling_strategy=place).remote(model, 2.0) for place, model in zip(places, models, strict=True)]
+    pairs = zip(places, models, strict=True)
+    calls = [predict.options(scheduling_strategy=place).remote(model, 2.0) for place, model in pairs]
     return models, ray.get(calls)
 
 
