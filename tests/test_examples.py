@@ -283,6 +283,16 @@ def test_a_folder_without_python_is_told(identifier_index, tmp_path, capsys):
     assert "no readable .py files in " in capsys.readouterr().err
 
 
+def test_model_from_s3(load, monkeypatch) -> None:
+    pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "")
+    told = load("model_from_s3").main(megabytes=2, nodes=2)
+    assert told["everybody downloads"] == {"downloads": 2, "copies": 2}
+    assert told["one downloads"] == {"downloads": 1, "copies": 2}
+
+
 @pytest.mark.parametrize("store_bytes", [256 << 20, 16 << 20], ids=["in memory", "through the disk"])
 def test_external_sort(load, store_bytes: int) -> None:
     told = load("external_sort").main(data_bytes=48 << 20, store_bytes=store_bytes, partitions=6)
