@@ -241,7 +241,9 @@ def assert_dead_at_once(scene: Scene, reason: str) -> None:
         assert len(scene.network.attempts) == 1
         for error in scene.errors():
             assert isinstance(error, PeerUnreachable) and error.is_certain and reason in str(error)
-        assert len(scene.answers) == 3 and scene.peer.death is not None
+        assert str(scene.peer.death) == str(scene.errors()[0])
+        one_each = {*map(id, scene.errors()), id(scene.peer.death)}
+        assert len(scene.answers) == 3 and len(one_each) == 4  # whoever raises one adds frames to it, and they must go
 
     run(story)
 

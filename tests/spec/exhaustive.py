@@ -14,6 +14,8 @@ Rules
   * Until the fault strikes, a run is the dry run. So a point that a run is not asked about is a bug, of the simulation or
     of minray (something differs between two runs), and the sweep is not complete.
   * With a head that dies everything ends: such runs are judged only by not hanging and not crashing, and counted apart.
+  * Where a program is aimed at, only those points count: crashes of a gcs that comes back with what it had stored, without
+    what it was about to store, or with an empty disk; and raylets that are declared dead, and come back.
   * The second fault of a pair strikes at what is asked after the first; those points come from the run with the first alone.
 """
 
@@ -30,8 +32,24 @@ import click
 
 from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import LONG_STALLS_S, RESETS, Key
+from tests.spec.actors import Create, Find, Kill
 from tests.spec.campaign import REGRESSIONS, report
-from tests.spec.programs import Body, Cancel, Drop, Exit, Get, Operation, Program, Put, Raise, Return, Sleep, Submit, Wait
+from tests.spec.programs import (
+    Body,
+    Call,
+    Cancel,
+    Drop,
+    Exit,
+    Get,
+    Operation,
+    Program,
+    Put,
+    Raise,
+    Return,
+    Sleep,
+    Submit,
+    Wait,
+)
 from tests.spec.scenario import Node, Scenario, Verdict, World, run, save
 from tests.spec.shrink import replace, shrink
 
@@ -137,14 +155,66 @@ PROGRAMS: dict[str, Scenario] = {
         TWO_STORES,
     ),
 }
-"""Smallest first."""
+"""Smallest first; then those with actors."""
+CALLED = (Create("a", max_restarts=1, max_task_retries=1), Call("c", "a", Body()), Get("get", ("c",)))
+PROGRAMS |= {
+    "actor": Scenario(one_driver(*CALLED), ONE_NODE),
+    "begun anew": Scenario(
+        one_driver(
+            Create("a", max_restarts=1, max_task_retries=1),
+            Call("b", "a", Body(end=Exit()), max_task_retries=0),
+            Call("c", "a", Body()),
+            Get("get", ("b",)),
+            Get("other", ("c",)),
+        ),
+        ONE_NODE,
+    ),
+    "named": Scenario(
+        one_driver(Create("a", named=True), Find("b", "a"), Call("c", "b", Body()), Drop("drop", "a"), Get("get", ("c",))),
+        ONE_NODE,
+    ),
+    "killed": Scenario(one_driver(Create("a"), Call("c", "a", Body()), Kill("kill", "a"), Get("get", ("c",))), ONE_NODE),
+    "gcs, all stored": Scenario(one_driver(*CALLED), World(durable=True)),
+    "gcs, tail lost": Scenario(one_driver(*CALLED), World(durable=True)),
+    "gcs, empty disk": Scenario(one_driver(*CALLED), World(durable=True, loses_disk=True)),
+    "zombie": Scenario(
+        one_driver(
+            Submit("t", Body((Sleep("long", 0.1),))),
+            Create("a", num_cpus=1, max_restarts=1, max_task_retries=1),
+            Call("c", "a", Body((Sleep("longer", 0.2),))),
+            Get("get", ("c", "t")),
+        ),
+        TWO_NODES,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The only points of a program that are struck."""
+
+    kind: str
+    process: str
+    beside: tuple[Fault, ...] = ()
+    """What happens in every run."""
+
+    def includes(self, key: Key) -> bool:
+        return bool(key[0] == self.kind and key[1] == self.process)
+
+
+AIMS = {
+    "gcs, all stored": Aim("crash", "gcs", ((("unsynced", "gcs", 1), 1),)),
+    "gcs, tail lost": Aim("crash", "gcs"),
+    "gcs, empty disk": Aim("crash", "gcs"),
+    "zombie": Aim("long_stall", "raylet/n1"),
+}
 PAIRED = ("one task", "argument")
 LONG = ("large",)
 """Only when they are named: this one takes as long as all the others."""
 
 
 def listen(scenario: Scenario, faults: Sequence[Fault] = ()) -> tuple[Verdict, list[Key]]:
-    """Run it with just these faults; also returns every point of ``STRIKES`` that the oracle was asked about, in order."""
+    """Run it with these faults only; also returns every point of ``STRIKES`` that the oracle was asked about, in order."""
     asked: dict[Key, None] = {}
     verdict = run(replace(scenario, overrides=(*faults, *WANTED)), lambda key: asked.update({key: None}))
     return verdict, [key for key in asked if key[0] in STRIKES]
@@ -211,7 +281,7 @@ class Sweep:
         pairs = f"; {self.pairs_struck} of {self.pairs} pairs" if self.pairs else ""
         singles = len(self.struck)
         return (
-            f"{self.name:<12} {len(self.points):>4} points ({points}), {singles} faults, "
+            f"{self.name:<15} {len(self.points):>4} points ({points}), {singles} faults, "
             f"{sum(self.over.values())} of them end the head{pairs}; {self.runs} runs, {len(self.failures)} failed"
         )
 
@@ -222,11 +292,13 @@ class Sweeper:
     def __init__(self, name: str, scenario: Scenario) -> None:
         self.sweep = Sweep(name)
         self._scenario = scenario
+        self._aim = AIMS.get(name)
 
     def strike_all(self, kinds: Sequence[str] = tuple(STRIKES)) -> Sweep:
         """One fault in each run; without any nothing may fail."""
         _, points = self._run(())
-        self.sweep.points = [key for key in points if key[0] in kinds]
+        aim = self._aim
+        self.sweep.points = [key for key in points if key[0] in kinds and (aim is None or aim.includes(key))]
         for fault in faults_at(self.sweep.points):
             self.strike(fault)
         return self.sweep
@@ -263,6 +335,7 @@ class Sweeper:
         return drawn
 
     def _run(self, faults: tuple[Fault, ...]) -> tuple[Verdict, list[Key]]:
+        faults += self._aim.beside if self._aim is not None else ()
         verdict, asked = listen(self._scenario, faults)
         self.sweep.runs += 1
         self.sweep.steps += verdict.steps

@@ -26,7 +26,7 @@ import msgspec
 
 from minray.exceptions import LocalRayletDiedError
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
-from minray.simulation.cluster import GCS
+from minray.simulation.cluster import GCS, HEAD
 from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, Key
 from minray.simulation.loop import ProcessGone, SimProcess
 from minray.simulation.trace import LIFE, Trace
@@ -71,6 +71,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """Values of more bytes are in the object store; 0: as by default, so that no value of a program is."""
     store_bytes: int = 0
     """Of each node's object store; 0: so many that nothing ever goes to disk."""
+    loses_disk: bool = False
+    """Whether a gcs that is started again finds its store empty; then its cluster is over."""
     lineage: bool = True
     """Whether tasks are remembered, and what is lost is made again."""
 
@@ -203,6 +205,9 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
     except Exception as error:
         found.append(f"escaped: {type(error).__name__}: {_head_of(error, 5)}")
     trace = cluster.trace
+    is_over = any(event[1:] == HEAD_ENDS for event in trace.events)
+    if scenario.world.loses_disk:
+        found = _without_memory(found, is_over, ("crash", GCS) in {key[:2] for key in cluster.oracle.answers})
     story = trace.story() if found else ""
     return Verdict(
         problems=tuple(dict.fromkeys(found)),
@@ -213,8 +218,14 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
         story=story,
         operations=_performed(cluster, scenario, histories),
         histories=tuple(histories[number] for number in sorted(histories)),
-        is_over=any(event[1:] == HEAD_ENDS for event in trace.events),
+        is_over=is_over,
     )
+
+
+def _without_memory(found: list[str], is_over: bool, has_lost_it: bool) -> list[str]:
+    """What is wrong where a gcs has found an empty disk: that it knows nothing is not, but that the cluster goes on is."""
+    goes_on = ["G110: the gcs knows nothing any more, and the cluster goes on"] if has_lost_it and not is_over else []
+    return [problem for problem in found if not problem.startswith("S9:")] + goes_on
 
 
 @contextlib.contextmanager
@@ -264,7 +275,7 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
     program = scenario.program
     watch = Watch(cluster)
     if scenario.world.durable:
-        _restart_gcs(cluster, cluster.processes[GCS])
+        _restart_gcs(cluster, cluster.processes[GCS], scenario.world.loses_disk)
     drivers = [
         cluster.start_driver(program_of(number, body), f"driver/{number}") for number, body in enumerate(program.drivers)
     ]
@@ -302,12 +313,17 @@ def _killed_drivers(cluster: SimCluster) -> set[int]:
     return {int(name.removeprefix("driver/")) for name in crashed if name.startswith("driver/")}
 
 
-def _restart_gcs(cluster: SimCluster, process: SimProcess) -> None:
+def _restart_gcs(cluster: SimCluster, process: SimProcess, loses_disk: bool) -> None:
     """Whenever it dies."""
+
+    def start() -> None:
+        if loses_disk:
+            cluster.world.nodes[HEAD].disk.clear()
+        _restart_gcs(cluster, cluster.start_gcs(), loses_disk)
 
     def on_death() -> None:
         pause_s = GCS_PAUSES_S[cluster.oracle.below(("gcs pause", cluster.world.loop.ticks), len(GCS_PAUSES_S))]
-        cluster.world.loop.world.call_later(pause_s, lambda: _restart_gcs(cluster, cluster.start_gcs()))
+        cluster.world.loop.world.call_later(pause_s, start)
 
     process.on_death.append(on_death)
 

@@ -138,27 +138,6 @@ BUGS = [
         ),
     ),
     Bug(
-        "ray-8791",
-        "An owner heard of a node's death before the task's reply: it noted a place on a dead node, and recovered nothing.",
-        "A place on a node that is known to be dead is noted like any other.",
-        "L1",
-        "campaign",
-        (
-            Mutation(
-                "minray.core_worker.object_directory",
-                "ObjectDirectory.add",
-                "place.raylet.node_id in self._dead_nodes",
-                "False",
-            ),
-            Mutation(
-                "minray.core_worker.object_directory",
-                "ObjectDirectory.on_update",
-                "copies is not None and is_known and raylet.node_id not in self._dead_nodes",
-                "copies is not None and is_known",
-            ),
-        ),
-    ),
-    Bug(
         "ray-17369",
         "An actor was killed between its lease request and the reply: the worker that was granted leaked.",
         "When an owner dies, only the leases that have been granted are taken back; its requests go on waiting.",
