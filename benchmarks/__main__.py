@@ -2,10 +2,10 @@
 
     python -m benchmarks [--quick] [--only WORD ...] [--rounds N] [--output FOLDER]
 
-Every part is measured by a process of its own for each system; a round gives each system its turn. Only ratios of one run
-count: they are printed with their spread and with minray's targets. Everything is written to FOLDER as JSON, and as a page
-with plots, after every turn, so that a run that is stopped keeps what it has; ``python -m benchmarks.page FILE`` draws the page
-again. What is not installed is left out.
+Every part is measured by a process of its own for each system; a round gives each system its turn. Only ratios of one
+run count: they are printed with their spread and with minray's targets. Everything is written to FOLDER as JSON, and as
+a page with plots, after every turn, so that a run that is stopped keeps what it has; ``python -m benchmarks.page FILE``
+draws the page again. What is not installed is left out.
 """
 
 from __future__ import annotations
