@@ -19,6 +19,7 @@ from typing import Any, Self
 import psutil
 
 NETWORK = "10.213.77"
+GATEWAY = f"{NETWORK}.254"
 BURST = "1mb"
 QUEUE = "50ms"
 
@@ -47,7 +48,7 @@ class Machines:
     def __enter__(self) -> Self:
         try:
             _run("ip", "link", "add", self._bridge, "type", "bridge")
-            _run("ip", "addr", "add", f"{NETWORK}.254/24", "dev", self._bridge)
+            _run("ip", "addr", "add", f"{GATEWAY}/24", "dev", self._bridge)
             _run("ip", "link", "set", self._bridge, "up")
             for number, name in enumerate(self._names):
                 _run("ip", "netns", "add", name)
@@ -58,6 +59,7 @@ class Machines:
                     ("ip", "addr", "add", f"{self.address(number)}/24", "dev", "eth0"),
                     ("ip", "link", "set", "eth0", "up"),
                     ("ip", "link", "set", "lo", "up"),
+                    ("ip", "route", "add", "default", "via", GATEWAY),  # by which Ray finds its own address
                     ("tc", *self._shaped("eth0")),
                 ):
                     _run(*self._in(number), *words)
