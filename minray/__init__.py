@@ -8,7 +8,9 @@ What a user types is gathered here from the front porch: ``driver`` (init, shutd
 ``util``, ``internal`` and ``experimental``.
 """
 
-from minray import actor, cluster_utils, exceptions, experimental, internal, util
+import cloudpickle
+
+from minray import actor, cluster_utils, exceptions, experimental, internal, types, util
 from minray._version import __version__
 from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
 from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
@@ -41,6 +43,7 @@ __all__ = [
     "actor",
     "available_resources",
     "cancel",
+    "cloudpickle",
     "cluster_resources",
     "cluster_utils",
     "exceptions",
@@ -59,6 +62,7 @@ __all__ = [
     "put",
     "remote",
     "shutdown",
+    "types",
     "util",
     "wait",
     "why",

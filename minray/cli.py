@@ -8,6 +8,7 @@ Ray: python/ray/scripts/scripts.py
     minray status                                              who is there, what is in use, what waits for what
     minray memory                                              what fills the object stores, and who refers to it
     minray list actors|tasks|objects|nodes|workers|jobs        what there is; get and summary: see ``cli_state``
+    minray drain-node --node-id=...                            have a node leave when what runs there has ended
     minray stop                                                end all that ``minray start`` has begun here
 
 Rules
@@ -35,6 +36,7 @@ from minray._version import __version__
 from minray.cli_state import state_commands
 from minray.cluster_client import ClusterClient, end_gracefully
 from minray.common.config import SystemConfig
+from minray.common.ids import UNIQUE_ID_BYTES
 from minray.common.resources import to_floats
 from minray.discovery import (
     TABLES_FILE,
@@ -60,7 +62,7 @@ from minray.node import Node, NodeOptions, start_node
 from minray.platform.base import PlatformError
 from minray.platform.endpoints import check_free, free_port, own_address
 from minray.platform.session import live_sessions, sweep_sessions
-from minray.protocol.gcs import NodeInfo, NodeResources
+from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeInfo, NodeResources
 from minray.protocol.raylet import NodeStats
 from minray.text_table import table
 
@@ -299,6 +301,58 @@ def _end_session(session_dir: str, first: signal.Signals) -> None:
     raise RuntimeError(f"the node of {session_dir} cannot be ended")
 
 
+# --- drain-node --------------------------------------------------------------------------------------------------------
+
+DRAIN_REASONS = {"DRAIN_NODE_REASON_IDLE_TERMINATION": IDLE_TERMINATION, "DRAIN_NODE_REASON_PREEMPTION": PREEMPTION}
+
+
+class NodeId(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
+    """The hex id of a node."""
+
+    name = "node id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        try:
+            node_id = bytes.fromhex(value)
+        except ValueError:
+            node_id = b""
+        if len(node_id) != UNIQUE_ID_BYTES:
+            self.fail(f"{value!r} is not the id of a node, {2 * UNIQUE_ID_BYTES} hex digits (minray list nodes)", param, ctx)
+        return node_id
+
+
+@main.command()
+@click.option("--address", metavar="HOST:PORT", help="Of the cluster; else $MINRAY_ADDRESS, else the newest started here.")
+@click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
+@click.option("--node-id", required=True, type=NodeId(), help="Of the node that is to leave, in hex.")
+@click.option(
+    "--reason",
+    required=True,
+    type=click.Choice(list(DRAIN_REASONS), case_sensitive=False),
+    help="Idle termination is refused by a node that is not idle; a preemption never.",
+)
+@click.option("--reason-message", required=True, help="For people.")
+@click.option(
+    "--deadline-remaining-seconds", type=click.IntRange(1), help="After so long it leaves in any case; never unless given."
+)
+def drain_node(
+    address: str | None,
+    token_file: str | None,
+    node_id: bytes,
+    reason: str,
+    reason_message: str,
+    deadline_remaining_seconds: int | None,
+) -> None:
+    """Have a node leave: it takes nothing new, what runs there may end, its objects move to other nodes."""
+    with _errors_for_people(), _client(address or setting("ADDRESS"), token_file) as client:
+        refusal = client.drain_node(
+            node_id, DRAIN_REASONS[reason.upper()], reason_message, deadline_remaining_seconds or 0.0
+        )
+    if refusal:
+        raise click.ClickException(f"The drain request is not accepted: {refusal}")
+    click.echo(f"Node {node_id.hex()} drains, or is gone.")
+
+
 # --- status ------------------------------------------------------------------------------------------------------------
 
 
@@ -410,7 +464,8 @@ def _cpu_in_use(info: NodeInfo, report: NodeResources | None) -> str:
 def _remark(info: NodeInfo, answers: bool) -> str:
     if not info.alive:
         return info.death_cause
-    return ", ".join(filter(None, ["head" if info.is_head else "", "" if answers else "does not answer"]))
+    leaving = f"draining: {info.drain.message}" if info.drain is not None else ""
+    return ", ".join(filter(None, ["head" if info.is_head else "", leaving, "" if answers else "does not answer"]))
 
 
 def _resource_rows(alive: Sequence[NodeInfo], reports: dict[bytes, NodeResources]) -> list[tuple[str, str, str]]:

@@ -27,6 +27,7 @@ from minray.protocol.gcs import (
     NODES,
     RESOURCES,
     CheckAlive,
+    DrainNode,
     GetInternalConfig,
     NodeInfo,
     NodeResources,
@@ -97,6 +98,11 @@ class ClusterClient:
             return await asyncio.gather(*map(ask, addresses))
 
         return {stats.node_id: stats for stats in self._thread.run(ask_all()) if stats is not None}
+
+    def drain_node(self, node_id: bytes, reason: int, message: str, remaining_s: float = 0.0) -> str:
+        """Have a node leave; returns why it will not, or nothing. One that is dead or unknown counts as gone."""
+        reply = self._ask(self._gcs, DrainNode(node_id, reason, message, remaining_s))
+        return "" if reply.is_accepted else reply.rejection
 
     def objects(self) -> ClusterObjects:
         """What all processes say of the cluster's objects."""

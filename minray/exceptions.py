@@ -361,6 +361,7 @@ class RayActorError(_SystemError):
     actor_init_failed: bool = False
     """Its constructor raised; the reason tells what."""
     preempted: bool = False
+    """Its node was to be preempted."""
 
     @property
     def error_msg(self) -> str:

@@ -73,7 +73,7 @@ class View(NamedTuple):
 
 def memory_summary(objects: ClusterObjects, view: View) -> str:
     """The whole text."""
-    lines = [*_stores(objects, view)[1:], *_disk_traffic(objects, view)]
+    lines = [*_stores(objects, view)[1:], *_memory_on_disk(objects, view), *_disk_traffic(objects, view)]
     if not view.stats_only:
         groups: dict[str, list[ObjectUse]] = {}
         for use in sorted(objects.uses(), key=ORDERS[view.sort_by]):
@@ -98,6 +98,16 @@ def _stores(objects: ClusterObjects, view: View) -> list[str]:
 
     header = ("NODE", "NAME", "ADDRESS", "USED", "CAPACITY", "FULL", "LARGEST HOLE", "OBJECTS", "FIRST COPIES", "ON DISK")
     return table(header, [row(*item) for item in objects.stores.items()])
+
+
+def _memory_on_disk(objects: ClusterObjects, view: View) -> list[str]:
+    """A line for each node that has some: its memory was full of what is in use."""
+    return [
+        f"Node {node_id.hex()[:8]} has {view.size(store.fallback_used)} of memory on disk"
+        f" ({sum(copy.is_in_fallback for copy in store.copies)} objects), since the rest is full of what is in use."
+        for node_id, store in objects.stores.items()
+        if store.fallback_used
+    ]
 
 
 def _disk_traffic(objects: ClusterObjects, view: View) -> list[str]:

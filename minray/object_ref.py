@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from minray.common.ids import JobID, TaskID, job_of, task_of
+from minray.common.ids import OBJECT_ID_BYTES, JobID, TaskID, job_of, task_of
 
 T = TypeVar("T", covariant=True)
 
@@ -83,6 +84,24 @@ class ObjectRef(Generic[T]):
         if self._dropped is not None:
             self._dropped(self._id)
 
+    @staticmethod
+    def nil() -> ObjectRef[Any]:
+        """The id of no object."""
+        return ObjectName(b"\xff" * OBJECT_ID_BYTES)
+
+    @staticmethod
+    def from_hex(text: str) -> ObjectRef[Any]:
+        """An id to compare with, to log, to look up; it does not lead to the object. ValueError for anything but hex."""
+        return ObjectName(bytes.fromhex(text))
+
+    @staticmethod
+    def from_binary(binary: bytes) -> ObjectRef[Any]:
+        return ObjectName(binary)
+
+    @staticmethod
+    def from_random() -> ObjectRef[Any]:
+        return ObjectName(os.urandom(OBJECT_ID_BYTES))
+
     def binary(self) -> bytes:
         return self._id
 
@@ -135,6 +154,33 @@ class ObjectRef(Generic[T]):
 
 
 ObjectID = ObjectRef
+
+
+class ObjectName(ObjectRef[Any]):
+    """The id of an object, without its owner: ``ObjectRef.from_hex`` and its like make it. It keeps nothing alive, and
+    ``get``, ``wait`` and ``cancel`` refuse it."""
+
+    __slots__ = ()
+
+    def __init__(self, object_id: bytes) -> None:
+        super().__init__(object_id, None, None)
+        if len(object_id) != OBJECT_ID_BYTES:
+            raise ValueError(f"the id of an object has {OBJECT_ID_BYTES} bytes, not {len(object_id)}")
+
+    def future(self) -> NoReturn:
+        raise ValueError(f"{self!r} is an id without an owner, so its value cannot be had")
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectRef) and self._id == other._id
+
+    def __repr__(self) -> str:
+        return f"ObjectName({self._id.hex()})"
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return ObjectName, (self._id,)
 
 
 def _numbered(number: int) -> ObjectRef[Any]:

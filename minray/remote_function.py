@@ -44,7 +44,7 @@ class RemoteFunction(Generic[P, R]):
             f"remote function {self._name()} cannot be called directly: use {self._name()}.remote(...) to run it as a task"
         )
 
-    def remote(self, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R]:
+    def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R]:
         """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
 
         A generator function returns an ObjectRefGenerator, unless it has another ``num_returns`` than "streaming".

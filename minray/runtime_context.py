@@ -7,6 +7,8 @@ Works in drivers and in tasks; ids are hexadecimal strings, None where there is 
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +22,17 @@ from minray.core_worker.actor_api import ActorApi
 
 class RuntimeContext:
     """What a driver or a task may know of itself."""
+
+    def get(self) -> dict[str, Any]:
+        """The ids of where this runs, without those that there are not."""
+        ids = {
+            "job_id": self.get_job_id(),
+            "node_id": self.get_node_id(),
+            "task_id": self.get_task_id(),
+            "actor_id": self.get_actor_id(),
+            "namespace": self.namespace,
+        }
+        return {name: value for name, value in ids.items() if value is not None}
 
     def get_job_id(self) -> str:
         return worker.current_api().core.job_id.hex()
@@ -116,6 +129,18 @@ class RuntimeContext:
             "working_dir": environment.working_dir,
             "py_modules": list(environment.py_modules),
         }
+
+    def get_runtime_env_string(self) -> str:
+        """The same as JSON."""
+        return json.dumps(self.runtime_env)
+
+    def get_session_name(self) -> str:
+        """The name of the node's session directory."""
+        return os.path.basename(worker.current_api().core.config.session_dir)
+
+    def get_temp_dir(self) -> str:
+        """Where the sessions of this user are."""
+        return os.path.dirname(worker.current_api().core.config.session_dir)
 
     def rpc_counters(self) -> dict[str, int]:
         """What this process has sent so far: ``requests``, ``replies``, ``frames``, ``bytes``, and ``tasks`` submitted."""

@@ -173,7 +173,8 @@ def nodes() -> list[dict[str, Any]]:
             "Resources": to_floats(info.resources_total) if info.alive else {},
             "Labels": info.labels,
             "IsHead": info.is_head,
-            "DeathReason": info.death_cause,
+            "DeathReason": info.death_reason,
+            "DeathReasonMessage": info.death_cause,
         }
         for info in current_api().known_nodes()
     ]

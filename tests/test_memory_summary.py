@@ -105,6 +105,16 @@ def test_what_is_missing_is_said() -> None:
     assert "7 references or copies are not shown" in text
 
 
+def test_memory_on_disk_is_told_for_each_node_that_has_some() -> None:
+    found = objects()
+    assert "memory on disk" not in memory_summary(found, View())
+    copies = [msgspec.structs.replace(copy, is_in_fallback=True) for copy in found.stores[NODES[0]].copies]
+    stores = {NODES[0]: msgspec.structs.replace(found.stores[NODES[0]], fallback_used=5_000_000, copies=copies)}
+    text = memory_summary(found._replace(stores=stores), View(stats_only=True, units="MB"))
+    expected = f"Node {NODES[0].hex()[:8]} has 5 MB of memory on disk ({len(copies)} objects)"
+    assert lines_with(text, expected) and copies
+
+
 def test_what_went_to_disk_is_told_in_one_line() -> None:
     found = objects()
     spill = SpillStats(3_000_000, 2, 1_000_000, 1)

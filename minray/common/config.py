@@ -91,9 +91,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     object_manager_lanes: int = 2
     """So many connections to each other node carry these pieces (none: they go the way of all messages; so with gRPC)."""
     oom_grace_period_s: float = 2.0
-    """How long a full object store may stay full before creating an object fails (G79)."""
+    """How long a full object store may stay full before a new object goes to memory that is on disk (G79)."""
     automatic_object_spilling_enabled: bool = True
-    """Whether objects go to disk when memory runs short; otherwise a full store is an error after a while."""
+    """Whether disks are used when memory runs short; otherwise a full store is an error after a while."""
     object_spilling_directory: str = ""
     """Where objects go for which there is no memory: directories, and URLs for which fsspec has a file system, joined by
     ``os.pathsep``; empty: in the session's own."""
@@ -140,6 +140,11 @@ def store_endpoint(socket_dir: str, node_id: bytes) -> str:
     return f"{socket_dir}/s-{node_id[:8].hex()}"
 
 
+def fallback_endpoint(socket_dir: str, node_id: bytes) -> str:
+    """Where it hands out the arena that is on disk, which continues the other one."""
+    return f"{socket_dir}/f-{node_id[:8].hex()}"
+
+
 def worker_endpoint(socket_dir: str, worker_id: bytes) -> str:
     """Where the process of that incarnation, a worker or a driver, listens for others on its node."""
     return f"{socket_dir}/w-{worker_id[:8].hex()}"
@@ -176,6 +181,11 @@ class RayletConfig(msgspec.Struct, frozen=True):
     system_config: SystemConfig
     spill_directories: list[str]
     """Where objects go for which there is no memory: directories and URLs; they are this node's alone, and end with it."""
+
+    @property
+    def fallback_directory(self) -> str:
+        """Where memory is on disk: the first of them that is a directory, or else the session's own."""
+        return next((place for place in self.spill_directories if "://" not in place), self.session_dir)
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):

@@ -4,21 +4,25 @@ Ray: CoreWorker::Exit and its drain in src/ray/core_worker/core_worker.cc, grace
 
 A worker becomes an actor's with the constructor, and ends with the actor. One that ends by its own will, or because nobody
 can call it any more, lets its running calls finish (C2) and begins no others; it waits for those who depend on objects that
-it owns (not for actors of its own, which end with it, G25), runs the user's clean-up (G27), tells the gcs, and goes.
+it owns (not for actors of its own, which end with it, G25), though no longer than a graceful end may take (G28): they may
+wait for calls of it that never begin. It runs the user's clean-up (G27), tells the gcs, and goes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import short_actor
 from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.task_intake import ReceivedTask
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ReportActorExit
+from minray.protocol.base import Address
+from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -44,6 +48,15 @@ class ActorHost:
     def cancel_children(self, task_id: bytes, force: bool) -> None:
         self._core.cancel_children(task_id, force)
 
+    def ask_about(self, caller: Address) -> None:
+        core = self._core
+
+        def on_answer(reply: GetWorkerDeathReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            if reply is not None and reply.death is not None:
+                core.actor_receiver.on_death(caller.worker_id)
+
+        core.gcs.send(GetWorkerDeath(caller.worker_id, caller.node_id), on_answer)
+
     def end_actor(self, reason: str) -> None:
         """In an orderly way, and for good."""
         actor = self._core.actor_receiver.actor
@@ -56,8 +69,12 @@ class ActorHost:
 
     async def _end(self, actor: ActorProcess, reason: str) -> None:
         core = self._core
-        while not core.is_through():
+        while not core.actor_receiver.is_idle():
             await asyncio.sleep(LOOK_AGAIN_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(core.config.system_config.actor_graceful_shutdown_timeout_ms / 1000):
+                while not core.is_through():
+                    await asyncio.sleep(LOOK_AGAIN_S)
         shut_down = asyncio.Event()
         actor.shut_down(shut_down.set)
         await shut_down.wait()

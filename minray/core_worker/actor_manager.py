@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import actor_of, job_of_actor, return_id
 from minray.core_worker.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
-from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, PendingTask
+from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, WAITING, PendingTask
 from minray.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
@@ -112,6 +112,7 @@ class ActorManager:
         core.hold_arguments(task)
         self._follow_job(job_of_actor(info.actor_id))
         if core.is_exiting:
+            core.tasks.move(task, WAITING)
             self._on_own_dead(info.actor_id, DeathCause(JOB_FINISHED, "the cluster is gone"))
             return
         if not registered:
@@ -168,6 +169,9 @@ class ActorManager:
         info = self.info_of(actor_id)
         if info is None or info.state != DEAD:
             self._ask_gcs(EndActor(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more")), lambda _: None)
+        if info is not None and info.state == ALIVE and actor_id in self._creations:
+            # It will not begin anew. If it owns an argument of its own constructor, it waits for us to let go of that.
+            self._core.outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
 
     def constructors(self) -> list[bytes]:
         """Tasks that do not end as long as their actor may have to be made again."""
@@ -273,8 +277,8 @@ class ActorManager:
     # --- Actions
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
-        if task.needs is not None:
-            task.unwanted = self._core.outcomes.unwanted(task)
+        if task.attempt:
+            self._core.outcomes.note_what_is_lost(task)
         message = PushActorTask(
             task.task_id,
             connection.client.actor_id,
@@ -291,6 +295,7 @@ class ActorManager:
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
             items_arrived=0 if task.stream is None else task.stream.arrived,
+            items_lost=list(task.items_lost or ()),
             unwanted=list(task.unwanted),
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
@@ -323,7 +328,8 @@ class ActorManager:
         self._core.outcomes.finish_with_error(task, error_of(client.actor_id, client.info.death))
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
-        error = ActorUnavailableError(actor_id=client.actor_id.hex(), reason=reason)
+        preempted = client.info is not None and client.info.death is not None and client.info.death.preempted
+        error = ActorUnavailableError(actor_id=client.actor_id.hex(), reason=reason, preempted=preempted)
         self._core.outcomes.finish_with_error(task, error)
 
     def retry(self, task: PendingTask) -> None:
@@ -356,4 +362,4 @@ def error_of(actor_id: bytes, death: DeathCause) -> RayError:
     if death.kind == CREATION_TASK_FAILED:
         reason = f"{death.message}\n{describe_packed(death.error)}" if death.error else death.message
         return ActorDiedError(actor_id=actor_id.hex(), actor_init_failed=True, reason=reason)
-    return ActorDiedError(actor_id=actor_id.hex(), reason=death.message)
+    return ActorDiedError(actor_id=actor_id.hex(), reason=death.message, preempted=death.preempted)

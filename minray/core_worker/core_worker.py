@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from minray.common.config import WorkerConfig, store_endpoint, worker_endpoint
+from minray.common.config import WorkerConfig, fallback_endpoint, store_endpoint, worker_endpoint
 from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
 from minray.core_worker.actor_host import ActorHost
@@ -175,6 +175,7 @@ class CoreWorker:
             self.raylet,
             self.config.worker_id,
             store_endpoint(self.config.socket_dir, self.config.node_id),
+            fallback_endpoint(self.config.socket_dir, self.config.node_id),
             self._on_unreachable_store,
         )
         self.provider = StoreProvider(platform, client)
@@ -528,10 +529,12 @@ class CoreWorker:
             effects = Effects()
             self.references.on_death(worker_id, effects)
             self.borrowing.apply(effects)
+            self.actor_receiver.on_death(worker_id)
 
     def _on_node_change(self, node_id: bytes, value: bytes | None) -> None:
         if value is not None and not decode(NodeInfo, value).alive:
             effects = Effects()
             self.references.on_death(node_id, effects)
             self.borrowing.apply(effects)
+            self.actor_receiver.on_death(node_id)
             self.directory.on_node_death(node_id)

@@ -13,7 +13,7 @@ Items leave in order, each in a message of its own, and nobody waits for an answ
     owner is told how many items there were.
 
 If the reader has gone, or a later attempt has taken this one's place, the iterator is driven on and its items are not even
-pickled (G97). Items that the owner has from an earlier attempt are not reported again.
+pickled (G97). Items that the owner has from an earlier attempt are not reported again, unless they were lost since.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ The shell around ``ObjectRefStreams``. An item that arrives is an object of this
 for the object whose id the next item will have; behind the last item the memory store has ``END_OF_STREAM`` there, so a
 thread that waits finds out in the same way whether there is another item or none.
 
+An item in an object store may be lost, like any result, and is made again like any: its task runs once more, told which
+items are missing, and nobody else's are touched. Such an attempt ends no stream and is held up by no reader.
+
 Whoever reports is believed only if it runs the task's present attempt (G94). What is refused may bring tickets and places
 along: the tickets go back, and copies that nobody needs are discarded where they are.
 """
@@ -38,6 +41,8 @@ _packed_end = pack_exception(ObjectRefStreamEndOfStreamError(), task_name="", pi
 END_OF_STREAM = StoredObject(_packed_end, (), True, ())
 """In the memory store: there is no such item. One for all streams."""
 UNWANTED = GeneratorItemReply(0, True)
+EVERYTHING = 2**62
+"""So many items were read: nobody who makes lost items again is to be held up."""
 
 
 class Generators:
@@ -56,24 +61,45 @@ class Generators:
     def on_report(self, request: ReportGeneratorItem, buffers: Sequence[Any]) -> GeneratorItemReply:
         """An item, or the end of the yields."""
         task_id = request.task_id
-        is_wanted = self._is_present(task_id, request.attempt) and self.streams.is_wanted(task_id)
-        if request.value is None:
-            if is_wanted:
-                self.streams.on_total(task_id, request.number - 1)
+        task = self._core.tasks.tasks.get(task_id)
+        is_present = task is not None and task.attempt == request.attempt
+        if request.value is not None:
+            self._on_item(task if is_present else None, request, from_value(request.value, buffers))
+        elif is_present and self.streams.is_wanted(task_id):
+            self.streams.on_total(task_id, request.number - 1)
+        return self._answer(task_id) if is_present else UNWANTED
+
+    def _on_item(self, task: PendingTask | None, request: ReportGeneratorItem, stored: StoredObject) -> None:
+        """``task``: None if it is not its present attempt that reports."""
+        number = request.number
+        object_id = item_id(request.task_id, number)
+        if task is not None and self.streams.is_wanted(task.task_id) and self.streams.on_item(task.task_id, number):
+            self._core.references.add_owned(object_id)
+        elif task is not None and task.items_lost and number in task.items_lost and self._is_lost(object_id):
+            del task.items_lost[number]
         else:
-            stored = from_value(request.value, buffers)
-            object_id = item_id(task_id, request.number)
-            if is_wanted and self.streams.on_item(task_id, request.number):
-                self._core.references.add_owned(object_id)
-                self._core.on_result(object_id, stored)
-            else:
-                self._refuse(object_id, stored)
-        return self._answer(task_id) if is_wanted else UNWANTED
+            self._refuse(object_id, stored)
+            return
+        if task.stream is not None and stored.place is not None:
+            task.stream.has_large = True
+        self._core.on_result(object_id, stored)
+
+    def lost_items(self, task: PendingTask) -> list[int]:
+        """Items that have come, and that somebody needs who does not find them any more."""
+        assert task.stream is not None
+        if not task.stream.has_large:
+            return []
+        return [number for number in task.stream.numbers() if self._is_lost(item_id(task.task_id, number))]
+
+    def _is_lost(self, object_id: bytes) -> bool:
+        return object_id not in self._core.store.objects and self._core.references.is_in_scope(object_id)
 
     def on_wait(self, request: WaitForReader, call: Call) -> GeneratorItemReply | None:
         """Answers when so many items were read, or when nobody will."""
         if not self._is_present(request.task_id, request.attempt):
             return UNWANTED
+        if self._core.tasks.tasks[request.task_id].has_lost_results:
+            return GeneratorItemReply(EVERYTHING, False)
         if self.streams.wait_read(request.task_id, request.count, call):
             return None
         return self._answer(request.task_id)
@@ -84,7 +110,10 @@ class Generators:
 
     def _answer(self, task_id: bytes) -> GeneratorItemReply:
         stream = self.streams.get(task_id)
-        return UNWANTED if stream is None or not self.streams.is_wanted(task_id) else GeneratorItemReply(stream.read, False)
+        if stream is not None and self.streams.is_wanted(task_id):
+            return GeneratorItemReply(stream.read, False)
+        task = self._core.tasks.tasks.get(task_id)
+        return GeneratorItemReply(EVERYTHING, False) if task is not None and task.items_lost else UNWANTED
 
     def _refuse(self, object_id: bytes, stored: StoredObject) -> None:
         """It is not wanted, or was here before."""
@@ -102,6 +131,13 @@ class Generators:
     def on_read(self, task_id: bytes, number: int) -> None:
         """A user thread has taken an item, and the stream's reference to it."""
         self._let_go(task_id, self.streams.on_read(task_id, number))
+
+    def hurry(self, task: PendingTask) -> None:
+        """Its next attempt begins when this one has ended, and its reader waits for that: do not hold it up (G91)."""
+        if task.stream is not None:
+            waiting, task.stream.waiting = task.stream.waiting, []
+            for _, call in waiting:
+                call.reply(GeneratorItemReply(EVERYTHING, False))
 
     def on_dropped(self, task_id: bytes) -> None:
         """A user thread has dropped the generator (G97)."""
@@ -125,11 +161,33 @@ class Generators:
 
     def contradiction(self, task: PendingTask) -> RayError | None:
         """The task says that all went well: whether that can be."""
+        if not self.streams.is_open(task.task_id):
+            return None
         reason = self.streams.contradiction(task.task_id)
         return StreamingGeneratorReplayInconsistentError(reason=reason) if reason else None
 
-    def on_ended(self, task: PendingTask, value: StoredObject) -> None:
+    def on_ended(self, task: PendingTask, value: StoredObject | None) -> None:
         """The task is over; ``value`` is an error, or says that there is none (G92, G93)."""
+        if self.streams.is_open(task.task_id):
+            assert value is not None
+            self._end(task, value)
+        if task.items_lost:
+            self._give_up(task, value)
+
+    def _give_up(self, task: PendingTask, value: StoredObject | None) -> None:
+        """It has ended, and has not made these again: there will be an error in their place (G95)."""
+        lost, task.items_lost = task.items_lost, None
+        for number in lost or ():
+            object_id = item_id(task.task_id, number)
+            if not self._is_lost(object_id):
+                continue
+            if value is not None and value.is_error:
+                self._core.on_object(object_id, value)
+            else:
+                reason = f"item {number} was lost, and is not among those that the last attempt has yielded"
+                self._core.put_error(object_id, StreamingGeneratorReplayInconsistentError(reason=reason))
+
+    def _end(self, task: PendingTask, value: StoredObject) -> None:
         ending = self.streams.on_ended(task.task_id, value.is_error)
         if ending is None:
             return
@@ -146,4 +204,5 @@ class Generators:
         if task.stream is None:
             return []
         first = task.stream.arrived + 1
-        return [item_id(task.task_id, number) for number in range(first, first + GENERATOR_REPORTS_IN_FLIGHT + 1)]
+        numbers = [*(task.items_lost or ()), *range(first, first + GENERATOR_REPORTS_IN_FLIGHT + 1)]
+        return [item_id(task.task_id, number) for number in numbers]

@@ -63,8 +63,8 @@ class Outcomes(Protocol):
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
         """These arguments are being made again."""
 
-    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
-        """Results of a task that runs again, and that are not to be made; by their numbers."""
+    def note_what_is_lost(self, task: PendingTask) -> None:
+        """This is not its first attempt: find out which of its results and items it is to make."""
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         """No worker will ever be granted for this shape."""
@@ -89,8 +89,8 @@ class LeaseClient:
     # --- Actions
 
     def push(self, worker: LeasedWorker, task: PendingTask) -> None:
-        if task.needs is not None:
-            task.unwanted = self._outcomes.unwanted(task)
+        if task.attempt:
+            self._outcomes.note_what_is_lost(task)
         message = PushTask(
             task.task_id,
             task.attempt,
@@ -105,6 +105,7 @@ class LeaseClient:
             task.inline_buffers,
             worker.gpu_ids,
             items_arrived=0 if task.stream is None else task.stream.arrived,
+            items_lost=list(task.items_lost) if task.items_lost else NO_INDICES,
             unwanted=list(task.unwanted) if task.unwanted else NO_INDICES,
         )
         self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))

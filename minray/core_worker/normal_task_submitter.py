@@ -27,13 +27,14 @@ unstarted tasks back (``reclaim``) from a worker that has not answered for a whi
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
 
 from minray.common.config import SystemConfig
 from minray.common.ids import LeaseIdFactory
 from minray.common.task_spec import STRATEGY_DEFAULT, LeaseShape
+from minray.common.tombstones import remember
 from minray.core_worker.task_manager import PUSHED, QUEUED, PendingTask, TaskManager
 from minray.protocol.base import Address
 from minray.protocol.raylet import MAX_CALLS, Dependency, LeaseReply
@@ -202,6 +203,8 @@ class NormalTaskSubmitter:
         """Keys to be assigned at the end of this turn."""
         self._revoked_until = 0.0
         """Until then others are known to wait."""
+        self._leaving: OrderedDict[bytes, bool] = OrderedDict()
+        """Nodes that are to leave, and whether they are preempted."""
 
     # --- events
 
@@ -250,6 +253,7 @@ class NormalTaskSubmitter:
         del key.requests[request.lease_id]
         worker = LeasedWorker(request, reply, now)
         key.workers[worker.lease_id] = self._workers[worker.lease_id] = worker
+        worker.closing = worker.address.node_id in self._leaving
         if reply.contended:
             self._revoked_until = now + self._lease_timeout_s
         self.assign(key, now)
@@ -286,6 +290,22 @@ class NormalTaskSubmitter:
         self._revoked_until = now + self._lease_timeout_s
         for key in list(self._keys.values()):
             self.assign(key, now)
+
+    def on_node_leaving(self, node_id: bytes, preempted: bool, now: float) -> None:
+        """Its raylet says that it takes nothing new: its workers get nothing more, and go back when they are idle."""
+        remember(self._leaving, node_id, preempted)
+        for worker in self._workers.values():
+            if worker.address.node_id == node_id:
+                worker.closing = True
+                if len(worker.in_flight) > 1 and not worker.stalled:
+                    worker.stalled = True
+                    self._actions.reclaim(worker)
+        for key in list(self._keys.values()):
+            self.assign(key, now)
+
+    def is_preempted(self, node_id: bytes) -> bool:
+        """Whether what is lost with this node costs no retries (G21)."""
+        return self._leaving.get(node_id, False)
 
     def on_timer(self, now: float) -> None:
         """A worker has been idle for a while, or tasks have been queued on one: fetch them for others, or give it back."""
@@ -405,18 +425,25 @@ class NormalTaskSubmitter:
             if worker.in_flight:
                 continue
             if worker.closing or self._is_overdue(worker, now):
-                self._close(worker, kill_worker=worker.closing, reason=MAX_CALLS if worker.closing else "lease time is up")
+                self._give_back(worker, "lease time is up")
             elif not key.queue:
                 left_s = worker.idle_since + self._linger_s - now
                 if contended or left_s < TIMER_SLACK_S:
-                    self._close(worker, kill_worker=False, reason="idle")
+                    self._give_back(worker, "idle")
                 else:
                     self._wake_later(left_s)
 
     def _return_idle_at(self, raylet: Address | None) -> None:
         for worker in list(self._workers.values()):
             if worker.raylet == raylet and not worker.in_flight:
-                self._close(worker, kill_worker=worker.closing, reason=MAX_CALLS if worker.closing else "idle")
+                self._give_back(worker, "idle")
+
+    def _give_back(self, worker: LeasedWorker, reason: str) -> None:
+        """It is idle; if it has used up its calls, nobody may have it any more."""
+        if worker.address.node_id in self._leaving:
+            self._close(worker, kill_worker=False, reason="its node is to leave")
+        else:
+            self._close(worker, kill_worker=worker.closing, reason=MAX_CALLS if worker.closing else reason)
 
     def _maybe_reclaim(self, key: KeyQueue, now: float) -> None:
         """Ask back what is queued behind a task that takes its time; while that is not known, keep idle workers for it."""

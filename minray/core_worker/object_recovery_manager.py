@@ -46,15 +46,17 @@ class ObjectRecoveryManager:
 
     def remember(self, task: PendingTask, values: Sequence[StoredObject | None]) -> None:
         """These are what it has made (None: unwanted); called before they are stored, for they may be lost already."""
-        if task.needs is None:
+        has_items = task.stream is not None and task.stream.has_large
+        if task.needs is None and not has_items:
             for value in values:
                 if value is not None and value.place is not None:
                     break
             else:
                 return
         obstacle = self._obstacle_of(task)
+        made: list[tuple[bytes, StoredObject | None]] = list(zip(task.result_ids(), values, strict=True))
         results = []
-        for object_id, value in zip(task.result_ids(), values, strict=True):
+        for object_id, value in made + [(item, None) for item in (task.item_ids() if has_items else ())]:
             reference = self._core.references.get(object_id)
             stored = self._core.store.objects.get(object_id) or value
             if reference is None:
@@ -81,7 +83,8 @@ class ObjectRecoveryManager:
 
     def look_after(self, task: PendingTask) -> None:
         """It has ended, and its results are stored: is one missing that was lost, or asked for, while it ran?"""
-        self.recover([id_ for id_ in task.result_ids() if self._core.references.is_in_scope(id_)])
+        task.has_lost_results = False
+        self.recover([id_ for id_ in task.result_ids() + task.item_ids() if self._core.references.is_in_scope(id_)])
 
     # --- objects are lost
 
@@ -104,7 +107,10 @@ class ObjectRecoveryManager:
             if reference is None or reference.owner is not None or object_id in core.store.objects:
                 continue
             task_id = task_of(object_id)
-            if task_id in core.tasks.tasks:
+            running = core.tasks.tasks.get(task_id)
+            if running is not None:
+                running.has_lost_results = True
+                core.generators.hurry(running)
                 continue
             task = self.lineage.find(task_id)
             if core.is_exiting:

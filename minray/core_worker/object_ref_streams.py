@@ -11,6 +11,8 @@ A stream is ``STREAMING`` while its task runs and its generator is held. If the 
 stream is ``ENDED``: its last item may be an error, and the place behind it is the end. When both have happened it is
 forgotten.
 
+A task that has ended may run again, because items are lost (``Generators``); its stream stays as it is.
+
 An executor that is held up (G91) waits here until enough was read; what it is answered then is the shell's business.
 """
 
@@ -34,13 +36,15 @@ TRANSITIONS = {
 class ObjectRefStream:
     """One generator."""
 
-    __slots__ = ("arrived", "beyond", "read", "total", "end", "waiting")
+    __slots__ = ("arrived", "beyond", "has_large", "read", "total", "end", "waiting")
 
     def __init__(self) -> None:
         self.arrived = 0
         """Items 1 to this one are here, or were."""
         self.beyond: dict[int, None] = {}
         """Items that have come before one that is missing."""
+        self.has_large = False
+        """Some of them were put into an object store, and may be lost with their node."""
         self.read = 0
         """Items 1 to this one were handed to the reader."""
         self.total: int | None = None
@@ -49,6 +53,10 @@ class ObjectRefStream:
         """Once ENDED: the number of the last item, which may be an error."""
         self.waiting: list[tuple[int, Any]] = []
         """Who waits until so many items were read."""
+
+    def numbers(self) -> list[int]:
+        """Of the items that have come."""
+        return [*range(1, self.arrived + 1), *self.beyond]
 
 
 class Dropped(NamedTuple):
@@ -94,6 +102,10 @@ class ObjectRefStreams:
     def is_wanted(self, task_id: bytes) -> bool:
         """Whether items of this task may still be read."""
         return self._states.get(task_id) == STREAMING
+
+    def is_open(self, task_id: bytes) -> bool:
+        """Whether its task has not ended yet, for the first time."""
+        return self._states.get(task_id) in (STREAMING, DROPPED)
 
     # --- items
 

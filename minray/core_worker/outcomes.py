@@ -127,9 +127,12 @@ class TaskOutcomes:
         self._core.tasks.move(task, WAITING)
         self._core.resolver.resolve(task)
 
-    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
-        """Which results of a task that runs again are not to be made."""
-        return self._core.recovery.unwanted(task)
+    def note_what_is_lost(self, task: PendingTask) -> None:
+        """It is about to run, not for the first time: which of its results and items are to be made."""
+        if task.needs is not None:
+            task.unwanted = self._core.recovery.unwanted(task)
+        if task.stream is not None:
+            task.items_lost = dict.fromkeys(self._core.generators.lost_items(task))
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
         """Its worker died (G16, G17); ``failure`` is None when the whole node did."""
@@ -145,10 +148,14 @@ class TaskOutcomes:
             self._finish_with_system_error(task, error)
         elif failure is not None and failure.memory_total:
             self._on_killed_for_memory(task, failure)
-        elif self._core.tasks.may_retry(task):
+        elif self._core.tasks.may_retry(task, self._is_preempted(worker, failure)):
             self.retry(task)
         else:
             self._finish_with_system_error(task, _death_certificate(task, worker, failure))
+
+    def _is_preempted(self, worker: LeasedWorker, failure: LeaseFailure | None) -> bool:
+        """G21: whether it was lost because its node had to go."""
+        return self._core.submitter.is_preempted(worker.address.node_id) if failure is None else failure.preempted
 
     def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
         """G20: made again without end, later each time, unless it has no retries at all."""
@@ -218,13 +225,13 @@ class TaskOutcomes:
         for index, stored in enumerate(values, 1):
             if stored is not None:
                 core.on_result(return_id(task.task_id, index), stored)
-        if task.stream is not None and values[0] is not None:
+        if task.stream is not None:
             core.generators.on_ended(task, values[0])
         if held:
             effects = Effects()
             core.references.remove_submitted(held, effects)
             core.borrowing.apply(effects)
-        if task.unwanted:
+        if task.unwanted or task.has_lost_results:
             core.recovery.look_after(task)
         if task.prepared.client is not None:
             task.prepared.client.ended += 1

@@ -10,7 +10,7 @@ Whether the next item may be asked for follows from these numbers. An interrupt 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import NamedTuple
 
 from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
@@ -28,9 +28,11 @@ class StreamingTask(NamedTuple):
     attempt: int
     owner: Address
     items_arrived: int
-    """So many items the owner has already."""
+    """So many items the owner has had already."""
     most_unread: int
     """Back-pressure; 0: none."""
+    items_lost: Set[int] = frozenset()
+    """Those of them that are lost, and have to come again."""
 
 
 class Report(NamedTuple):
@@ -75,7 +77,8 @@ class OutgoingStream:
     def is_next_wanted(self) -> bool:
         """The iterator has yielded: whether its item must be reported."""
         self.yielded += 1
-        return not self.is_unwanted and self.yielded > self.task.items_arrived
+        is_missing = self.yielded > self.task.items_arrived or self.yielded in self.task.items_lost
+        return is_missing and not self.is_unwanted
 
     def report(self, value: Serialized) -> None:
         """Keep the item that was yielded last, and report it."""

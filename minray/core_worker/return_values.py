@@ -39,8 +39,13 @@ class ReturnValues:
         self._results = results
 
     def keep(self, task: ReceivedTask, result: Any) -> list[Result]:
-        """Raises ValueError if it is not what ``num_returns`` says, BrokenOff, and what pickling and putting raise."""
+        """Raises ValueError if it is not what ``num_returns`` says, BrokenOff, and what pickling and putting raise.
+
+        Nobody ever gets what a constructor returns: the reference for it stands for the actor.
+        """
         template = task.header.template
+        if template.actor is not None:
+            return []
         if inspect.isgenerator(result):
             return self._fill(task, result)
         if template.num_returns == 1:

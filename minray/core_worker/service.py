@@ -37,6 +37,7 @@ from minray.protocol.core_worker import (
     GetObject,
     GetObjectLocations,
     GetObjects,
+    LeaveNode,
     ObjectLocations,
     ObjectReplies,
     ObjectReply,
@@ -195,6 +196,10 @@ class CoreWorkerService:
 
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
         self._core.submitter.on_revoke(self._core.now())
+        return DONE
+
+    def handle_LeaveNode(self, request: LeaveNode, call: Call) -> Done:
+        self._core.submitter.on_node_leaving(request.node_id, request.preempted, self._core.now())
         return DONE
 
     def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:

@@ -261,7 +261,8 @@ class TaskExecutor:
 
 def _streaming(task: ReceivedTask) -> StreamingTask:
     template = task.header.template
-    return StreamingTask(task.task_id, task.attempt, task.header.owner, task.items_arrived, template.most_unread)
+    owner, lost = task.header.owner, task.items_lost
+    return StreamingTask(task.task_id, task.attempt, owner, task.items_arrived, template.most_unread, lost)
 
 
 def _us_since(started_ns: int) -> int:

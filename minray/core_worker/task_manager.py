@@ -7,9 +7,9 @@ it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` 
 states' names are those of Ray's state API. A task whose results were lost begins again (``lineage`` remembers it).
 
 Retries: a death of the worker or its node uses one of ``max_retries``; a user's exception does only if
-``retry_exceptions`` covers it (G16, G18). A task that had been pushed but had not started is pushed again for free, and so,
-after a pause, is one whose worker was killed because its node had no memory (G20). A cancelled task is never retried (G19).
-To make lost results again uses one of them, too (G70).
+``retry_exceptions`` covers it (G16, G18). A task whose node was preempted is made again for free (G21), one that had been
+pushed but had not started is pushed again for free, and so, after a pause, is one whose worker was killed because its node
+had no memory (G20). A cancelled task is never retried (G19). To make lost results again uses one of them, too (G70).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from minray.common.ids import return_id, short
+from minray.common.ids import item_id, return_id, short
 from minray.common.state_table import InvalidTransition
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.object_ref_streams import ObjectRefStream
@@ -120,12 +120,18 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While PUSHED: how much work it was taken for."""
     stream: ObjectRefStream | None = None
     """Of a streaming generator: its items."""
+    items_lost: dict[int, None] | None = None
+    """Of a streaming generator, while an attempt runs: items that were lost before it began, and have not come again."""
+    has_lost_results: bool = False
+    """While it runs: results of an earlier attempt, which this one may not make, were lost meanwhile."""
     memory_kills: int = 0
     """How often its worker was killed because the node had no memory."""
     handle_id: bytes = b""
     """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
     needs: tuple[bytes, ...] | None = None
     """Set when it has to run again: what it takes beside the values that it carries along."""
+    preemptions: int = 0
+    """How often it was made again because its node was preempted."""
     unwanted: tuple[int, ...] = ()
     """While it runs again: results (from 1) that are not to be made, because they exist, or because nobody needs them."""
 
@@ -140,6 +146,10 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     def is_inlined(self, index: int) -> bool:
         """Whether it carries the value of this slot along."""
         return bool(self.arguments) and self.arguments[index].value is not None
+
+    def item_ids(self) -> list[bytes]:
+        """Of a streaming generator: the items that have come, in order, whether they still exist or not."""
+        return [] if self.stream is None else [item_id(self.task_id, number) for number in self.stream.numbers()]
 
     def result_ids(self) -> list[bytes]:
         return [return_id(self.task_id, index) for index in range(1, self.prepared.template.num_returns + 1)]
@@ -182,8 +192,12 @@ class TaskManager:
         self.add(task)
         self.move(task, WAITING)
 
-    def may_retry(self, task: PendingTask) -> bool:
-        """Use up one retry, if there is one: True, and the next attempt has begun."""
+    def may_retry(self, task: PendingTask, preempted: bool = False) -> bool:
+        """Use up one retry, if there is one: True, and the next attempt has begun. A preemption uses none (G21)."""
+        if preempted and task.prepared.template.max_retries != 0 and not task.cancelled:
+            task.attempt += 1
+            task.preemptions += 1
+            return True
         if task.cancelled or task.retries_left == 0:
             return False
         if task.retries_left > 0:

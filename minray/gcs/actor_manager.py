@@ -9,8 +9,8 @@ Ray: src/ray/gcs/actor/gcs_actor_manager.h
 Pure, like the other tables of the gcs: a decision returns the row to store, ``on_committed`` makes it true.
 
 Rules
-  * An actor's incarnations are counted by ``restarts``; each uses up one of ``max_restarts`` (G35). What is heard of a
-    worker that is not the actor's present one changes nothing (S3).
+  * An actor's incarnations are counted by ``restarts``; each uses up one of ``max_restarts`` (G35), but for those that
+    begin because a node is preempted (G21). What is heard of a worker that is not the present one changes nothing (S3).
   * It begins anew when its worker or node died, not when it wanted to end, was killed for good, or its constructor raised
     (G34). Dead is dead: a confirmed death is never taken back (G39b).
   * Unless it is detached, it dies with its owner (G25), with its job, and when nobody has a handle (G24).
@@ -123,9 +123,11 @@ class ActorManager:
     def lose(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
         """Its present incarnation has died: it begins anew if it may."""
         info = row.info
-        if row.creation is None or 0 <= info.max_restarts <= info.restarts:
+        if row.creation is None or not info.may_restart(cause.preempted):
             return self.end(row, cause, now)
-        begun = _with(info, RESTARTING, restarts=info.restarts + 1, address=None, pid=0, death=cause)
+        preemptions = info.preemptions + cause.preempted
+        restarts = info.restarts + 1
+        begun = _with(info, RESTARTING, restarts=restarts, preemptions=preemptions, address=None, pid=0, death=cause)
         return ActorRow(begun, row.creation)
 
     def end(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:

@@ -61,7 +61,10 @@ IMPOSSIBLE = {
 class Nodes(Protocol):
     """What is known of the cluster's nodes."""
 
-    def living(self) -> list[NodeInfo]: ...
+    def open(self) -> list[NodeInfo]:
+        """Those that take new actors."""
+
+    def node(self, node_id: bytes) -> NodeInfo | None: ...
 
     def available(self, node_id: bytes) -> Mapping[str, int]:
         """What it has free, as far as it has said so."""
@@ -151,7 +154,7 @@ class ActorScheduler:
         if lease is not None:
             return f"its constructor runs on worker pid={lease.pid}, node {short(lease.worker.node_id)}"
         if row.creation is not None and self.is_waiting_for_node(row):
-            return f"it {lack_of(dict(row.creation.placement), [node.resources_total for node in self._nodes.living()])}"
+            return f"it {lack_of(dict(row.creation.placement), [node.resources_total for node in self._nodes.open()])}"
         return "" if row.lease_id else "a node for it is being chosen"
 
     def close(self) -> None:
@@ -212,7 +215,7 @@ class ActorScheduler:
         creation = row.creation
         assert creation is not None
         info = row.info
-        retriable = info.max_restarts < 0 or info.restarts < info.max_restarts
+        retriable = info.may_restart()
         request = RequestWorkerLease(
             lease_id, self._own(), creation.shape, 0, 0, final, actor_id=info.actor_id, retriable=retriable
         )
@@ -255,7 +258,7 @@ class ActorScheduler:
     def _choose(self, row: ActorRow) -> NodeInfo | None:
         creation = row.creation
         assert creation is not None
-        nodes = self._nodes.living()
+        nodes = self._nodes.open()
         if creation.shape.strategy.kind != STRATEGY_DEFAULT:
             return _preferred(nodes, row.info.owner.node_id, self._platform.host.random)
         needs: ResourceSet = dict(creation.placement)

@@ -19,6 +19,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import msgspec
+
 from minray.common.config import SystemConfig
 from minray.common.ids import job_of_actor, short_actor
 from minray.gcs.actor_manager import ActorManager, ActorRow, describe
@@ -47,6 +49,9 @@ class Surroundings(Protocol):
 
     def job_is_over(self, job_id: bytes) -> bool: ...
 
+    def on_detached_actor_dead(self, actor_id: bytes) -> None:
+        """What ends with it can go."""
+
     async def on_last_detached_actor(self, job_id: bytes) -> None:
         """Nothing of this job lives on any more if it has finished."""
 
@@ -62,6 +67,7 @@ class ActorService:
     ) -> None:
         self._platform = platform
         self._grace_s = config.actor_graceful_shutdown_timeout_ms / 1000
+        self._nodes = nodes
         self._surroundings = surroundings
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
         self._actors = ActorManager(platform.record)
@@ -180,7 +186,7 @@ class ActorService:
         if row is None or not self._actors.is_new_kill(request.kill_id):
             return protocol.ActorReply(None if row is None else row.info)
         info = row.info
-        if not request.no_restart and (info.max_restarts < 0 or info.restarts < info.max_restarts):
+        if not request.no_restart and info.may_restart():
             if row.lease_id and row.raylet is not None and info.state == protocol.ALIVE:
                 self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
         else:
@@ -246,6 +252,11 @@ class ActorService:
         """Whether actors of this job live on when it finishes."""
         return any(row.info.detached for row in self._actors.of_job(job_id))
 
+    def is_detached(self, actor_id: bytes) -> bool:
+        """Whether a detached actor has this id, and lives."""
+        row = self._actors.get(actor_id)
+        return row is not None and row.info.detached and row.info.state != DEAD
+
     # --- Outcomes of the scheduler ---------------------------------------------------------------------------------------
 
     async def on_leasing(self, row: ActorRow, lease_id: bytes, raylet: Address) -> bool:
@@ -294,9 +305,16 @@ class ActorService:
                 return None
             if info.actor_id in self._exiting:
                 return self._actors.end(now, DeathCause(protocol.OUT_OF_SCOPE, "there was no handle of it any more"), time)
-            return self._actors.lose(now, cause, time)
+            preempted = msgspec.structs.replace(cause, preempted=self._is_preempted(now))
+            return self._actors.lose(now, preempted, time)
 
         await self._change(info.actor_id, lose, cause)
+
+    def _is_preempted(self, row: ActorRow) -> bool:
+        """Whether the present incarnation is, or was to be, on a node that has to go."""
+        place = row.info.address or row.raylet
+        node = self._nodes.node(place.node_id) if place is not None else None
+        return node is not None and node.is_preempted()
 
     async def _end(self, actor_id: bytes, cause: DeathCause) -> None:
         await self._change(actor_id, self._actors.end, cause)
@@ -315,8 +333,10 @@ class ActorService:
                 await self._commit(row)
                 logger.info("%s is %s: %s", describe(row.info), row.info.state, cause.message)
                 self._clean_up(old, row)
-            if row.info.state == DEAD and row.info.detached and not self.has_detached(_job(row)):
-                await self._surroundings.on_last_detached_actor(_job(row))
+            if row.info.state == DEAD and row.info.detached:
+                self._surroundings.on_detached_actor_dead(actor_id)
+                if not self.has_detached(_job(row)):
+                    await self._surroundings.on_last_detached_actor(_job(row))
 
         await until_stored(change)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -31,6 +31,7 @@ from minray.gcs.effects import Publication
 from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import JobManager
 from minray.gcs.kv_manager import KvManager
+from minray.gcs.node_drainer import NodeDrainer
 from minray.gcs.node_manager import NodeManager
 from minray.gcs.placement_group_manager import PlacementGroupManager
 from minray.gcs.placement_group_scheduler import PlacementGroupScheduler
@@ -77,8 +78,10 @@ class GcsServer:
             self._changes,
             self._store_group,
             self._jobs.is_over,
+            self._actors.is_detached,
         )
-        self._dispatcher = Dispatcher(self, self._actors, self._group_scheduler)
+        self._drainer = NodeDrainer(platform, config.system_config, lambda: self._nodes, self._changes, self._store_node)
+        self._dispatcher = Dispatcher(self, self._actors, self._group_scheduler, self._drainer)
 
     def _address(self) -> Address:
         """As an owner of leases."""
@@ -137,6 +140,7 @@ class GcsServer:
             return
         self._health.close()
         self._group_scheduler.close()
+        self._drainer.close()
         self._actors.close()
         self._dispatcher.close()
         listeners, self._listeners = self._listeners, []
@@ -169,9 +173,7 @@ class GcsServer:
                 return protocol.RegisterNodeReply(cluster_id, refused)
             node = self._nodes.register(request.node)
             if node is not None:
-                self._storage.put_node(node)
-                await self._storage.commit()
-                self.publish(self._nodes.on_committed(node))
+                await self._store_node(node)
                 self._watch_node(node)
                 self._group_scheduler.on_node_joined()
                 self._actors.on_nodes_changed()
@@ -179,7 +181,7 @@ class GcsServer:
 
     @durable
     async def handle_UnregisterNode(self, request: protocol.UnregisterNode, call: Call) -> Done:
-        await self._bury(request.node_id, request.cause)
+        await self._bury(request.node_id, lambda: self._nodes.bury(request.node_id, request.cause, request.drain))
         return DONE
 
     def handle_ReportResources(self, request: protocol.ReportResources, call: Call) -> protocol.RegisterNodeReply:
@@ -199,25 +201,31 @@ class GcsServer:
     def _watch_node(self, node: protocol.NodeInfo) -> None:
         async def on_dead(cause: str) -> None:
             logger.warning("node %s is dead: %s", short(node.node_id), cause)
-            await until_stored(self._bury, node.node_id, f"its raylet is gone: {cause}")
+            reason = f"its raylet is gone: {cause}"
+            now = self._platform.host.time()
+            await until_stored(self._bury, node.node_id, lambda: self._nodes.bury_lost(node.node_id, reason, now))
 
         self._health.watch(node.address, silence_counts=True, on_dead=on_dead)
 
-    async def _bury(self, node_id: bytes, cause: str) -> None:
+    async def _bury(self, node_id: bytes, decide: Callable[[], protocol.NodeInfo | None]) -> None:
         """Declare a node dead, and finish the jobs whose drivers ran there."""
         async with self._changes.of(node_id):
-            node = self._nodes.bury(node_id, cause)
+            node = decide()
             if node is not None:
-                self._storage.put_node(node)
-                await self._storage.commit()
-                self.publish(self._nodes.on_committed(node))
+                await self._store_node(node)
                 self._health.unwatch(node.address.worker_id)
+                self._drainer.on_node_dead(node_id)
                 self._group_scheduler.on_node_dead(node_id)
         for job in self._jobs.running():
             if job.driver.node_id == node_id:
                 await self._maybe_finish_with_node(job)
         if node is not None:
             await self._actors.on_node_death(node)
+
+    async def _store_node(self, node: protocol.NodeInfo) -> None:
+        self._storage.put_node(node)
+        await self._storage.commit()
+        self.publish(self._nodes.on_committed(node))
 
     # --- Jobs ------------------------------------------------------------------------------------------------------------
 
@@ -272,6 +280,9 @@ class GcsServer:
         self.publish(self._jobs.on_committed(job))
         if not job.kept:
             self._drop_values_of(job.job_id)
+
+    def on_detached_actor_dead(self, actor_id: bytes) -> None:
+        self._group_scheduler.on_actor_dead(actor_id)
 
     async def on_last_detached_actor(self, job_id: bytes) -> None:
         """What of a finished job was kept for them can go."""
@@ -352,8 +363,11 @@ class GcsServer:
         """How a process died, if it is known to be dead."""
         return self._death_of(worker.worker_id, worker.node_id)
 
-    def living(self) -> list[protocol.NodeInfo]:
-        return self._nodes.living()
+    def open(self) -> list[protocol.NodeInfo]:
+        return self._nodes.open()
+
+    def node(self, node_id: bytes) -> protocol.NodeInfo | None:
+        return self._nodes.get(node_id)
 
     def available(self, node_id: bytes) -> Mapping[str, int]:
         return self._nodes.available(node_id)

@@ -187,8 +187,8 @@ class ObjectManager:
         self._push_count += 1
         pin = b"send" + self._push_count.to_bytes(8, "big")
         self.store.table.pin(entry, pin, b"")
-        arena = self.store.arena.view
-        return lasting_view(arena, entry.offset + start, size, self._post, self._on_sent, pin, size)
+        arena, place = self.store.place(entry)
+        return lasting_view(arena, place + start, size, self._post, self._on_sent, pin, size)
 
     def _on_sent(self, pin: bytes, size: int) -> None:
         self.store.unpin([pin])

@@ -70,8 +70,8 @@ class Allocator:
         self.used += size
         return offset
 
-    def free(self, offset: int) -> None:
-        """Takes back the block that begins here."""
+    def free(self, offset: int) -> int:
+        """Takes back the block that begins here; returns how many bytes that are."""
         assert offset in self._blocks, f"no block begins at {offset}"
         size = self._blocks.pop(offset)
         self.used -= size
@@ -82,6 +82,7 @@ class Allocator:
         if before := self._ends.get(offset):
             offset = self._remove(before)
         self._add(offset, end - offset)
+        return size
 
     def holes(self) -> list[tuple[int, int]]:
         """(offset, size) of all that is free, by offset; fresh memory and the hole that touches it are one."""

@@ -2,9 +2,10 @@
 
 Ray: src/ray/object_manager/plasma/client.h
 
-A client maps the arena once, when it first needs it. It asks the store where it may write, writes, and seals; or it asks
-where an object is, which pins it, and reads there. The pin is given back when the last view of that memory has gone,
-however long the user keeps an array that lies in it (G61): every view is made of one numpy array, whose finalizer says so.
+A client maps the arena once, when it first needs it, and the one on disk (``Fallback``), where offsets go on. It asks the
+store where it may write, writes, and seals; or it asks where an object is, which pins it, and reads there. The pin is given
+back when the last view of that memory has gone, however long the user keeps an array that lies in it (G61): every view is
+made of one numpy array, whose finalizer says so.
 
 Everything here runs on the loop, but for ``view`` and what the finalizers do.
 """
@@ -42,12 +43,19 @@ class StoreClient:
     """The client of one process."""
 
     def __init__(
-        self, platform: Platform, raylet: Peer, worker_id: bytes, endpoint: str, on_unreachable: Callable[[str], None]
+        self,
+        platform: Platform,
+        raylet: Peer,
+        worker_id: bytes,
+        endpoint: str,
+        fallback_endpoint: str,
+        on_unreachable: Callable[[str], None],
     ) -> None:
         self._platform = platform
         self._raylet = raylet
         self._worker_id = worker_id
         self._endpoint = endpoint
+        self._fallback_endpoint = fallback_endpoint
         self._on_unreachable = on_unreachable
         """Told on the loop that the arena cannot be mapped, before anybody else hears of that."""
         self._pin_count = 0
@@ -82,7 +90,8 @@ class StoreClient:
     def view(self, offset: int, size: int) -> memoryview:
         """Memory that this process was given to write in; any thread. Raises MemoryFailed."""
         try:
-            return self._platform.memory.attach(self._endpoint)[offset : offset + size]
+            arena, start = self._place(offset)
+            return arena[start : start + size]
         except MemoryFailed as error:
             self._platform.user_code.post(self._on_unreachable, str(error))
             raise
@@ -116,13 +125,20 @@ class StoreClient:
     def _lasting_view(self, pin: bytes, pinned: Pinned) -> memoryview | Pinned:
         """Read-only; the object stays where it is as long as this view lives, or one made of it."""
         try:
-            arena = self._platform.memory.attach(self._endpoint)
+            arena, start = self._place(pinned.offset)
         except MemoryFailed as error:
             self._on_unreachable(str(error))
             self._release(pin)
             return Pinned(LOST, reason=str(error))
         post = self._platform.user_code.post_later
-        return lasting_view(arena.toreadonly(), pinned.offset, pinned.size, post, self._release, pin)
+        return lasting_view(arena.toreadonly(), start, pinned.size, post, self._release, pin)
+
+    def _place(self, offset: int) -> tuple[memoryview, int]:
+        """The arena in which this is, and where in it. Raises MemoryFailed."""
+        arena = self._platform.memory.attach(self._endpoint)
+        if offset < len(arena):
+            return arena, offset
+        return self._platform.memory.attach(self._fallback_endpoint), offset - len(arena)
 
     def _release(self, pin: bytes) -> None:
         self._released.add([pin])

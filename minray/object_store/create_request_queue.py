@@ -2,8 +2,9 @@
 
 Ray: src/ray/object_manager/plasma/create_request_queue.h
 
-Pure. A request is tried when it comes and whenever memory may have become free. It gives up when nothing has become free for
-a while (G79), or at once if it is larger than the whole arena. As long as copies are being written to disk, memory will.
+Pure. A request is tried when it comes and whenever memory may have become free. As long as copies are being written to disk,
+memory will. When nothing has become free for a while, or at once if it is larger than the whole arena, a request gets
+memory that is on disk, as do those behind it; and only if there is none, it is refused (G79).
 """
 
 from __future__ import annotations
@@ -51,16 +52,22 @@ class CreateRequestQueue:
         self.waiting_bytes = 0
         """What they want together."""
         self._progress_at = 0.0
-        """When the first in line became the first, or memory became free."""
-        self._free_bytes = 0
+        """When the first in line became the first, or memory became free, or more of it could be made free."""
+        self._free_bytes = self._spillable_bytes = 0
+        self._is_stuck = False
+        """The last one got memory on disk, and nothing has changed since: who comes now need not wait to get some, too."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, creation: Creation | Restoration, on_created: OnCreated, now: float) -> None:
+    def add(self, creation: Creation | Restoration, on_created: OnCreated, now: float, is_spilling: bool = False) -> None:
         """Called back at once, or in a later ``advance``."""
         if not self._waiting:
-            if self._try(creation, on_created):
+            if self._try(creation, on_created, False):
+                self._is_stuck = False
+                return
+            self._is_stuck = self._is_stuck and not is_spilling and not self._table.spillable_count()
+            if self._is_stuck and self._try(creation, on_created, True):
                 return
             self._progress_at = now
         self._waiting.append((creation, on_created))
@@ -69,26 +76,32 @@ class CreateRequestQueue:
     def advance(self, now: float, is_spilling: bool = False) -> float | None:
         """Something may have changed: serve who can be served; returns when to come again if nothing happens until then."""
         free = self._table.allocator.capacity - self._table.allocator.used
-        if free > self._free_bytes or is_spilling:
+        if free > self._free_bytes or is_spilling or self._table.spillable_bytes > self._spillable_bytes:
             self._progress_at = now
+            self._is_stuck = False
         while self._waiting:
             creation, on_created = self._waiting.popleft()  # first: who is called back may give its room back, and come here
             self.waiting_bytes -= creation.size
-            if not self._try(creation, on_created):
+            if not self._try(creation, on_created, False):
                 if now < self._progress_at + self._grace_s:
                     self._waiting.appendleft((creation, on_created))
                     self.waiting_bytes += creation.size
                     break
+                self._is_stuck = True
+                if self._try(creation, on_created, True):
+                    continue
+                self._is_stuck = False
                 on_created(None, False)
             self._progress_at = now
         self._free_bytes = self._table.allocator.capacity - self._table.allocator.used
+        self._spillable_bytes = self._table.spillable_bytes
         return self._progress_at + self._grace_s if self._waiting else None
 
-    def _try(self, creation: Creation | Restoration, on_created: OnCreated) -> bool:
+    def _try(self, creation: Creation | Restoration, on_created: OnCreated, in_fallback: bool) -> bool:
         """False: it has to wait."""
         is_too_large = creation.size > self._table.allocator.capacity
         try:
-            entry = None if is_too_large else self._make(creation)
+            entry = self._make(creation, in_fallback or is_too_large)
         except Unwanted:
             on_created(None, True)
             return True
@@ -97,7 +110,7 @@ class CreateRequestQueue:
         on_created(entry, False)
         return True
 
-    def _make(self, creation: Creation | Restoration) -> Entry | None:
+    def _make(self, creation: Creation | Restoration, in_fallback: bool) -> Entry | None:
         if isinstance(creation, Restoration):
-            return self._table.restore(creation.entry)
-        return self._table.create(*creation)
+            return self._table.restore(creation.entry, in_fallback)
+        return self._table.create(*creation, in_fallback)

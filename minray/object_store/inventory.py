@@ -22,7 +22,8 @@ def objects_info(node_id: bytes, table: ObjectTable, spill: SpillStats, request:
     largest = heapq.nlargest(min(request.limit, MOST_ENTRIES), entries, key=lambda entry: entry.size)
     allocator = table.allocator
     copies = [_copy_info(table, entry) for entry in largest]
-    return ObjectsInfo(node_id, allocator.capacity, allocator.used, allocator.largest_hole(), len(entries), copies, spill)
+    used, hole = allocator.used, allocator.largest_hole()
+    return ObjectsInfo(node_id, allocator.capacity, used, hole, len(entries), copies, spill, table.fallback.used)
 
 
 def _copy_info(table: ObjectTable, entry: Entry) -> CopyInfo:
@@ -36,4 +37,5 @@ def _copy_info(table: ObjectTable, entry: Entry) -> CopyInfo:
         len(entry.pins),
         [reader for reader in dict.fromkeys(entry.pins.values()) if reader],
         entry.spilled is not None,
+        table.fallback.has(entry.offset),
     )

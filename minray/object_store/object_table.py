@@ -17,6 +17,8 @@ Rules
   * Memory goes back to the allocator when the copy is not wanted **and** nobody has it in use: its creator until it seals
     or aborts, readers until they give back their pins, a disk while it is written or read. A process that dies has nothing
     in use any more.
+  * The *fallback* (``Fallback``) is memory on a disk. What lies there is not spilled, and what may go from there goes when
+    the fallback itself is short of room.
   * A later attempt's copy takes the place of an earlier one, never the other way round.
   * Freed copies, spent pins and dead processes leave tombstones, since whatever is asked may be late (G112).
 """
@@ -33,6 +35,7 @@ from minray.common.ids import short
 from minray.common.state_table import NEW, StateMachine
 from minray.common.tombstones import remember
 from minray.object_store.allocator import Allocator
+from minray.object_store.fallback import Fallback
 from minray.protocol.base import Address
 
 CREATED, SEALED, SPILLED, RESTORING, DOOMED = "CREATED", "SEALED", "SPILLED", "RESTORING", "DOOMED"
@@ -106,6 +109,7 @@ class ObjectTable:
         self, allocator: Allocator, record: Callable[[str, str, str, str], None] | None, on_evicted: Callable[[Entry], None]
     ) -> None:
         self.allocator = allocator
+        self.fallback = Fallback(allocator.capacity)
         self.states = StateMachine("copy", COPY_STATES, record, _name)
         self._on_evicted = on_evicted
         """Told of copies that went to make room: their owners think that they are here."""
@@ -117,12 +121,14 @@ class ObjectTable:
         self._by_pin: dict[bytes, Entry] = {}
         self._spare: OrderedDict[bytes, None] = OrderedDict()
         """Objects whose copy, or its memory, may go, the least recently used first."""
+        self._spare_in_fallback: OrderedDict[bytes, None] = OrderedDict()
+        """The same, of those that are in the fallback."""
         self._spillable: OrderedDict[bytes, None] = OrderedDict()
         """Objects whose copy must stay and that nobody reads (G80), the least recently used first."""
         self.spillable_bytes = 0
         """Their sizes."""
         self.unspilled_bytes = 0
-        """The sizes of primary copies that may be asked for and are not on disk."""
+        """The sizes of primary copies that may be asked for and are in no way on disk."""
         self.spilled_bytes = 0
         """The sizes of copies that are on disk."""
         self._unneeded: list[SpillFile] = []
@@ -144,6 +150,10 @@ class ObjectTable:
     def copies(self) -> list[Entry]:
         """All that are not forgotten, on disk alone or not."""
         return [*self._entries.values(), *self._doomed.values()]
+
+    def primaries(self) -> list[Entry]:
+        """Those that must stay, written or not."""
+        return [entry for entry in self._entries.values() if entry.is_primary]
 
     def find(self, object_id: bytes) -> Entry | None:
         """The copy of this object that may be asked for, sealed or not."""
@@ -168,7 +178,14 @@ class ObjectTable:
     # --- making
 
     def create(
-        self, object_id: bytes, attempt: int, size: int, owner: Address, creator: bytes, is_primary: bool
+        self,
+        object_id: bytes,
+        attempt: int,
+        size: int,
+        owner: Address,
+        creator: bytes,
+        is_primary: bool,
+        in_fallback: bool = False,
     ) -> Entry | None:
         """Room for a copy, made by evicting others if need be; None if there is not enough now. Raises Unwanted."""
         if self._freed.get(object_id, -1) >= attempt or self._is_dead(owner) or creator in self._dead:
@@ -180,30 +197,49 @@ class ObjectTable:
             if known.attempt >= attempt:
                 raise Unwanted
             self._doom(known)
-        offset = self._allocate(size)
+        offset = self._allocate(size, in_fallback)
         if offset is None:
             return None
         self._count += 1
         entry = Entry(object_id, attempt, offset, size, owner, creator, is_primary, {}, self._count)
         self._entries[object_id] = entry
         self.states.set(entry.key, CREATED)
-        self.unspilled_bytes += size if is_primary else 0
+        self.unspilled_bytes += size if self._needs_memory(entry) else 0
         return entry
 
-    def _allocate(self, size: int) -> int | None:
-        offset = self.allocator.allocate(size)
-        while offset is None and self._spare and size <= self.allocator.capacity:
-            object_id, _ = self._spare.popitem(last=False)
-            entry = self._entries[object_id]
-            if entry.spilled is not None:
-                self.allocator.free(entry.offset)
-                entry.offset = NOWHERE
-                self.states.set(entry.key, SPILLED)
-            else:
-                self._doom(entry)
-                self._on_evicted(entry)
-            offset = self.allocator.allocate(size)
+    def _allocate(self, size: int, in_fallback: bool) -> int | None:
+        if in_fallback:
+            allocate, spare = self.fallback.allocate, self._spare_in_fallback
+        elif size <= self.allocator.capacity:
+            allocate, spare = self.allocator.allocate, self._spare
+        else:
+            return None
+        offset = allocate(size)
+        while offset is None and spare:
+            object_id, _ = spare.popitem(last=False)
+            self._reclaim(self._entries[object_id])
+            offset = allocate(size)
         return offset
+
+    def _reclaim(self, entry: Entry) -> None:
+        """Take the memory of a copy that may go, or may be on disk alone."""
+        if entry.spilled is not None:
+            self._free(entry)
+            entry.offset = NOWHERE
+            self.states.set(entry.key, SPILLED)
+        else:
+            self._doom(entry)
+            self._on_evicted(entry)
+
+    def _free(self, entry: Entry) -> None:
+        if self.fallback.has(entry.offset):
+            self.fallback.free(entry.offset)
+        else:
+            self.allocator.free(entry.offset)
+
+    def _needs_memory(self, entry: Entry) -> bool:
+        """Whether it must stay, and is nowhere but in the arena."""
+        return entry.is_primary and entry.spilled is None and not self.fallback.has(entry.offset)
 
     def seal(self, entry: Entry) -> bool:
         """It is written; True if anybody may read it."""
@@ -253,7 +289,7 @@ class ObjectTable:
         entry = self._entries.get(object_id)
         if entry is not None and entry.attempt == attempt and not entry.is_primary:
             entry.is_primary = True
-            self.unspilled_bytes += entry.size
+            self.unspilled_bytes += entry.size if self._needs_memory(entry) else 0
             self._set_busy(entry)
             self._maybe_forget(entry)
 
@@ -282,11 +318,11 @@ class ObjectTable:
         self._maybe_forget(entry)
         return entry.spilled is not None
 
-    def restore(self, entry: Entry) -> Entry | None:
+    def restore(self, entry: Entry, in_fallback: bool = False) -> Entry | None:
         """Memory for a copy that is on disk alone; None if there is not enough now. Raises Unwanted, also if it has some."""
         if self.states.get(entry.key) != SPILLED:
             raise Unwanted
-        offset = self._allocate(entry.size)
+        offset = self._allocate(entry.size, in_fallback)
         if offset is None:
             return None
         entry.offset = offset
@@ -323,7 +359,8 @@ class ObjectTable:
     def evict(self, object_id: bytes) -> None:
         """Its copy here may go now, if it may go at all."""
         entry = self._entries.get(object_id)
-        if entry is not None and object_id in self._spare and not entry.is_primary:
+        is_spare = object_id in self._spare or object_id in self._spare_in_fallback
+        if entry is not None and is_spare and not entry.is_primary:
             self._doom(entry)
             self._on_evicted(entry)
 
@@ -350,8 +387,7 @@ class ObjectTable:
         if self._entries.get(entry.object_id) is entry:
             del self._entries[entry.object_id]
             self._set_busy(entry)
-            if entry.is_primary and entry.spilled is None:
-                self.unspilled_bytes -= entry.size
+            self.unspilled_bytes -= entry.size if self._needs_memory(entry) else 0
             self._doomed[entry.number] = entry
             self.states.set(entry.key, DOOMED)
         self._maybe_forget(entry)
@@ -364,7 +400,7 @@ class ObjectTable:
         elif not entry.in_use() and self._doomed.pop(entry.number, None) is not None:
             self.states.set(entry.key, NEW)
             if entry.offset != NOWHERE:
-                self.allocator.free(entry.offset)
+                self._free(entry)
             if entry.spilled is not None:
                 self.spilled_bytes -= entry.size
                 self._unneeded.append(entry.spilled.file)
@@ -372,14 +408,17 @@ class ObjectTable:
     def _set_idle(self, entry: Entry) -> None:
         """Nobody uses it, and it was the last to be used."""
         self._set_busy(entry)
-        if entry.is_primary and entry.spilled is None:
+        if self._needs_memory(entry):
             self._spillable[entry.object_id] = None
             self.spillable_bytes += entry.size
-        else:
+        elif not self.fallback.has(entry.offset):
             self._spare[entry.object_id] = None
+        elif not entry.is_primary or entry.spilled is not None:
+            self._spare_in_fallback[entry.object_id] = None
 
     def _set_busy(self, entry: Entry) -> None:
         self._spare.pop(entry.object_id, None)
+        self._spare_in_fallback.pop(entry.object_id, None)
         if entry.object_id in self._spillable:
             del self._spillable[entry.object_id]
             self.spillable_bytes -= entry.size

@@ -13,6 +13,7 @@ What there is no memory for goes to disk; ``Spilling`` is who carries it there a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -21,7 +22,7 @@ from minray.object_store.allocator import Allocator
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation, OnCreated, Restoration
 from minray.object_store.inventory import objects_info
 from minray.object_store.object_table import Entry, ObjectTable, SpillFile
-from minray.platform.base import Arena, DiskFailed, DiskFull, Platform
+from minray.platform.base import Arena, DiskFailed, DiskFull, MemoryFailed, Platform
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.object_store import (
     CHANGED,
@@ -53,6 +54,8 @@ from minray.protocol.object_store import (
 from minray.rpc.service import Call
 
 TOP_HOLDERS = 5
+
+logger = logging.getLogger(__name__)
 
 
 class Order(NamedTuple):
@@ -145,15 +148,31 @@ class ObjectStore:
         """Make the arena. Raises MemoryFailed."""
         self.arena = await self._platform.memory.create_arena(endpoint, self.table.allocator.capacity)
 
+    async def start_fallback(self, endpoint: str, directory: str, capacity_threshold: float) -> None:
+        """Make the one on disk; without it, a full store is an error sooner."""
+        try:
+            arena = await self._platform.memory.create_disk_arena(endpoint, directory, capacity_threshold)
+        except MemoryFailed as error:
+            logger.warning("no memory on disk for a full store: %s", error)
+        else:
+            self.table.fallback.open(arena)
+
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if hasattr(self, "arena"):
             await self.arena.close()
+        await self.table.fallback.close()
+
+    def place(self, entry: Entry) -> tuple[memoryview, int]:
+        """The arena in which a copy lies, and where in it."""
+        fallback = self.table.fallback
+        return fallback.place(entry.offset) if fallback.has(entry.offset) else (self.arena.view, entry.offset)
 
     def view(self, entry: Entry) -> memoryview:
         """The memory of a copy."""
-        return self.arena.view[entry.offset : entry.offset + entry.size]
+        arena, start = self.place(entry)
+        return arena[start : start + entry.size]
 
     # --- writing
 
@@ -167,12 +186,16 @@ class ObjectStore:
         elif is_unwanted:
             call.reply(CreateReply(UNWANTED, self._address()))
         else:
-            status = OUT_OF_DISK if isinstance(self._spilling().trouble, DiskFull) else FULL
+            status = OUT_OF_DISK if isinstance(self._disk_trouble(), DiskFull) else FULL
             call.reply(CreateReply(status, self._address(), reason=self.why_full(creation.size)))
 
     def create(self, creation: Creation, on_created: OnCreated) -> None:
         """Room for a copy, now or later."""
-        self._queue.add(creation, on_created, asyncio.get_running_loop().time())
+        self._line_up(creation, on_created)
+
+    def _line_up(self, creation: Creation | Restoration, on_created: OnCreated) -> None:
+        now = asyncio.get_running_loop().time()
+        self._queue.add(creation, on_created, now, self._spilling().is_progressing)
         self._advance()
 
     def handle_SealObject(self, request: SealObject, call: Call) -> Done:
@@ -292,8 +315,7 @@ class ObjectStore:
 
     def _restore(self, entry: Entry) -> None:
         """Bring it back as soon as there is room; asked by the first who waits for it, for all (G84)."""
-        self._queue.add(Restoration(entry), partial(self._on_room_for, entry), asyncio.get_running_loop().time())
-        self._advance()
+        self._line_up(Restoration(entry), partial(self._on_room_for, entry))
 
     def _on_room_for(self, entry: Entry, made: Entry | None, is_unwanted: bool) -> None:
         if made is not None:
@@ -342,6 +364,10 @@ class ObjectStore:
     def handle_GetObjectsInfo(self, request: GetObjectsInfo, call: Call) -> ObjectsInfo:
         return objects_info(self._address().node_id, self.table, self._spilling().stats(), request)
 
+    def _disk_trouble(self) -> DiskFailed | None:
+        """Why there is no room on disk, or none that helps."""
+        return self.table.fallback.trouble or self._spilling().trouble
+
     def on_death(self, worker_or_node_id: bytes) -> None:
         """A client, an owner, or a whole node of them is gone."""
         self.table.on_death(worker_or_node_id)
@@ -369,12 +395,13 @@ class ObjectStore:
         largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:TOP_HOLDERS]
         held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes, {_use_of(entry)})" for entry in largest)
         in_use = sum(entry.in_use() for entry in entries)
-        trouble = self._spilling().trouble
+        trouble = self._disk_trouble()
         advice = "make room there, or choose another object_spilling_directory"
-        failing = f" Spilling fails: {trouble}; {advice}." if trouble else ""
+        failing = f" The disk does not help: {trouble}; {advice}." if trouble else ""
+        on_disk = f", and {self.table.fallback.used} on disk" if self.table.fallback.used else ""
         return (
-            f"{size} bytes are wanted; {allocator.used} of {allocator.capacity} are in use, by {len(entries)} objects, of"
-            f" which {in_use} are being read or written; the largest hole has {allocator.largest_hole()}."
+            f"{size} bytes are wanted; {allocator.used} of {allocator.capacity} are in use{on_disk}, by {len(entries)}"
+            f" objects, of which {in_use} are being read or written; the largest hole has {allocator.largest_hole()}."
             f"{failing} The largest objects: {held or 'none'}"
         )
 

@@ -337,11 +337,27 @@ class Arena(Protocol):
         """Hand it out no more. Views stay valid, here and everywhere, until the last one has gone."""
 
 
+class DiskArena(Arena, Protocol):
+    """An arena in a file, for when memory is full. What is written without having been reserved may kill the writer."""
+
+    def reserve(self, start: int, size: int) -> None:
+        """Room on the disk for these bytes. Raises ``DiskFull`` or ``DiskFailed``, and then nothing is reserved."""
+
+    def release(self, start: int, size: int) -> None:
+        """These bytes are not needed any more: the disk has their room again, if it can take it. Never raises."""
+
+
 class Memory(Protocol):
     """Arenas, by the endpoints at which they are handed out; each needs its own, since who has attached keeps the first."""
 
     async def create_arena(self, endpoint: str, size: int) -> Arena:
         """Make an arena of ``size`` bytes and hand it out to processes of this node and user. ``MemoryFailed``."""
+
+    async def create_disk_arena(self, endpoint: str, directory: str, capacity_threshold: float) -> DiskArena:
+        """The same, in a file without a name in this directory, as large as its disk may become full.
+
+        Raises ``MemoryFailed``. (A member of its own, since nobody but the store's last resort wants memory that is slow.)
+        """
 
     def attach(self, endpoint: str) -> memoryview:
         """The whole arena, writable: mapped once in a process, the same view each time, also after its creator has gone.

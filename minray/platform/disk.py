@@ -67,10 +67,10 @@ class RealDisk:
     def _write(self, place: str, pieces: Sequence[Buffer]) -> list[int]:
         checksums: list[int] = []
         try:
-            self._check_capacity(sum(memoryview(piece).nbytes for piece in pieces))
+            check_capacity(self._path, sum(memoryview(piece).nbytes for piece in pieces), self._capacity_threshold)
             file = open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", buffering=0)
         except OSError as error:
-            raise _failure(place, "written", error, ()) from error
+            raise failure(f"{place} could not be written", error) from error
         size = 0
         try:
             with file:
@@ -84,17 +84,18 @@ class RealDisk:
         except OSError as error:
             if not size:
                 _remove(place)
-            raise _failure(place, "written", error, checksums) from error
+            raise failure(f"{place} could not be written", error, checksums) from error
         return checksums
 
-    def _check_capacity(self, size: int) -> None:
-        """Raises OSError if there is no room."""
-        system = os.statvfs(self._path)
-        used, free = system.f_blocks - system.f_bfree, system.f_bavail
-        if used * system.f_frsize + size > self._capacity_threshold * (used + free) * system.f_frsize:
-            percent = 100 * used / (used + free) if used + free else 100.0
-            message = f"its file system is {percent:.1f} % full, and at most {100 * self._capacity_threshold:g} % shall be"
-            raise OSError(errno.ENOSPC, message)
+
+def check_capacity(path: str, size: int, threshold: float) -> None:
+    """Raises OSError if so many bytes more would make the file system of this path fuller than the threshold."""
+    system = os.statvfs(path)
+    used, free = system.f_blocks - system.f_bfree, system.f_bavail
+    if used * system.f_frsize + size > threshold * (used + free) * system.f_frsize:
+        percent = 100 * used / (used + free) if used + free else 100.0
+        message = f"its file system is {percent:.1f} % full, and at most {100 * threshold:g} % shall be"
+        raise OSError(errno.ENOSPC, message)
 
 
 def _write_piece(descriptor: int, piece: Buffer) -> None:
@@ -117,7 +118,7 @@ def _read(place: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
                     rest = rest[count:]
                 checksums.append(zlib.crc32(piece))
     except OSError as error:
-        raise _failure(place, "read", error, ()) from error
+        raise failure(f"{place} could not be read", error) from error
     return checksums
 
 
@@ -129,6 +130,7 @@ def _remove(place: str) -> None:
             logger.warning("%s could not be removed: %s", place, error.strerror)
 
 
-def _failure(place: str, what: str, error: OSError, checksums: Sequence[int]) -> DiskFailed:
+def failure(what: str, error: OSError, checksums: Sequence[int] = ()) -> DiskFailed:
+    """As it is told above the seam."""
     kind = DiskFull if error.errno in FULL else DiskFailed
-    return kind(f"{place} could not be {what}: {error.strerror}", checksums)
+    return kind(f"{what}: {error.strerror}", checksums)

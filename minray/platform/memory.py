@@ -13,9 +13,12 @@ Rules
   * No program that users start inherits the arena: every descriptor of it is closed on exec.
   * Only pages that have been written take memory.
   * A mapping lasts as long as a view of it: ``close`` takes nothing from those who read.
+  * An arena on disk is a file without a name, too, but in a directory. It is full of holes; room for what is written is
+    reserved before, since a full disk would otherwise kill who writes, with a signal.
 
 What we do not like about it yet: the kernel promises more memory than there is. An arena too large for the machine is not
-refused here, but when it fills the kernel kills a process. And Python keeps a descriptor open for each mapping.
+refused here, but when it fills the kernel kills a process. Giving a gigabyte back to a disk holds the loop up for a tenth
+of a second. And Python keeps a descriptor open for each mapping.
 """
 
 from __future__ import annotations
@@ -27,10 +30,12 @@ import os
 import socket
 import struct
 import threading
+from contextlib import suppress
 from typing import BinaryIO
 
 from minray.platform import endpoints
 from minray.platform.base import MemoryFailed, PlatformError
+from minray.platform.disk import check_capacity, failure
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +43,10 @@ ATTACH_TIMEOUT_S = 5.0
 LISTEN_BACKLOG = 1024
 PAUSE_S = 1.0
 """How long nobody is let in after no connection could be accepted, which is for want of descriptors."""
+MOST_DISK_BYTES = 1 << 40
+"""Of an arena on disk: what address spaces and all file systems have."""
+ZEROS = 1 << 20
+"""Written at once where nothing else reserves."""
 WORD = struct.Struct("<Q")
 """What comes with the descriptor: the size in bytes."""
 DESCRIPTOR = struct.Struct("i")
@@ -47,9 +56,9 @@ CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 class RealArena:
     """See ``base.Arena``."""
 
-    def __init__(self, endpoint: endpoints.UnixEndpoint, size: int) -> None:
+    def __init__(self, endpoint: endpoints.UnixEndpoint, file: BinaryIO, size: int) -> None:
         self._endpoint = endpoint
-        self._file = _nameless_file()
+        self._file = file
         """What is handed out; closed by ``close``, while the mapping goes on."""
         self._listener: socket.socket | None = None
         """None before ``listen`` and after ``close``."""
@@ -59,7 +68,8 @@ class RealArena:
         """Set while nobody is let in."""
         try:
             self._file.truncate(size)
-            self.view = memoryview(mmap.mmap(self._file.fileno(), size))
+            self._mapping = mmap.mmap(self._file.fileno(), size)
+            self.view = memoryview(self._mapping)
         except BaseException:
             self._file.close()
             raise
@@ -117,6 +127,30 @@ class RealArena:
             logger.warning("unix:%s: no memory for a process that asked: %s", self._endpoint.path, error.strerror)
 
 
+class RealDiskArena(RealArena):
+    """See ``base.DiskArena``."""
+
+    def __init__(self, endpoint: endpoints.UnixEndpoint, directory: str, capacity_threshold: float) -> None:
+        self._directory = directory
+        self._capacity_threshold = capacity_threshold
+        system = os.statvfs(directory)
+        size = min(int(system.f_blocks * system.f_frsize * capacity_threshold), MOST_DISK_BYTES)
+        super().__init__(endpoint, _nameless_file_in(directory), size)
+
+    def reserve(self, start: int, size: int) -> None:
+        try:
+            check_capacity(self._directory, size, self._capacity_threshold)
+            _allocate(self._file.fileno(), start, size)
+        except OSError as error:
+            self.release(start, size)
+            raise failure(f"{size} bytes could not be reserved in {self._directory}", error) from error
+
+    def release(self, start: int, size: int) -> None:
+        if hasattr(mmap, "MADV_REMOVE"):
+            with suppress(OSError):  # Not every file system can; then their room is there for what comes next.
+                self._mapping.madvise(mmap.MADV_REMOVE, start, size)
+
+
 class RealMemory:
     """See ``base.Memory``."""
 
@@ -131,14 +165,19 @@ class RealMemory:
         if size <= 0:
             raise MemoryFailed(f"an arena of {size} bytes: object_store_memory must be positive")
         try:
-            arena = RealArena(where, size)
+            arena = RealArena(where, _nameless_file(), size)
         except (OSError, OverflowError, ValueError) as error:
             raise MemoryFailed(f"no arena of {size} bytes: {error}; choose a smaller object_store_memory") from error
+        await _hand_out(arena, f"no arena of {size} bytes at {endpoint}")
+        return arena
+
+    async def create_disk_arena(self, endpoint: str, directory: str, capacity_threshold: float) -> RealDiskArena:
+        where = _parse(endpoint)
         try:
-            arena.listen()
-        except (OSError, PlatformError) as error:
-            await arena.close()
-            raise MemoryFailed(f"no arena of {size} bytes at {endpoint}: {error}") from error
+            arena = RealDiskArena(where, directory, capacity_threshold)
+        except (OSError, OverflowError, ValueError) as error:
+            raise MemoryFailed(f"no arena on disk in {directory}: {error}") from error
+        await _hand_out(arena, f"no arena on disk at {endpoint}")
         return arena
 
     def attach(self, endpoint: str) -> memoryview:
@@ -165,12 +204,33 @@ def _parse(endpoint: str) -> endpoints.UnixEndpoint:
     return where
 
 
+async def _hand_out(arena: RealArena, trouble: str) -> None:
+    try:
+        arena.listen()
+    except (OSError, PlatformError) as error:
+        await arena.close()
+        raise MemoryFailed(f"{trouble}: {error}") from error
+
+
 def _nameless_file() -> BinaryIO:
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("minray"), "r+b", buffering=0)
-    import tempfile  # Few systems need it.
+    return _nameless_file_in(None)
 
-    return tempfile.TemporaryFile(buffering=0)
+
+def _nameless_file_in(directory: str | None) -> BinaryIO:
+    import tempfile  # Only raylets need it.
+
+    return tempfile.TemporaryFile(buffering=0, dir=directory)
+
+
+def _allocate(descriptor: int, start: int, size: int) -> None:
+    """So many bytes of a file that is full of holes. Raises OSError."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, start, size)
+        return
+    for place in range(start, start + size, ZEROS):
+        os.pwrite(descriptor, bytes(min(ZEROS, start + size - place)), place)
 
 
 def _user(connection: socket.socket) -> int:

@@ -35,6 +35,8 @@ class DeathCause(Record, frozen=True):
     """For people."""
     error: bytes = b""
     """CREATION_TASK_FAILED: the packed exception."""
+    preempted: bool = False
+    """It died with, or on, a node that was to be preempted."""
 
 
 class ActorInfo(Record, frozen=True):
@@ -63,6 +65,14 @@ class ActorInfo(Record, frozen=True):
     """DEAD: why; RESTARTING: what happened to the last incarnation."""
     start_time: float = 0.0
     end_time: float = 0.0
+    preemptions: int = 0
+    """How many of the restarts were due to preemptions of nodes, and use up nothing of ``max_restarts``."""
+
+    def may_restart(self, preempted: bool = False) -> bool:
+        """Whether it begins anew if it is lost now."""
+        if preempted:
+            return self.max_restarts != 0
+        return self.max_restarts < 0 or self.restarts - self.preemptions < self.max_restarts
 
 
 ACTORS = "actors:"
@@ -222,6 +232,8 @@ class PushActorTask(Request[PushTaskReply], frozen=True):
     """As in ``PushTask``."""
     items_arrived: int = 0
     """See PushTask."""
+    items_lost: list[int] = []
+    """See PushTask."""
 
 
 class MethodSpec(Record, frozen=True):
@@ -250,3 +262,5 @@ class HandleSpec(Record, frozen=True):
     """Of one process's calls through its handles (G55); -1: no limit."""
     in_order: bool
     is_async: bool
+    groups: list[str] = []
+    """The names of its concurrency groups."""

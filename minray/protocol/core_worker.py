@@ -95,7 +95,9 @@ class PushTask(Request[PushTaskReply], frozen=True):
     actor_id: bytes = b""
     """The task is the constructor of this actor, and the worker its home from now on."""
     items_arrived: int = 0
-    """Streaming: so many items the owner has from an earlier attempt; they need not come again."""
+    """Streaming: so many items the owner has had from an earlier attempt; they need not come again,"""
+    items_lost: list[int] = []
+    """but for these, which are lost."""
     unwanted: list[int] = []
     """Results (from 1) that are not to be made: they exist already, or nobody needs them."""
 
@@ -341,6 +343,14 @@ class RevokeLeases(Request[Done], frozen=True):
     """From a raylet where others wait: give back leases that linger idle."""
 
     node_id: bytes
+
+
+class LeaveNode(Request[Done], frozen=True):
+    """From a raylet whose node is to leave: push nothing more to workers that you have leased there."""
+
+    node_id: bytes
+    preempted: bool
+    """What is lost with the node costs no retries (G21)."""
 
 
 class ExitWorkerReply(Record, frozen=True):

@@ -15,6 +15,23 @@ NODES, RESOURCES, WORKER_DEATHS, JOBS = "nodes", "resources", "worker_deaths", "
 """The channels one can poll; keys and values per channel are named at the records below."""
 
 
+IDLE_TERMINATION, PREEMPTION = 1, 2
+"""Why a node is to leave: there is nothing for it to do; or its machine will be taken away (Ray's DrainNodeReason)."""
+
+EXPECTED_TERMINATION, UNEXPECTED_TERMINATION, DRAINED_PREEMPTED, DRAINED_IDLE = range(1, 5)
+"""How a dead node came to its end (Ray's NodeDeathInfo): it was asked to, it was lost, it has left as it was told to."""
+
+
+class NodeDrain(Record, frozen=True):
+    """A node is to leave (``DrainNode``)."""
+
+    reason: int
+    message: str
+    """For people."""
+    deadline: float = 0.0
+    """Wall-clock time at which it leaves in any case; 0: when it has nothing left to do."""
+
+
 class NodeInfo(Record, frozen=True):
     """A node, on channel NODES by its node id."""
 
@@ -30,6 +47,14 @@ class NodeInfo(Record, frozen=True):
     death_cause: str = ""
     pid: int = 0
     session_dir: str = ""
+    drain: NodeDrain | None = None
+    """It takes nothing new, and leaves as soon as it may; also of one that has left since."""
+    death_reason: int = 0
+    """0 while it lives."""
+
+    def is_preempted(self) -> bool:
+        """Whether what is lost with it is lost because of a preemption (G21)."""
+        return self.drain is not None and self.drain.reason == PREEMPTION
 
 
 class NodeResources(Record, frozen=True):
@@ -96,6 +121,24 @@ class UnregisterNode(Request[Done], frozen=True):
 
     node_id: bytes
     cause: str
+    drain: NodeDrain | None = None
+    """It was told to leave, and has kept the rules of that."""
+
+
+class DrainNodeReply(Record, frozen=True):
+    is_accepted: bool
+    """Also of a node that is dead or unknown: it is gone."""
+    rejection: str = ""
+
+
+class DrainNode(Request[DrainNodeReply], frozen=True):
+    """Have a node leave: it takes nothing new, what runs there may end, then it unregisters. The last wish counts."""
+
+    node_id: bytes
+    reason: int
+    message: str
+    remaining_s: float = 0.0
+    """After so long it leaves in any case; 0: never."""
 
 
 class ReportResources(Request[RegisterNodeReply], frozen=True):

@@ -165,6 +165,8 @@ class CopyInfo(Record, frozen=True):
     readers: list[bytes]
     """The worker ids of the processes whose uses these are."""
     is_on_disk: bool = False
+    is_in_fallback: bool = False
+    """Its memory is on disk."""
 
 
 class SpillStats(Record, frozen=True):
@@ -189,6 +191,8 @@ class ObjectsInfo(Record, frozen=True):
     """How many copies there are; ``copies`` has the largest ones."""
     copies: list[CopyInfo]
     spill: SpillStats = SpillStats()
+    fallback_used: int = 0
+    """Bytes of memory on disk."""
 
 
 class GetObjectsInfo(Request[ObjectsInfo], frozen=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from minray.common.task_spec import LeaseShape
 from minray.protocol.base import Address, Done, Record, Request
+from minray.protocol.gcs import NodeDrain
 
 GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED = range(7)
 """Kinds of lease replies."""
@@ -134,6 +135,8 @@ class LeaseFailure(Record, frozen=True):
     """It was killed because the node had so many bytes in use of so many; else 0."""
     group_removed: bool = False
     """It was in a placement group that has been removed."""
+    preempted: bool = False
+    """It was killed because its node had to leave (G21)."""
 
 
 class GetLeaseFailure(Request[LeaseFailure], frozen=True):
@@ -188,6 +191,17 @@ class FlushLogs(Request[Done], frozen=True):
     """Answers when everything that the job's workers had written by now was passed on to its driver."""
 
     job_id: bytes
+
+
+class DrainRayletReply(Record, frozen=True):
+    is_accepted: bool
+    """False: it was to leave because it is idle, and it is not."""
+
+
+class DrainRaylet(Request[DrainRayletReply], frozen=True):
+    """From the gcs: take nothing new, and leave as soon as nothing runs here. The last wish counts."""
+
+    drain: NodeDrain
 
 
 class Shutdown(Request[Done], frozen=True):

@@ -32,7 +32,7 @@ from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Platform, PlatformError
 from minray.protocol.base import Address, Done
 from minray.protocol.core_worker import RevokeLeases
-from minray.protocol.gcs import WorkerDeath
+from minray.protocol.gcs import PREEMPTION, NodeDrain, WorkerDeath
 from minray.protocol.raylet import (
     CANCELLED,
     GRANTED,
@@ -155,6 +155,8 @@ class LeaseBroker:
         self._wake_at: float | None = None
         """When the timer fires; uvloop's handles do not tell."""
         self._reap_timer: asyncio.TimerHandle | None = None
+        self.leaving: NodeDrain | None = None
+        """Set: nothing new is leased here any more."""
         self._closed = False
 
     # --- What owners ask -----------------------------------------------------------------------------------------------
@@ -309,6 +311,13 @@ class LeaseBroker:
             if self.works_in_group(group_id):
                 self._reclaim_where(lambda entry: entry.request.shape.strategy.group_id == group_id, IN_REMOVED_GROUP)
 
+    def drain(self, drain: NodeDrain) -> None:
+        """This node is to leave: what waits goes elsewhere, and workers end when they may."""
+        self.leaving = drain
+        self.cluster.drain()
+        self.pool.stop_expecting()
+        self._reap()
+
     def works_in_group(self, group_id: bytes) -> bool:
         """Whether there are leases in a group, or requests for some."""
         return any(entry.request.shape.strategy.group_id == group_id for entry in self.entries.values())
@@ -338,7 +347,8 @@ class LeaseBroker:
         if entry is not None:
             self.local.end(worker.lease_id)
             group_removed = entry.request.shape.strategy.group_id in self._removed_groups
-            certificate = death.certificate(worker.lease_id, worker.doom, worker.memory_usage, group_removed)
+            preempted = self._closed and self.leaving is not None and self.leaving.reason == PREEMPTION
+            certificate = death.certificate(worker.lease_id, worker.doom, worker.memory_usage, group_removed, preempted)
             self._finish(entry, End(certificate))
         if self._closed:
             return
@@ -462,7 +472,7 @@ class LeaseBroker:
         self._reap()
 
     def _reap(self) -> None:
-        threshold_s = self._system.idle_worker_killing_time_threshold_ms / 1000
+        threshold_s = 0.0 if self.leaving else self._system.idle_worker_killing_time_threshold_ms / 1000
         for worker, force in self.pool.reap(self._now(), self.free_cpus(), threshold_s):
             self._ask_to_exit(worker, force)
         self.advance()
@@ -514,7 +524,8 @@ class LeaseBroker:
     # --- Account -------------------------------------------------------------------------------------------------------
 
     def free_cpus(self) -> int:
-        return max(0, self.local.available.get(CPU, 0)) // UNIT
+        """For so many more workers there may be work."""
+        return 0 if self.leaving else max(0, self.local.available.get(CPU, 0)) // UNIT
 
     def available(self) -> ResourceSet:
         """For reports: CPUs that unblocked workers took back do not make it negative."""

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from minray.common.config import RayletConfig
 from minray.platform.base import Platform
 from minray.protocol.base import DONE, Address, Done
-from minray.protocol.gcs import CheckAlive
+from minray.protocol.gcs import CheckAlive, NodeDrain
 from minray.protocol.raylet import (
     CancelWorkerLease,
+    DrainRaylet,
+    DrainRayletReply,
     ExplainLease,
     FlushLogs,
     GetLeaseFailure,
@@ -56,8 +58,10 @@ class NodeManager:
         broker: LeaseBroker,
         log_monitor: LogMonitor,
         groups: PlacementGroups,
+        leave: Callable[[NodeDrain], bool],
         on_shutdown: Callable[[str], None],
     ) -> None:
+        """``leave``: take nothing new, and leave as soon as that is possible; False: there is work."""
         self._platform = platform
         self._config = config
         self._address = address
@@ -65,6 +69,7 @@ class NodeManager:
         self._broker = broker
         self._log_monitor = log_monitor
         self._groups = groups
+        self._leave = leave
         self._on_shutdown = on_shutdown
         self._explanations = Explanations(broker, log_monitor)
 
@@ -148,6 +153,9 @@ class NodeManager:
 
     def handle_CheckAlive(self, request: CheckAlive, call: Call) -> Done:
         return DONE
+
+    def handle_DrainRaylet(self, request: DrainRaylet, call: Call) -> DrainRayletReply:
+        return DrainRayletReply(self._leave(request.drain))
 
     def handle_Shutdown(self, request: Shutdown, call: Call) -> Done:
         self._on_shutdown(request.reason)

@@ -58,6 +58,8 @@ class PlacementGroups:
     # --- Bundles
 
     def handle_PrepareBundles(self, request: PrepareBundles, call: Call) -> PrepareBundlesReply:
+        if self._broker.leaving:
+            return PrepareBundlesReply("this node is to leave the cluster")
         refused = self.bundles.prepare(request.group_id, request.attempt, request.bundles)
         self._broker.advance()
         return PrepareBundlesReply(refused)

@@ -4,8 +4,8 @@ Ray: src/ray/raylet/raylet.h, main.cc
 
 A raylet listens, starts its first workers, registers, and then follows four channels of the gcs: nodes and what they have
 free (for spilling), deaths of processes and ends of jobs (for taking leases back); if need be a fifth one, of placement
-groups. It ends when it is asked to, when the gcs refuses it (it was declared dead: S3), or after a minute without the gcs
-(G111). Its workers end with it.
+groups. It ends when it is asked to, when it was told to leave and may (``departure``), when the gcs refuses it (it was
+declared dead: S3), or after a minute without the gcs (G111). Its workers end with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from minray.common.config import RayletConfig, store_endpoint, worker_endpoint
+from minray.common.config import RayletConfig, fallback_endpoint, store_endpoint, worker_endpoint
 from minray.common.resources import OBJECT_STORE_MEMORY, UNIT
 from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.store import ObjectStore
@@ -35,6 +35,7 @@ from minray.protocol.gcs import (
     UnregisterNode,
     WorkerDeath,
 )
+from minray.raylet.departure import Departure
 from minray.raylet.io_workers import IoWorkers
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.log_monitor import LogMonitor, OpenLog
@@ -97,7 +98,14 @@ class Raylet:
         )
         self.groups = PlacementGroups(platform, self._gcs, self._broker)
         node_manager = NodeManager(
-            platform, config, lambda: self.address, self._broker, self._log_monitor, self.groups, self._on_shutdown
+            platform,
+            config,
+            lambda: self.address,
+            self._broker,
+            self._log_monitor,
+            self.groups,
+            lambda drain: self._departure.begin(drain),
+            self._on_shutdown,
         )
         self._patient = PatientCaller(self._peers, self._gcs)
         self.objects = ObjectManager(
@@ -111,16 +119,10 @@ class Raylet:
         )
         self.store = self._make_store()
         self.io_workers = IoWorkers(platform, config, self.store)
+        self._departure = self._make_departure()
         self._memory_monitor = self._make_memory_monitor()
         self._dispatcher = Dispatcher(node_manager, self.groups, self.store, self.objects)
-        self._reporter = ResourceReporter(
-            self._gcs,
-            self._read_resources,
-            self._end,
-            period_s=system.raylet_report_resources_period_milliseconds / 1000,
-            heartbeat_s=system.health_check_period_ms / 1000,
-            patience_s=system.gcs_rpc_server_reconnect_timeout_s,
-        )
+        self._reporter = self._make_reporter()
         self._subscriptions = [
             Subscription(self._gcs, NODES, self._on_node),
             Subscription(self._gcs, RESOURCES, self._on_resources),
@@ -146,6 +148,21 @@ class Raylet:
             lambda: self.io_workers,
         )
 
+    def _make_departure(self) -> Departure:
+        node_id, address_of_raylet = self._config.node_id, self._raylets.__getitem__
+        return Departure(self._platform, node_id, self._peers, self._broker, self.store, address_of_raylet, self._end)
+
+    def _make_reporter(self) -> ResourceReporter:
+        system = self._config.system_config
+        return ResourceReporter(
+            self._gcs,
+            self._read_resources,
+            self._end,
+            period_s=system.raylet_report_resources_period_milliseconds / 1000,
+            heartbeat_s=system.health_check_period_ms / 1000,
+            patience_s=system.gcs_rpc_server_reconnect_timeout_s,
+        )
+
     def _make_memory_monitor(self) -> MemoryMonitor:
         host, system = self._platform.host, self._config.system_config
         return MemoryMonitor(
@@ -163,7 +180,7 @@ class Raylet:
 
         Raises PlatformError if it cannot listen, or there is no memory for its objects.
         """
-        await self.store.start(store_endpoint(self._config.socket_dir, self._config.node_id))
+        await self._start_store()
         await self._listen()
         self._broker.advance()
         node = NodeInfo(
@@ -189,6 +206,13 @@ class Raylet:
             subscription.start()
         self._reporter.start()
         self._memory_monitor.start()
+
+    async def _start_store(self) -> None:
+        config, system = self._config, self._config.system_config
+        await self.store.start(store_endpoint(config.socket_dir, config.node_id))
+        if system.automatic_object_spilling_enabled:
+            endpoint = fallback_endpoint(config.socket_dir, config.node_id)
+            await self.store.start_fallback(endpoint, config.fallback_directory, system.local_fs_capacity_threshold)
 
     async def _register(self, node: NodeInfo) -> str:
         """Returns why the node may not join, or nothing; also when the raylet has ended meanwhile."""
@@ -247,6 +271,7 @@ class Raylet:
         for subscription in self._subscriptions:
             subscription.close()
         self.groups.close()
+        self._departure.close()
         loop = asyncio.get_running_loop()
         await asyncio.gather(
             loop.create_task(self._broker.close(), name="close_workers"),
@@ -268,7 +293,8 @@ class Raylet:
             return
         try:
             async with asyncio.timeout(FAREWELL_TIMEOUT_S):
-                await self._gcs.call(UnregisterNode(self._config.node_id, self.reason))
+                drain = self._departure.drain if self._departure.is_over else None
+                await self._gcs.call(UnregisterNode(self._config.node_id, self.reason, drain))
         except (TimeoutError, PlatformError):
             return
 
@@ -320,9 +346,12 @@ class Raylet:
             if key == self._config.node_id:
                 if not node.alive:
                     self._end(f"refused by the gcs: {node.death_cause or 'it was declared dead'}")
+                elif node.drain is not None:
+                    self._departure.begin(node.drain)
                 return
             self._raylets[key] = node.address
-            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause, node.labels)
+            draining = node.drain is not None
+            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause, node.labels, draining)
             if not node.alive:
                 self._peers.on_death_of(node.address.worker_id, node.death_cause)
                 self.objects.on_node_death(node.address.worker_id, node.death_cause)

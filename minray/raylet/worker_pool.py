@@ -143,6 +143,10 @@ class WorkerPool:
         ready = sum(1 for worker in self._idle.values() if worker.binding in (None, binding))
         self._prestart = max(self._prestart, count + len(self._waiting) - ready - len(self._starting))
 
+    def stop_expecting(self) -> None:
+        """No worker is started but for a lease that waits."""
+        self._prestart = 0
+
     def release(self, worker: Worker, now: float) -> None:
         """Its lease is over, and it can serve another."""
         self._make_idle(worker, now)

@@ -45,7 +45,7 @@ class Death:
     """For people: ``exit code 3``, ``signal SIGKILL``, or why it could not be started."""
 
     def certificate(
-        self, lease_id: bytes, doom: str, memory_usage: tuple[int, int], group_removed: bool
+        self, lease_id: bytes, doom: str, memory_usage: tuple[int, int], group_removed: bool, preempted: bool
     ) -> LeaseFailure:
         """For the lease that it served; ``doom`` is why this raylet killed it, if it did, perhaps for the node's memory."""
         tag = int.from_bytes(self.marks[8:16], "little")
@@ -53,7 +53,17 @@ class Death:
         status = self.status or ExitStatus(None, None)
         cause = f"{self.cause}: {doom}" if doom else self.cause
         return LeaseFailure(
-            True, True, started, self.pid, status.code, status.signal, self.stderr_tail, cause, *memory_usage, group_removed
+            True,
+            True,
+            started,
+            self.pid,
+            status.code,
+            status.signal,
+            self.stderr_tail,
+            cause,
+            *memory_usage,
+            group_removed,
+            preempted,
         )
 
 

@@ -189,10 +189,17 @@ class Peer:
         if self._is_closed:
             return
         if self.death is not None:
-            asyncio.get_running_loop().call_soon(call.on_answer, None, self.death, ())
+            self._fail(call, self.death)
             return
         self._waiting.append(call)
         self.open()
+
+    @staticmethod
+    def _fail(call: _Call, death: PeerUnreachable) -> None:
+        """With an error of its own: one that is raised keeps the frames that it passes, and the peer keeps its death."""
+        error = PeerUnreachable(*death.args)
+        error.is_certain = death.is_certain
+        asyncio.get_running_loop().call_soon(call.on_answer, None, error, ())
 
     def keep_open(self) -> None:
         """Notice this peer's death even when nothing is asked: a channel that ends is opened again, or it is dead."""
@@ -263,7 +270,7 @@ class Peer:
             self._channel = None
         waiting, self._waiting = self._waiting, []
         for call in waiting:
-            asyncio.get_running_loop().call_soon(call.on_answer, None, self.death, ())
+            self._fail(call, self.death)
         if self._on_end is not None:
             self._on_end(self)
         if self.on_death is not None:

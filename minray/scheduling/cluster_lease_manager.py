@@ -10,6 +10,7 @@ granted, if need be after waiting here, or rejected because somebody else has ro
   * Affinity to a node that is alive and can hold it is waited for there; if it is dead or never can, a hard request fails
     and a soft one goes anywhere (G102). A node that the gcs has not named to us is asked about before it counts as dead.
   * A request that waits here is offered to another node as soon as that node reports room.
+  * A node that is to leave is as good as dead to requests; those that wait there are sent on, or rejected.
 """
 
 from __future__ import annotations
@@ -66,6 +67,14 @@ class ClusterLeaseManager:
         request = self._local.on_arguments_here(lease_id)
         if request is not None:
             self._complete[lease_id] = request
+
+    def drain(self) -> None:
+        """This node takes nothing new: what waits here needs another one."""
+        self._nodes.local.draining = True
+        self._complete.clear()
+        for request in self._local.waiting():
+            self._local.end(request.lease_id)
+            self.submit(request)
 
     def unknown_nodes(self) -> list[bytes]:
         """Nodes that somebody wants and nobody has named: ask the gcs, then call ``on_nodes_confirmed``."""
@@ -194,6 +203,8 @@ def _why_not(node_id: bytes, view: NodeView | None, demand: ResourceSet, labels:
     if not view.alive:
         cause = f" ({view.death_cause})" if view.death_cause else ""
         return f"node affinity: node {view.name or node_id.hex()} ({node_id.hex()}) is dead{cause}"
+    if view.draining:
+        return f"node affinity: node {view} ({node_id.hex()}) is to leave the cluster, and takes nothing new"
     if not matches(labels.hard, view.labels):
         return f"node affinity: the labels of node {view} are not {describe_terms(labels.hard)}"
     total = {name: view.total.get(name, 0) for name in demand}

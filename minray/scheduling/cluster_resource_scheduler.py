@@ -35,6 +35,8 @@ class NodeView:
     """The gcs has named it."""
     alive: bool = False
     death_cause: str = ""
+    draining: bool = False
+    """It is to leave, and takes nothing new."""
     labels: Mapping[str, str] = field(default_factory=dict)
     total: ResourceSet = field(default_factory=dict)
     available: ResourceSet = field(default_factory=dict)
@@ -51,7 +53,7 @@ class NodeView:
 
     def could_hold(self, demand: Mapping[str, int], labels: LabelSelector) -> bool:
         """Whether it could if it were empty."""
-        return fits(demand, self.total) and matches(labels.hard, self.labels)
+        return not self.draining and fits(demand, self.total) and matches(labels.hard, self.labels)
 
 
 class ClusterResourceScheduler:
@@ -88,13 +90,14 @@ class ClusterResourceScheduler:
         alive: bool,
         death_cause: str,
         labels: Mapping[str, str],
+        draining: bool = False,
     ) -> None:
         view = self._views.setdefault(node_id, NodeView(node_id))
         if view is self.local or (view.known and not view.alive):
             return
         self.joined = True
         view.known, view.alive, view.death_cause = True, alive, death_cause
-        view.name, view.labels = name, labels_of(node_id, labels)
+        view.name, view.labels, view.draining = name, labels_of(node_id, labels), draining
         if view.reported is None:
             view.total, view.available = dict(total), dict(total)
         self.improved[node_id] = None
@@ -145,7 +148,11 @@ class ClusterResourceScheduler:
     ) -> list[NodeView]:
         """Other nodes that can hold it now; ``among`` narrows the search."""
         views = self._views.values() if among is None else [self._views[key] for key in among if key in self._views]
-        others = [view for view in views if view.alive and view is not self.local and fits(demand, view.available)]
+        others = [
+            view
+            for view in views
+            if view.alive and not view.draining and view is not self.local and fits(demand, view.available)
+        ]
         return [view for view in others if matches(labels.hard, view.labels)] if labels.hard else others
 
     # --- Choices -------------------------------------------------------------------------------------------------------

@@ -143,6 +143,10 @@ class LocalLeaseManager:
     def queued(self) -> list[LeaseRequest]:
         return [request for _, request in self._queued.values()]
 
+    def waiting(self) -> list[LeaseRequest]:
+        """All that have no resources yet, those too whose arguments are not here."""
+        return [*self._fetching.values(), *self.queued()]
+
     def is_queued(self, lease_id: bytes) -> bool:
         return lease_id in self._queued
 

@@ -50,7 +50,7 @@ class SimDisk:
         assert checksums == [zlib.crc32(piece) for piece in pieces], f"{place}: memory changed while it was written"
         if self._node.disk_broken or self._is_struck("disk_error", "write", name):
             raise DiskFailed(f"{place} could not be written: input/output error")
-        room = self._room()
+        room = self._node.disk_room()
         if self._is_struck("disk_full", "write", name):
             room = sum(len(piece) for piece in pieces) // 2
         whole = _how_many_fit(pieces, room)
@@ -92,10 +92,6 @@ class SimDisk:
 
     def _place(self, name: str) -> str:
         return f"{self._path}/{name}"
-
-    def _room(self) -> int:
-        used = sum(len(content) for content in self._node.files.values())
-        return 0 if self._node.disk_full else max(0, self._node.disk_bytes - used)
 
     async def _take_time(self, what: str, name: str, size: int) -> None:
         key = ("slow_disk", self._process.name, f"{what} {name}", self._process.next_ordinal(f"slow {what} {name}"))

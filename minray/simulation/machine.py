@@ -65,8 +65,10 @@ class SimNode:
     """Durable stores by path."""
     files: dict[str, bytes] = field(default_factory=dict)
     """Spilled objects, by path; ``SimDisk`` writes."""
+    reserved: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Of the disk, for arenas: by process, where and how many bytes; ``SimDiskArena`` writes."""
     disk_bytes: int = 1 << 40
-    """How much the files may have together."""
+    """How much the files, and what is reserved, may have together."""
     disk_full: bool = False
     """Nothing can be written."""
     disk_broken: bool = False
@@ -74,6 +76,12 @@ class SimNode:
     disk_tears: bool = False
     """Files come back other than they were written."""
     lost: bool = False
+
+    def disk_room(self) -> int:
+        """How many bytes can be written."""
+        files = sum(len(content) for content in self.files.values())
+        reserved = sum(size for blocks in self.reserved.values() for size in blocks.values())
+        return 0 if self.disk_full else max(0, self.disk_bytes - files - reserved)
 
 
 class SimChild:
@@ -333,7 +341,7 @@ class SimWorld:
             user_code=SimUserCode(process, preempt),
             host=host,
             open_storage=lambda path: SimStorage(node, path, process, oracle),
-            memory=SimMemory(self._arenas, process, node.memory_bytes),
+            memory=SimMemory(self._arenas, process, node, oracle),
             open_disk=lambda path: SimDisk(node, path, process, oracle),
             record=self.trace.recorder(process.name),
             bulk=(network, network),

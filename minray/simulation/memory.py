@@ -6,6 +6,7 @@ the real one it is full of zeros, and takes memory only where it was written.
 Rules
   * An arena is handed out by its creator: nobody can attach any more when that has died, or on another node.
   * Views outlive the creator, and the node: a dead process's last writes are seen, nothing else happens to them.
+  * What is reserved on disk takes from the room that files have, and goes with the creator. Faults of disks strike it.
 
 Left out: a creator that is stalled hands out memory all the same; a real one lets others wait, and then fail.
 """
@@ -13,9 +14,17 @@ Left out: a creator that is stalled hands out memory all the same; a real one le
 from __future__ import annotations
 
 import mmap
+from typing import TYPE_CHECKING
 
-from minray.platform.base import MemoryFailed
+from minray.platform.base import DiskFailed, DiskFull, MemoryFailed
+from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimProcess
+
+if TYPE_CHECKING:
+    from minray.simulation.machine import SimNode
+
+MOST_DISK_BYTES = 1 << 28
+"""Of an arena on a simulated disk, which lies in memory."""
 
 
 class SimArena:
@@ -37,14 +46,50 @@ class SimArena:
             del self._arenas[self._endpoint]
 
 
+class SimDiskArena(SimArena):
+    """See ``base.DiskArena``."""
+
+    def __init__(
+        self, arenas: dict[str, SimArena], endpoint: str, directory: str, node: SimNode, creator: SimProcess, oracle: Oracle
+    ) -> None:
+        super().__init__(arenas, endpoint, min(node.disk_bytes, MOST_DISK_BYTES), creator)
+        self._directory = directory
+        self._disk = node
+        self._creator = creator
+        self._oracle = oracle
+        self._blocks = node.reserved.setdefault(creator.name, {})
+        creator.on_death.append(self._blocks.clear)
+
+    def reserve(self, start: int, size: int) -> None:
+        trouble = f"{size} bytes could not be reserved in {self._directory}"
+        if self._disk.disk_broken or self._is_struck("disk_error"):
+            raise DiskFailed(f"{trouble}: input/output error")
+        if size > self._disk.disk_room() or self._is_struck("disk_full"):
+            raise DiskFull(f"{trouble}: no space left on device")
+        self._blocks[start] = size
+
+    def _is_struck(self, kind: str) -> bool:
+        ordinal = self._creator.next_ordinal(f"{kind} reserve")
+        return bool(self._oracle.choose((kind, self._creator.name, "reserve", ordinal), 2))
+
+    def release(self, start: int, size: int) -> None:
+        assert self._blocks.pop(start) == size, "released as it was reserved"
+        self.view[start : start + size] = bytes(size)
+
+    async def close(self) -> None:
+        await super().close()
+        self._blocks.clear()
+
+
 class SimMemory:
     """See ``base.Memory``; one per process, over the arenas of its world."""
 
-    def __init__(self, arenas: dict[str, SimArena], process: SimProcess, memory_bytes: int) -> None:
+    def __init__(self, arenas: dict[str, SimArena], process: SimProcess, node: SimNode, oracle: Oracle) -> None:
         self._arenas = arenas
         self._process = process
-        self._memory_bytes = memory_bytes
-        """What the node has; a larger arena is refused."""
+        self._node = node
+        """What it has of memory bounds an arena, and its disk one on disk."""
+        self._oracle = oracle
         self._views: dict[str, memoryview] = {}
         """What was attached, by endpoint."""
 
@@ -52,11 +97,17 @@ class SimMemory:
         _check(endpoint)
         if size <= 0:
             raise MemoryFailed(f"an arena of {size} bytes: object_store_memory must be positive")
-        if size > self._memory_bytes:
+        if size > self._node.memory_bytes:
             raise MemoryFailed(f"no arena of {size} bytes: out of memory; choose a smaller object_store_memory")
         if endpoint in self._arenas:
             raise MemoryFailed(f"no arena of {size} bytes at {endpoint}: another process listens there")
         return SimArena(self._arenas, endpoint, size, self._process)
+
+    async def create_disk_arena(self, endpoint: str, directory: str, capacity_threshold: float) -> SimDiskArena:
+        _check(endpoint)
+        if endpoint in self._arenas:
+            raise MemoryFailed(f"no arena on disk at {endpoint}: another process listens there")
+        return SimDiskArena(self._arenas, endpoint, directory, self._node, self._process, self._oracle)
 
     def attach(self, endpoint: str) -> memoryview:
         if endpoint not in self._views:

@@ -3,12 +3,14 @@
 Ray: python/ray/util/
 
 Pools of actors, queues between processes, results as they come, the scheduling strategies, placement groups, what cannot be
-sent and why. ``minray.util.state`` is what the cluster says of itself.
+sent and why; an ``Executor`` like those of ``concurrent.futures``. To be imported by name: ``minray.util.state``, what the
+cluster says of itself; ``minray.util.multiprocessing``, a ``Pool``; ``minray.util.joblib``, a backend.
 """
 
 from minray.util import queue
 from minray.util.actor_pool import ActorPool
 from minray.util.check_serialize import inspect_serializability
+from minray.util.executor import Executor
 from minray.util.helpers import as_completed, map_unordered
 from minray.util.lookup import get_node_ip_address, list_named_actors
 from minray.util.placement_group import (
@@ -26,6 +28,7 @@ from minray.util.scheduling_strategies import (
 
 __all__ = [
     "ActorPool",
+    "Executor",
     "NodeAffinitySchedulingStrategy",
     "NodeLabelSchedulingStrategy",
     "PlacementGroupSchedulingStrategy",

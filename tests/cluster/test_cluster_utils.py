@@ -7,6 +7,7 @@ import pytest
 import minray
 from minray.cluster_utils import Cluster
 from minray.exceptions import GetTimeoutError
+from minray.protocol.gcs import EXPECTED_TERMINATION
 from tests.cluster.programs import states, where
 from tests.helpers import wait_for_condition
 
@@ -57,7 +58,8 @@ def test_a_removed_node_is_dead_at_once_and_says_why(head: Cluster) -> None:
     head.remove_node(node)
     dead = next(info for info in minray.nodes() if info["NodeID"] == node.node_id)
     assert not dead["Alive"]
-    assert dead["DeathReason"] == "asked to shut down: the node was removed"
+    assert dead["DeathReason"] == EXPECTED_TERMINATION
+    assert dead["DeathReasonMessage"] == "asked to shut down: the node was removed"
     assert node.live_processes() == {}
     head.wait_for_nodes(timeout=5)
 

@@ -28,7 +28,8 @@ def table() -> SmallTable:
 def test_sizes_owners_and_kinds_are_told(table: SmallTable) -> None:
     told = info(table)
     assert (told.node_id, told.capacity, told.used, told.total) == (b"node", 10 * ALIGNMENT, 4 * ALIGNMENT, 2)
-    assert told.largest_hole == 6 * ALIGNMENT
+    assert (told.largest_hole, told.fallback_used) == (6 * ALIGNMENT, 0)
+    assert not any(copy.is_in_fallback for copy in told.copies)
     assert [(copy.object_id, copy.size, copy.is_primary) for copy in told.copies] == [
         (object_id("a"), 3 * ALIGNMENT, True),
         (object_id("b"), ALIGNMENT, False),

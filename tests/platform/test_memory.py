@@ -26,9 +26,11 @@ import pytest
 import uvloop
 
 from minray.platform import memory as real_memory
-from minray.platform.base import Arena, Memory, MemoryFailed
+from minray.platform.base import Arena, DiskArena, DiskFull, Memory, MemoryFailed
 from minray.platform.memory import RealMemory
+from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
+from minray.simulation.machine import SimNode
 from minray.simulation.memory import SimArena, SimMemory
 from tests import leaks
 from tests.platform.transports import run_asyncio, until
@@ -87,7 +89,8 @@ def simulated(directory: Path) -> Iterator[World]:
     loop = SimLoop()
     arenas: dict[str, SimArena] = {}
     processes = [loop.add_process(name, "node", i) for i, name in enumerate(("raylet", "client", "another"))]
-    raylet, client, another = (SimMemory(arenas, process, memory_bytes=1 << 33) for process in processes)
+    machine = SimNode("node")
+    raylet, client, another = (SimMemory(arenas, process, machine, Oracle(0)) for process in processes)
     yield World(raylet, client, another, "sim:arena", loop.run_until_complete, attach_here)
     loop.close()
     assert loop.failures == []
@@ -255,6 +258,78 @@ def test_a_large_arena_takes_no_memory_before_it_is_written(world: World) -> Non
     world.run(story())
 
 
+# --- On disk, in every world ---
+
+
+@asynccontextmanager
+async def disk_arena(world: World, directory: Path) -> AsyncIterator[DiskArena]:
+    arena = await world.raylet.create_disk_arena(world.endpoint, str(directory), 1.0)
+    try:
+        yield arena
+    finally:
+        await arena.close()
+
+
+def test_what_is_reserved_on_disk_is_shared_and_what_is_released_is_forgotten(world: World, directory: Path) -> None:
+    async def story() -> None:
+        async with disk_arena(world, directory) as arena:
+            view = await world.attach(world.client, world.endpoint)
+            assert len(view) == len(arena.view) > 1 << 20
+            for start in (0, 1 << 19):
+                arena.reserve(start, 1 << 14)
+                view[start : start + 5] = b"hello"
+            arena.release(0, 1 << 14)
+            assert bytes(arena.view[:5]) == bytes(5) and bytes(arena.view[1 << 19 : (1 << 19) + 5]) == b"hello"
+            arena.reserve(0, 1 << 12)
+            arena.view[0] = 1
+            assert view[0] == 1
+        view[1 << 19] = 7
+        assert arena.view[1 << 19] == 7, "views stay"
+
+    world.run(story())
+
+
+def test_a_disk_that_has_no_room_says_so(world: World, directory: Path) -> None:
+    async def story() -> None:
+        async with disk_arena(world, directory) as arena:
+            with pytest.raises(DiskFull, match="bytes could not be reserved in"):
+                arena.reserve(0, 1 << 60)
+
+    world.run(story())
+
+
+def test_an_endpoint_on_disk_that_is_taken(world: World, directory: Path) -> None:
+    async def story() -> None:
+        async with world.arena():
+            with pytest.raises(MemoryFailed, match=f"{world.endpoint}: another process listens there"):
+                await world.raylet.create_disk_arena(world.endpoint, str(directory), 1.0)
+
+    world.run(story())
+
+
+@needs_proc
+def test_an_arena_on_disk_takes_what_is_reserved_and_leaves_no_file(real_world: World, directory: Path) -> None:
+    places = directory / "disk"
+    places.mkdir()
+
+    async def story() -> None:
+        before = len(_open_files())
+        async with disk_arena(real_world, places) as arena:
+            file = vars(arena)["_file"]
+            arena.reserve(1 << 30, 1 << 22)
+            assert 1 << 22 <= os.fstat(file.fileno()).st_blocks * 512 < 1 << 23
+            arena.release(1 << 30, 1 << 22)
+            assert os.fstat(file.fileno()).st_blocks * 512 < 1 << 16
+            assert os.listdir(places) == []
+        with pytest.raises(MemoryFailed, match="no arena on disk in /not/there: .*No such file"):
+            await real_world.raylet.create_disk_arena(real_world.endpoint, "/not/there", 1.0)
+        del arena
+        gc.collect()
+        assert len(_open_files()) == before
+
+    real_world.run(story())
+
+
 # --- The simulation ---
 
 
@@ -263,12 +338,12 @@ def test_simulated_memory_ends_for_others_with_its_creator_and_its_node() -> Non
     arenas: dict[str, SimArena] = {}
     raylet = loop.add_process("raylet", "node", 0)
     driver, late, stranger = (
-        SimMemory(arenas, loop.add_process(name, node, 0), 100)
+        SimMemory(arenas, loop.add_process(name, node, 0), SimNode(node), Oracle(0))
         for name, node in (("driver", "node"), ("late", "node"), ("stranger", "another node"))
     )
 
     async def story() -> None:
-        arena = await SimMemory(arenas, raylet, 100).create_arena("sim:arena", 100)
+        arena = await SimMemory(arenas, raylet, SimNode("node"), Oracle(0)).create_arena("sim:arena", 100)
         with pytest.raises(MemoryFailed, match="nobody"):
             stranger.attach("sim:arena")
         view = driver.attach("sim:arena")

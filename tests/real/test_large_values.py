@@ -22,7 +22,7 @@ from tests.real.support import Files, Signal, core, echo, run_driver, start_driv
 
 pytestmark = pytest.mark.usefixtures("cluster")
 STORE_BYTES = 64 << 20
-INIT = {"object_store_memory": STORE_BYTES}
+INIT = {"object_store_memory": STORE_BYTES, "_system_config": {"automatic_object_spilling_enabled": False}}
 MEGABYTE = 1 << 20
 
 

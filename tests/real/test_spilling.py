@@ -15,6 +15,7 @@ import pytest
 import minray as ray
 from minray.exceptions import ObjectLostError
 from minray.platform.session import SPILL, live_sessions, sweep_sessions
+from minray.worker import current_api
 from tests import leaks
 from tests.helpers import wait_for_condition
 from tests.real.support import run_driver, start_driver
@@ -81,6 +82,25 @@ def test_a_value_in_use_stays_while_all_others_are_spilled(cluster: Any) -> None
     assert (value == 7).all()
     del refs, value
     wait_for_condition(lambda: files_are_gone(cluster))
+
+
+def test_g79_when_all_memory_is_in_use_there_is_memory_on_disk_and_it_is_given_back(cluster: Any) -> None:
+    """An object of a task, and one larger than the store, which are read while all of the store is being read, too."""
+    wait_for_condition(lambda: not fallback_used())
+    values = [ray.get(ray.put(np.full(WORDS, number))) for number in range(STORE_BYTES // (8 * WORDS) - 2)]
+    refs = [make.remote(number) for number in range(4)] + [ray.put(np.full(3 * STORE_BYTES, 4, np.uint8))]
+    made = ray.get(refs)
+    assert [int(value[-1]) for value in [*values, *made]] == [*range(len(values)), *range(4), 4]
+    assert int(ray.get(total.remote(refs[-1]))) == 12 * STORE_BYTES
+    assert fallback_used() >= 3 * STORE_BYTES and "of memory on disk" in ray.internal.memory_summary(stats_only=True)
+    del made, refs, values
+    wait_for_condition(lambda: not fallback_used())
+
+
+def fallback_used() -> int:
+    """Bytes of memory on disk."""
+    found = current_api().objects_of_cluster(10)
+    return sum(store.fallback_used for store in found.stores.values())
 
 
 def test_damaged_and_missing_files_are_lost_objects(cluster: Any) -> None:
@@ -183,6 +203,7 @@ def test_a_raylet_that_is_killed_leaves_no_file(tmp_path: Path) -> None:
         PUT_MANY
         + """
 from minray import driver
+from minray.worker import current_api
 from tests.helpers import wait_for_condition
 ray.init(num_cpus=1, object_store_memory=8 << 20, object_spilling_directory=sys.argv[1], log_to_driver=False)
 refs = put_many(48)

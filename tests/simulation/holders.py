@@ -8,6 +8,7 @@ What may be lost with the dead, and is no problem
   * A task that was pushed holds its arguments by its submitter alone. Has the submitter died, or given the worker up, the
     task's references are good for nothing, and so are those of the tasks that it has submitted.
   * An answer of a process that is dead is not awaited: its tickets are doubtful until the receiver has said whether it came.
+  * An actor that was killed for good is dead for its callers before its process is: what that holds is good for nothing.
   * Once a living process has been declared dead, whoever heard of that may void its tickets. From then on nothing is judged.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 from minray.common.ids import short
 from minray.core_worker.task_manager import PUSHED
+from minray.protocol.actor import DEAD
 from minray.simulation.channel import REPLY
 from minray.simulation.loop import SimProcess
 
@@ -41,7 +43,9 @@ class Watched(dict[bytes, Any]):
 class Holders:
     """All reference counters of one cluster."""
 
-    def __init__(self, on_broken: Callable[[str], None]) -> None:
+    def __init__(self, on_broken: Callable[[str], None], actors: Callable[[], dict[bytes, Any]]) -> None:
+        """``actors``: the rows of the gcs that lives."""
+        self._actors = actors
         self.looks = 0
         """How many objects were freed by their owners and looked for elsewhere."""
         self._on_broken = on_broken
@@ -74,6 +78,12 @@ class Holders:
         references._references = Watched(references._references, on_forgotten)
         references.on_death, core.borrowing._on_freed = on_death, on_freed
 
+    def _is_killed(self, core: Any) -> bool:
+        """Whether this process ends, because its actor was killed for good."""
+        actor = core.actor_receiver.actor
+        row = None if actor is None else self._actors().get(actor.actor_id)
+        return row is not None and row.info.state == DEAD
+
     def _alive(self) -> Iterator[tuple[str, Any]]:
         return ((process.name, core) for process, core in self._cores.values() if process.alive)
 
@@ -85,7 +95,7 @@ class Holders:
 
     def _holders(self, owner: Any, object_id: bytes) -> Iterator[str]:
         for name, core in self._alive():
-            reference = core.references.get(object_id) if core is not owner else None
+            reference = core.references.get(object_id) if core is not owner and not self._is_killed(core) else None
             if reference is not None and reference.is_held() and self._is_protected(core, object_id, reference, {}):
                 yield f"{name} holds it: {_describe(reference)}"
 

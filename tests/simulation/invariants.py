@@ -7,7 +7,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 |---|---|---|
 | S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
 | S4 | a task is pushed | its attempt is within its retries |
-| S5, S6 | an object is made, sealed, evicted or forgotten | see ``objects`` |
+| S5, S6, G79 | an object is made, sealed, evicted or forgotten | see ``objects`` |
 | S2, S3, S8, S10, G36 | an actor's call is pushed, or begins | see ``actor_watch`` |
 | S7 | an owner frees an object | nobody else holds or carries a reference (``holders``) |
 | G19, G40 | a task is pushed | it was not cancelled before, unless this is the push that the cancellation found |
@@ -47,7 +47,7 @@ class Watch:
         self.problems: list[str] = []
         self.messages = 0
         """Sent so far."""
-        self.holders = Holders(lambda text: self.on_broken("S7", text))
+        self.holders = Holders(lambda text: self.on_broken("S7", text), self._gcs_actors)
         self.objects = Objects(self.on_broken)
         self.actors = ActorWatch(self.on_broken, self._gcs_actors)
         for name, raylet in cluster.raylets.items():
@@ -130,11 +130,12 @@ class Watch:
         what = f"{source} pushes attempt {push.attempt} of task {short(push.task_id)}"
         if push.actor_id:
             row = self._gcs_actors().get(push.actor_id)
-            if row is not None and push.attempt > row.info.max_restarts >= 0:
+            if row is not None and push.attempt - row.info.preemptions > row.info.max_restarts >= 0:
                 self.on_broken("S4", f"{what}, an actor with {row.info.max_restarts} restarts")
             return
         task = self.cluster.cores[source].tasks.tasks.get(push.task_id)
-        if task is not None and push.attempt - task.memory_kills > task.prepared.template.max_retries >= 0:
+        free = task.memory_kills + task.preemptions if task is not None else 0
+        if task is not None and push.attempt - free > task.prepared.template.max_retries >= 0:
             self.on_broken("S4", f"{what}, which has {task.prepared.template.max_retries} retries")
         found = self._cancelled.get(push.task_id, (push.lease_id, push.attempt))
         if found != (push.lease_id, push.attempt):

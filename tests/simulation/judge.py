@@ -193,10 +193,11 @@ def raylet_leftovers(raylet: Any) -> list[str]:
     if manager.pinned_bytes or manager._active_count or manager._ahead or manager._waiting or broker.local._fetching:
         problems.append(f"{manager.pinned_bytes} bytes of arguments are pinned")
     table, store = raylet.store.table, raylet.store
-    if len(table) or table.allocator.used:
+    if len(table) or table.allocator.used or table.fallback.used:
         copies = [f"{short(entry.object_id)} {table.states.get(entry.key)}" for entry in table.copies()]
         problems.append(f"{table.allocator.used} bytes of {len(copies)} copies in its store: {copies[:3]}")
-    if table._by_pin or table._spare or store._waiting or len(store._queue) or raylet.objects._pulls:
+    spare = table._spare or table._spare_in_fallback
+    if table._by_pin or spare or store._waiting or len(store._queue) or raylet.objects._pulls:
         problems.append(f"pins {len(table._by_pin)}, questions {len(store._waiting)}, pulls {len(raylet.objects._pulls)}")
     return problems
 

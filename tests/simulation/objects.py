@@ -1,8 +1,9 @@
 """What must hold of the object stores at every moment of a simulated run; a part of the ``Watch`` (see ``invariants``).
 
 S5: a copy does not change between the moment in which it is sealed and that in which its memory is given back, and all
-copies of one attempt are equal. S6: what the copies of a node take is what its allocator has given out, never more than
-there is; whatever is evicted is neither the first copy of its object nor in use.
+copies of one attempt are equal. S6: what the copies of a node take is what its allocators have given out, never more than
+there is; whatever is evicted is neither the first copy of its object nor in use. G79: memory on disk is for what nothing
+else makes room for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from minray.common.ids import short
 from minray.object_store.allocator import ALIGNMENT
+from minray.object_store.fallback import PAGE_BYTES
 
 
 class Objects:
@@ -28,8 +30,8 @@ class Objects:
     def add(self, name: str, raylet: Any) -> None:
         """A node has started."""
         store, table = raylet.store, raylet.store.table
-        seal, free, create, on_evicted = table.seal, table.allocator.free, table.create, table._on_evicted
-        end_restore = table.end_restore
+        seal, free, create, on_evicted = table.seal, table._free, table.create, table._on_evicted
+        end_restore, allocate = table.end_restore, table._allocate
         sealed: dict[int, tuple[Any, int]] = {}
 
         def sum_of(entry: Any) -> int:
@@ -55,23 +57,34 @@ class Objects:
                     self._on_broken("S5", f"{name} restores a copy of {short(entry.object_id)} that is another one")
             return done
 
-        def watched_free(offset: int) -> None:
-            entry, found = sealed.pop(offset, (None, 0))
-            if entry is not None and sum_of(entry) != found:
-                self._on_broken("S5", f"{name}: a copy of {short(entry.object_id)} has changed since it was sealed")
-            free(offset)
+        def watched_free(entry: Any) -> None:
+            known, found = sealed.pop(entry.offset, (None, 0))
+            if known is not None and sum_of(known) != found:
+                self._on_broken("S5", f"{name}: a copy of {short(known.object_id)} has changed since it was sealed")
+            free(entry)
 
         def watched_create(*args: Any) -> Any:
             entry = create(*args)
-            used = sum(max(one.size + -one.size % ALIGNMENT, ALIGNMENT) for one in table.entries())
+            in_arena = [one for one in table.entries() if not table.fallback.has(one.offset)]
+            used = sum(max(one.size + -one.size % ALIGNMENT, ALIGNMENT) for one in in_arena)
+            on_disk = sum(one.size + -one.size % PAGE_BYTES for one in table.entries() if table.fallback.has(one.offset))
+            if on_disk != table.fallback.used:
+                self._on_broken("S6", f"{name}: {table.fallback.used} bytes on disk are given out, not {on_disk}")
             if used != table.allocator.used or used > table.allocator.capacity:
                 self._on_broken("S6", f"{name}: {table.allocator.used} bytes are given out, and the copies take {used}")
             return entry
+
+        def watched_allocation(size: int, in_fallback: bool) -> Any:
+            workers = raylet.io_workers
+            can_be_spilled = table.spillable_bytes and not workers.trouble and not workers._manager._pauses
+            if in_fallback and size <= table.allocator.capacity and can_be_spilled:
+                self._on_broken("G79", f"{name} takes memory on disk, though {table.spillable_bytes} bytes could be spilled")
+            return allocate(size, in_fallback)
 
         def watched_eviction(entry: Any) -> None:
             if entry.is_primary or entry.in_use():
                 self._on_broken("S6", f"{name} evicts {short(entry.object_id)}, which must stay")
             on_evicted(entry)
 
-        table.seal, table.allocator.free, table.create = watched_seal, watched_free, watched_create
-        table._on_evicted, table.end_restore = watched_eviction, watched_end_restore
+        table.seal, table._free, table.create = watched_seal, watched_free, watched_create
+        table._on_evicted, table.end_restore, table._allocate = watched_eviction, watched_end_restore, watched_allocation

@@ -231,7 +231,9 @@ def test_an_argument_that_no_store_can_hold_is_an_error() -> None:
     def body() -> Any:
         return outcome_of(on("b", read).remote(on("a", make).remote(1, 2 * STORE_BYTES)))
 
-    assert "ObjectStoreFullError" in ran(body, None, node("a"), node("b", object_store_memory=STORE_BYTES))
+    nodes = node("a"), node("b", object_store_memory=STORE_BYTES)
+    assert "ObjectStoreFullError" in ran(body, None, *nodes, config={"automatic_object_spilling_enabled": False})
+    assert ran(body, None, *nodes) == 1, "there is memory on disk"
 
 
 # --- whoever dies

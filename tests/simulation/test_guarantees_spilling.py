@@ -178,19 +178,121 @@ def test_g80_what_is_being_read_stays_and_who_needs_its_memory_hears_why() -> No
         del arrays
         return str(caught.value), value_of(put_many(3)[2])
 
-    (text, value), _ = spilled(body)
-    assert "Spilling fails" not in text and value == 2
+    (text, value), _ = spilled(body, system={**SPILLING, "automatic_object_spilling_enabled": False})
+    assert "The disk does not help" not in text and value == 2
 
 
 def test_a_spilled_object_for_which_there_is_no_room_is_not_lost() -> None:
     def body() -> tuple[str, int]:
         refs = put_many(30)
         held = [minray.get(ref) for ref in refs[:12]]
+        time.sleep(5)
         refused = value_of(refs[20])
         del held
         return refused, value_of(refs[20])
 
-    assert spilled(body)[0] == ("ObjectStoreFullError", 20)
+    def fill_the_disk(cluster: SimCluster) -> None:
+        cluster.wait_until(lambda: len(cluster.raylets["head"].store.table._by_pin) == 12)
+        cluster.world.nodes["head"].disk_full = True
+
+    assert spilled(body, fill_the_disk)[0] == ("ObjectStoreFullError", 20)
+
+
+# --- Memory on disk ---
+
+
+def test_g79_when_all_memory_is_in_use_new_objects_get_memory_on_disk() -> None:
+    def body() -> tuple[list[float], str]:
+        arrays = [minray.get(ref) for ref in put_many(12)]
+        waited, more = [], []
+        for number in range(12, 16):
+            began = time.monotonic()
+            more.append(minray.put(np.full(WORDS, number)))
+            waited.append(time.monotonic() - began)
+        arrays += [minray.get(ref) for ref in more]
+        assert all((array == number).all() for number, array in enumerate(arrays))
+        summary = minray.internal.memory_summary(stats_only=True)
+        del arrays
+        assert [value_of(ref) for ref in [*more, *put_many(3)]] == [12, 13, 14, 15, 0, 1, 2]
+        return waited, summary
+
+    (waited, summary), _ = spilled(body)
+    assert 2 <= waited[0] < 3 and max(waited[1:]) < 0.1, "the others need not wait for what does not come"
+    assert "32768 B of memory on disk (4 objects)" in summary
+
+
+def test_g79_results_and_arguments_of_tasks_may_be_in_memory_on_disk() -> None:
+    def body() -> list[int]:
+        arrays = [minray.get(ref) for ref in put_many(12)]
+        sums = minray.get([total.remote(make.remote(number)) for number in range(4)])
+        del arrays
+        return list(sums)
+
+    assert spilled(body)[0] == [WORDS * number for number in range(4)]
+
+
+def test_g79_a_spilled_object_is_restored_into_memory_on_disk() -> None:
+    def body() -> list[int]:
+        refs = put_many(30)
+        held = [minray.get(ref) for ref in refs[:12]]
+        values = [value_of(ref) for ref in refs[12:]]
+        del held
+        return values
+
+    assert spilled(body)[0] == list(range(12, 30))
+
+
+def test_g79_an_object_larger_than_the_store_gets_memory_on_disk_at_once_and_travels() -> None:
+    def body() -> tuple[float, list[int]]:
+        there = minray.util.NodeAffinitySchedulingStrategy(minray.nodes()[1]["NodeID"], soft=False)
+        began = time.monotonic()
+        ref = minray.put(np.full(2 * STORE_BYTES, 1, np.uint8))
+        waited = time.monotonic() - began
+        return waited, minray.get([total.remote(ref), total.options(scheduling_strategy=there).remote(ref)])
+
+    (waited, sums), _ = spilled(body, nodes=2)
+    assert waited < 0.1 and sums == [2 * STORE_BYTES] * 2
+
+
+@pytest.mark.parametrize("trouble", ["disk_full", "disk_broken"])
+def test_g79_without_room_on_disk_the_error_names_the_largest_objects(trouble: str) -> None:
+    def body() -> str:
+        refs = put_many(12)
+        arrays = minray.get(refs)
+        with pytest.raises((OutOfDiskError, ObjectStoreFullError)) as caught:
+            put_many(1)
+        assert all(ref.hex() in str(caught.value) for ref in refs[:5])
+        del arrays
+        return f"{type(caught.value).__name__} {caught.value}"
+
+    text, _ = spilled(body, struck(**{trouble: True}))
+    kind, words = {
+        "disk_full": ("OutOfDiskError", "no space left on device"),
+        "disk_broken": ("ObjectStoreFullError", "input/output error"),
+    }[trouble]
+    assert kind in text and f"8192 bytes could not be reserved in spill/0: {words}" in text
+
+
+def test_g79_memory_on_disk_goes_with_its_reader_and_with_its_node() -> None:
+    def body() -> str:
+        there = minray.util.NodeAffinitySchedulingStrategy(minray.nodes()[1]["NodeID"], soft=False)
+        ref = make.options(scheduling_strategy=there, max_retries=0).remote(0)
+        big = big_there.options(scheduling_strategy=there, max_retries=0).remote()
+        minray.wait([ref, big], num_returns=2, fetch_local=False)
+        time.sleep(30)
+        return str(value_of(big))
+
+    def strike(cluster: SimCluster) -> None:
+        cluster.wait_until(lambda: bool(cluster.world.nodes["n1"].reserved.get("raylet/n1")))
+        cluster.kill("raylet/n1")
+        assert not cluster.world.nodes["n1"].reserved["raylet/n1"]
+
+    assert spilled(body, strike, nodes=2)[0] in {LOST, "NodeDiedError", "WorkerCrashedError", "TaskUnschedulableError"}
+
+
+@minray.remote
+def big_there() -> Any:
+    return np.zeros(2 * STORE_BYTES, np.uint8)
 
 
 def test_g79_creating_waits_for_a_slow_disk_longer_than_the_grace_period() -> None:

@@ -311,7 +311,7 @@ def test_g112_a_receiver_that_never_began_does_not_keep_the_owner_waiting(is_rep
         return [failed, outcome_of(made, timeout=100)]
 
     nodes = [{"num_cpus": 2}, node("a"), node("b", object_store_memory=CHUNK)]
-    result, _ = judged(body, strike, nodes=nodes, system_config=CONFIG)
+    result, _ = judged(body, strike, nodes=nodes, system_config={**CONFIG, "automatic_object_spilling_enabled": False})
     assert "ObjectStoreFullError" in result[0]
     assert result[1] == "ObjectReconstructionFailedError"
 

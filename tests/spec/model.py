@@ -9,7 +9,10 @@ Rules
   * Each loss ends at most one attempt of a task (G16), or takes its value away, so that it has to run again (G67, G70): only
     a task with no more retries than losses may fail for it (G17).
   * An object that a task made is lost when that task's process dies, which faults, forced cancellations and tasks that
-    exit can bring about (G62). Objects of drivers are never lost.
+    exit can bring about (G62); what an actor's call made is lost with the actor. Objects of drivers are never lost.
+  * What may become of actors, and then of their calls, is ``fates``' to say. Calls of a plain actor that are never made
+    again begin in the order in which a driver has made them (G49); after a driver has killed an actor for good its calls
+    fail (G29).
   * What a driver has once seen of its own object stays (G43): every later look must show the same. Only a task that runs
     again, since its value was lost with the node that had it in its object store, may end otherwise; and until it ends, its
     object is as if it had not been made yet.
@@ -25,14 +28,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.spec.programs import END, RUN, Body, Cancel, Exit, Generate, History, Program, Submit, parse_word
+from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
+from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, Submit
+from tests.spec.stage import BORN, END, RUN, History, parse_word
 
 LOST_OWNER = "OwnerDiedError"
 LOST_OBJECT = "ObjectReconstructionFailedError"
 TIMEOUT = "GetTimeoutError"
 VALUE = "its value"
-DRIVER = ""
-"""The owner of what drivers make."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Losses:
     """Whether values are in the object stores of such nodes."""
     files: bool = False
     """Whether values can be lost on disk, however often; or are not made again."""
+    silence: bool = False
+    """Whether somebody may have said nothing for a while, or was heard late, without being dead."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
@@ -80,6 +86,8 @@ class Scope:
     owner: str
     sure: set[str]
     """Names that must be bound now."""
+    killed: set[str] = field(default_factory=set)
+    """Actors that this process has killed for good."""
 
     def foresee_body(self, body: Body) -> None:
         for operation in body.operations:
@@ -87,6 +95,36 @@ class Scope:
             operation.foresee(self)
 
     def foresee_task(self, task: Submit) -> None:
+        model, losses = self.model, self.model.losses
+        errors, has_value = self._foresee_performance(task)
+        uses_up = losses.deaths > task.max_retries or is_repeated(task) or losses.files
+        if losses.deaths > 0 and uses_up:
+            errors |= losses.errors()
+        if losses.objects and (uses_up or task.name in model.cancelled):
+            errors.add(LOST_OBJECT)
+        if model.cancelled.get(task.name):
+            errors.add("WorkerCrashedError")
+        self._expect(task, has_value, errors)
+
+    def foresee_call(self, call: Call) -> None:
+        model, losses = self.model, self.model.losses
+        errors, has_value = self._foresee_performance(call)
+        fate = model.fates.of(call.actor)
+        if fate is None:
+            errors |= {DIED, UNAVAILABLE}
+        else:
+            retries = retries_of(call, fate)
+            errors |= fate.errors(retries, is_repeated(call), model.fates.is_weak(call.actor))
+            can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled
+            if losses.objects and (losses.files or not can_be_made_again):
+                errors.add(LOST_OBJECT)
+            has_value = has_value and not fate.is_stillborn and fate.create.name not in self.killed
+        self._expect(call, has_value, errors)
+        if call.actor not in self.sure:
+            self.sure.discard(call.name)
+
+    def _foresee_performance(self, task: Submit | Call) -> tuple[set[str], bool]:
+        """What its body, its arguments and its cancellation may make of it: errors, and whether it may have a value."""
         model = self.model
         inner = Scope(model, task.name, {name for name in task.nested if name in self.sure})
         for name in task.args:
@@ -94,22 +132,38 @@ class Scope:
                 inner.open(name)
         inner.foresee_body(task.body)
         end = task.body.end
-        errors = {end.error} - {""}
+        errors = set() if isinstance(task, Call) and isinstance(end, Exit) else {end.error} - {""}
         for name in task.args:
             errors |= model.errors_seen_by(task.name, name)
-        losses = model.losses
-        uses_up = losses.deaths > task.max_retries or is_repeated(task) or losses.files
-        if losses.deaths > 0 and uses_up:
-            errors |= losses.errors()
-        if losses.objects and (uses_up or task.name in model.cancelled):
-            errors.add(LOST_OBJECT)
         if task.name in model.cancelled:
-            errors |= {"TaskCancelledError", *(["WorkerCrashedError"] if model.cancelled[task.name] else [])}
-        has_value = not end.error and all(model.objects[name].has_value for name in task.args if name in model.objects)
+            errors.add("TaskCancelledError")
         refs: tuple[str, ...] = getattr(end, "refs", ())
-        surely = frozenset(name for name in refs if name in inner.sure)
-        model.objects[task.name] = Expectation(self.owner, has_value, frozenset(errors), refs, surely)
+        model.surely_returned[task.name] = frozenset(name for name in refs if name in inner.sure)
+        return errors, not end.error and model.all_have_values(task.args)
+
+    def _expect(self, task: Submit | Call, has_value: bool, errors: set[str]) -> None:
+        refs: tuple[str, ...] = getattr(task.body.end, "refs", ())
+        surely = self.model.surely_returned[task.name]
+        self.model.objects[task.name] = Expectation(self.owner, has_value, frozenset(errors), refs, surely)
         self.sure.add(task.name)
+
+    def foresee_actor(self, create: Create) -> None:
+        model, fate = self.model, self.model.fates.of(create.name)
+        assert fate is not None
+        fate.ends |= any(model.errors_seen_by(create.name, name) for name in create.args)
+        fate.is_stillborn = bool(create.type) or not model.all_have_values(create.args)
+        self.sure.add(create.name)
+
+    def foresee_found(self, find: Find) -> None:
+        fate = self.model.fates.of(find.actor)
+        if find.actor in self.sure and fate is not None and fate.is_kept and not fate.may_die:
+            self.sure.add(find.name)
+            self.model.sure_finds.add(find.name)
+
+    def foresee_kill(self, kill: Kill) -> None:
+        fate = self.model.fates.of(kill.actor)
+        if kill.no_restart and kill.actor in self.sure and fate is not None:
+            self.killed.add(fate.create.name)
 
     def foresee_put(self, name: str, refs: tuple[str, ...]) -> None:
         surely = frozenset(ref for ref in refs if ref in self.sure)
@@ -123,7 +177,8 @@ class Scope:
         surely = frozenset(ref for ref in generator.refs if ref in self.sure)
         for name in generator.item_names():
             model.objects[name] = Expectation(self.owner, True, errors, generator.refs, surely)
-        if not errors and not model.may_break_off(self.owner, generator):
+        is_asked = not generator.actor or generator.actor in self.sure
+        if not errors and is_asked and not model.may_break_off(self.owner, generator):
             self.sure.update(generator.item_names())
             if generator.item_names():
                 self.sure |= surely
@@ -146,25 +201,32 @@ class Model:
     def __init__(self, program: Program, losses: Losses) -> None:
         self.program = program
         self.losses = losses
-        self.tasks = {task.name: task for task in program.tasks()}
+        self.tasks: dict[str, Submit | Call] = {task.name: task for task in program.performances()}
+        self.actors = {create.name: create for create in program.actors()}
         self.objects: dict[str, Expectation] = {}
         self.sure_before: dict[str, frozenset[str]] = {}
         """Operation -> the names that must be bound when it begins."""
         self.cancelled: dict[str, bool] = {}
-        """Task -> whether it may be cancelled by force."""
+        """Task or call -> whether it may be cancelled by force."""
+        self.sure_finds: set[str] = set()
+        """Those that must find their actors."""
+        self.surely_returned: dict[str, frozenset[str]] = {}
+        """Task or call -> the references that its value must hold, if it has one."""
         for operation in program.walk():
             if isinstance(operation, Cancel) and operation.ref in self.tasks:
                 self._cancel(self.tasks[operation.ref], operation.force, operation.recursive)
-        exits = any(isinstance(task.body.end, Exit) for task in self.tasks.values())
+        exits = any(isinstance(task.body.end, Exit) for task in program.tasks())
         self.owners_die = losses.deaths > 0 or exits or any(self.cancelled.values())
         """Whether processes that run tasks can die."""
+        self.fates = Fates(program, losses, self.owners_die)
         for driver in program.drivers:
             Scope(self, DRIVER, set()).foresee_body(driver)
 
-    def _cancel(self, task: Submit, force: bool, recursive: bool) -> None:
-        self.cancelled[task.name] = force or self.cancelled.get(task.name, False)
+    def _cancel(self, task: Submit | Call, force: bool, recursive: bool) -> None:
+        """Calls are never forced (G46)."""
+        self.cancelled[task.name] = (force and isinstance(task, Submit)) or self.cancelled.get(task.name, False)
         for operation in task.body.operations if recursive else ():
-            if isinstance(operation, Submit):
+            if isinstance(operation, Submit | Call):
                 self._cancel(operation, force, recursive)
 
     def errors_seen_by(self, viewer: str, name: str) -> frozenset[str]:
@@ -172,29 +234,52 @@ class Model:
         found = self.objects.get(name)
         if found is None:
             return frozenset()
-        lost = found.owner not in (DRIVER, viewer) and self.owners_die
+        lost = found.owner != viewer and self.fates.may_end(found.owner)
         return found.errors | ({LOST_OWNER} if lost else frozenset())
+
+    def all_have_values(self, names: tuple[str, ...]) -> bool:
+        """Whether all of these objects may have theirs."""
+        return all(self.objects[name].has_value for name in names if name in self.objects)
 
     def may_break_off(self, owner: str, generator: Generate) -> frozenset[str]:
         """Errors that may end a generator before its time (G93)."""
-        crashes = self.losses.errors() if self.losses.deaths > generator.max_retries else set()
+        fate = self.fates.of(generator.actor)
+        if generator.actor:
+            weak = self.fates.is_weak(generator.actor)
+            crashes = {DIED, UNAVAILABLE} if fate is None else fate.errors(generator.max_retries, False, weak)
+        else:
+            crashes = self.losses.errors() if self.losses.deaths > generator.max_retries else set()
         cancelled = {"TaskCancelledError", "WorkerCrashedError"} if owner in self.cancelled else set()
         return frozenset(crashes | cancelled)
 
-    def most_runs(self, task: Submit) -> int:
-        """Of one submission (G16, G18, G22)."""
+    def most_runs(self, task: Submit | Call) -> float:
+        """Of one submission (G16, G18, G22, G36)."""
+        if isinstance(task, Call):
+            fate = self.fates.of(task.actor)
+            return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task))
         is_any = is_repeated(task) or self.losses.files
         return 1 + (task.max_retries if is_any else min(task.max_retries, self.losses.deaths))
+
+    def most_births(self, name: str) -> float:
+        """Of one actor, for each time that it is made."""
+        fate = self.fates.of(name)
+        return 0 if fate is None else fate.most_births()
+
+    def keeps_order(self, call: Call) -> bool:
+        """Whether it begins before all calls that its caller makes later (G49, G51, G52)."""
+        fate = self.fates.of(call.actor)
+        is_plain = fate is not None and fate.create.max_concurrency == 1
+        return is_plain and fate is not None and retries_of(call, fate) == 0 and not self.losses.objects
 
     def can_be_lost(self, name: str) -> bool:
         """Whether it may have to be made again."""
         return self.losses.objects and name in self.tasks
 
 
-def is_repeated(task: Submit) -> bool:
+def is_repeated(task: Submit | Call) -> bool:
     """Whether its own failures use up its retries (G16, G18)."""
     end = task.body.end
-    return isinstance(end, Exit) or (bool(end.error) and task.retry_exceptions)
+    return isinstance(end, Exit) or (bool(end.error) and task.retry_exceptions and not isinstance(end, ExitActor))
 
 
 @dataclass
@@ -230,6 +315,11 @@ class Reading:
         expected = self.model.objects.get(name)
         is_own = expected is not None and expected.owner == self.viewer and name not in self.model.tasks
         return is_own or name in self.ready or name in self.seen
+
+    def check_found(self, find: Find, found: bool) -> Iterator[str]:
+        """G32: an actor that must be there has its name."""
+        if not found and find.name in self.model.sure_finds:
+            yield f"G32: {find.name} did not find {find.actor}"
 
     def check_value(self, place: str, word: str) -> Iterator[str]:
         """A value that a ``get`` returned or a task was given."""
@@ -292,21 +382,22 @@ def problems(program: Program, losses: Losses, histories: Sequence[History], lin
     for driver, history in zip(program.drivers, histories, strict=True):
         found += Reading(model, DRIVER).check_body(driver, history)
     runs: Counter[str] = Counter()
+    order: list[str] = []
     for line in lines:
         word, name, *details = json.loads(line)
-        task = model.tasks[name]
-        reading = Reading(model, name)
-        if word == RUN:
-            runs[name] += 1
-            found += _check_arguments(reading, task, *details)
+        if word == END:
+            found += Reading(model, name).check_body(model.tasks[name].body, details[0])
         else:
-            assert word == END
-            found += reading.check_body(task.body, details[0])
-    return [*found, *_check_runs(model, runs)]
+            assert word in (RUN, BORN)
+            runs[name] += 1
+            order.append(name)
+            taker = model.actors[name] if word == BORN else model.tasks[name]
+            found += _check_arguments(Reading(model, name), taker, *details)
+    return [*found, *_check_runs(model, runs), *_check_order(model, order)]
 
 
-def _check_arguments(reading: Reading, task: Submit, words: list[str], nested: list[str]) -> Iterator[str]:
-    """G10, G11: values at top level, references below."""
+def _check_arguments(reading: Reading, task: Submit | Call | Create, words: list[str], nested: list[str]) -> Iterator[str]:
+    """G10, G11, G12: values at top level, references below."""
     for word in words:
         yield from reading.check_value(f"the body of {task.name}", word)
     outcome: dict[str, object] = {"of": [parse_word(word)[0] for word in words] + nested}
@@ -317,6 +408,21 @@ def _check_runs(model: Model, runs: Counter[str]) -> Iterator[str]:
     parents = {child.name: task.name for task in model.tasks.values() for child in task.body.operations}
     for name, count in runs.items():
         parent = parents.get(name)
-        most = model.most_runs(model.tasks[name]) * (runs[parent] if parent else 1)
-        if count > most:
-            yield f"G16: {name} ran {count} times, and may {most} times"
+        is_actor = name in model.actors
+        most = model.most_births(name) if is_actor else model.most_runs(model.tasks[name])
+        if count > most * (runs[parent] if parent else 1):
+            number = "G35" if is_actor else "G16"
+            yield f"{number}: {name} ran {count} times, and may {most} times"
+
+
+def _check_order(model: Model, order: Sequence[str]) -> Iterator[str]:
+    """G49: of the calls of one driver and one actor, unless they may be made again."""
+    place = {name: number for number, name in reversed(list(enumerate(order)))}
+    for driver in model.program.drivers:
+        last: dict[str, Call] = {}
+        for call in driver.operations:
+            if isinstance(call, Call) and call.name in place and model.keeps_order(call):
+                before = last.get(call.actor, call)
+                if place[call.name] < place[before.name]:
+                    yield f"G49: {call.name} began before {before.name}"
+                last[call.actor] = call

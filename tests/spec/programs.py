@@ -1,8 +1,9 @@
-"""Programs over the public API as plain data: what drivers and their tasks do, how it is performed, what may come of it.
+"""Programs over the public API as plain data: what drivers, tasks and actors do, how it is performed, what may come of it.
 
 A ``Program`` is a list of drivers; a driver is a ``Body``: operations, one after the other. A task's body is a ``Body`` too,
-with an end (it returns, raises, exits, ...). Everything is a frozen record that JSON can hold. ``perform`` plays a driver's
-body with ``import minray`` alone and returns its history, one plain outcome for each operation.
+and so is that of an actor's call, with an end (it returns, raises, exits, ...). Everything is a frozen record that JSON can
+hold. ``perform`` plays a driver's body with ``import minray`` alone and returns its history, one plain outcome for each
+operation.
 
 Rules
   * The name of an operation is unique in its program. Objects are called like the operation that makes them, in whichever
@@ -12,7 +13,7 @@ Rules
   * The value of every object is ``(its name, the references inside)``. A history says names, never values.
   * Every operation is one class: ``perform`` does it, ``foresee`` says what will be known of it, ``check`` compares its
     outcome with that. To add one, write the class, name it in ``Operation``, and let ``strategies`` draw it.
-  * Tasks print what they see, as JSON lines; that is their history.
+  * Tasks and actors print what they see, as JSON lines; that is their history.
 """
 
 from __future__ import annotations
@@ -24,67 +25,24 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 import minray
 from minray.exceptions import RayError
+from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word
 
 if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
 
-Outcome = dict[str, Any]
-"""``of``: the names that were bound; the rest depends on the operation."""
-History = list[Outcome]
-RUN, END = "run", "end"
-"""The first words of the lines that a task prints."""
+MOST_CALLS = 4
+"""So often a call is made again, or an actor, with the retries that programs have."""
 NOBODY_S = "no task makes it any more"
 """What ``why`` says of an object that was freed."""
-ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
-
-
-class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Compares by value, and writes into JSON what is not a default."""
-
-
-class _Tagged(_Record, frozen=True, tag_field="kind", tag=True):
-    """One of several kinds."""
-
-
-class Stage:
-    """Where a body is played: the references that it holds."""
-
-    def __init__(self, refs: dict[str, Any]) -> None:
-        self.refs = refs
-
-    def bound(self, names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if name in self.refs]
-
-    def pick(self, names: list[str]) -> dict[str, Any]:
-        return {name: self.refs[name] for name in names}
-
-    def open(self, value: tuple[str, dict[str, Any]]) -> str:
-        """Take the references inside of a value; returns a word for it."""
-        name, inside = value
-        self.refs.update(inside)
-        return word_of(name, list(inside))
-
-    def play(self, body: Body) -> History:
-        return [operation.perform(self) for operation in body.operations]
-
-
-def word_of(name: str, inside: list[str]) -> str:
-    return f"{name}[{' '.join(inside)}]" if inside else name
-
-
-def parse_word(word: str) -> tuple[str, list[str]]:
-    name, _, inside = word.removesuffix("]").partition("[")
-    return name, inside.split()
 
 
 # --- Operations ---
 
 
-class Submit(_Tagged, frozen=True):
+class Submit(Tagged, frozen=True):
     """``execute.options(...).remote(...)``."""
 
     name: str
@@ -119,7 +77,38 @@ class Submit(_Tagged, frozen=True):
         yield from reading.check_names(self.name, self.args + self.nested, outcome)
 
 
-class Put(_Tagged, frozen=True):
+class Call(Tagged, frozen=True):
+    """``handle.perform.options(...).remote(...)``."""
+
+    name: str
+    actor: str
+    """A handle, of ``Create`` or ``Find``."""
+    body: Body
+    args: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()
+    keep: bool = False
+    """Whether the actor keeps what is in the container, as long as it lives."""
+    max_task_retries: int | None = None
+    """None: as the actor says."""
+    retry_exceptions: bool = False
+
+    def perform(self, stage: Stage) -> Outcome:
+        handles, args, nested = stage.bound((self.actor,)), stage.bound(self.args), stage.bound(self.nested)
+        for handle in handles:
+            method = stage.refs[handle].perform.options(
+                max_task_retries=self.max_task_retries, retry_exceptions=self.retry_exceptions, name=self.name
+            )
+            stage.refs[self.name] = method.remote(self, stage.pick(nested), *stage.pick(args).values())
+        return {"of": handles + args + nested}
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_call(self)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, (self.actor, *self.args, *self.nested), outcome)
+
+
+class Put(Tagged, frozen=True):
     """``minray.put`` of a value with references inside."""
 
     name: str
@@ -137,7 +126,7 @@ class Put(_Tagged, frozen=True):
         yield from reading.check_names(self.name, self.refs, outcome)
 
 
-class Get(_Tagged, frozen=True):
+class Get(Tagged, frozen=True):
     """``minray.get`` of one reference or of a list."""
 
     name: str
@@ -169,7 +158,7 @@ class Get(_Tagged, frozen=True):
                 yield from reading.check_value(self.name, word)
 
 
-class Wait(_Tagged, frozen=True):
+class Wait(Tagged, frozen=True):
     """``minray.wait``."""
 
     name: str
@@ -201,8 +190,8 @@ class Wait(_Tagged, frozen=True):
         reading.ready.update(ready)
 
 
-class Cancel(_Tagged, frozen=True):
-    """``minray.cancel`` of a task."""
+class Cancel(Tagged, frozen=True):
+    """``minray.cancel`` of a task, or of a call, which is never forced."""
 
     name: str
     ref: str
@@ -222,7 +211,7 @@ class Cancel(_Tagged, frozen=True):
         yield from reading.check_names(self.name, (self.ref,), outcome)
 
 
-class Drop(_Tagged, frozen=True):
+class Drop(Tagged, frozen=True):
     """``del ref``."""
 
     name: str
@@ -238,7 +227,7 @@ class Drop(_Tagged, frozen=True):
         yield from reading.check_names(self.name, (self.ref,), outcome)
 
 
-class Generate(_Tagged, frozen=True):
+class Generate(Tagged, frozen=True):
     """``generate.options(...).remote(...)``, whose first items are read at once; the rest goes with the generator.
 
     Items are objects that are called like the generator and their position: ``generator3.1``.
@@ -258,12 +247,24 @@ class Generate(_Tagged, frozen=True):
     max_retries: int = 3
     cancel: bool = False
     """Instead of just dropping it."""
+    actor: str = ""
+    """A handle; empty: a task generates."""
 
     def perform(self, stage: Stage) -> Outcome:
-        names = stage.bound(self.refs)
-        generator = generate.options(
-            _generator_backpressure_num_objects=self.most_unread, max_retries=self.max_retries, name=self.name
-        ).remote(self, stage.pick(names))
+        handles, names = stage.bound((self.actor,)) if self.actor else [], stage.bound(self.refs)
+        if self.actor and not handles:
+            return {"of": names, "items": []}
+        if self.actor:
+            function = stage.refs[self.actor].generate.options(**self._options(), max_task_retries=self.max_retries)
+        else:
+            function = generate.options(**self._options(), max_retries=self.max_retries)
+        items = self._read(stage, function.remote(self, stage.pick(names)))
+        return {"of": handles + names, "items": items}
+
+    def _options(self) -> dict[str, Any]:
+        return {"_generator_backpressure_num_objects": self.most_unread, "name": self.name}
+
+    def _read(self, stage: Stage, generator: Any) -> list[list[str]]:
         items: list[list[str]] = []
         while len(items) < self.read and (ref := next(generator, None)) is not None:
             try:
@@ -277,7 +278,15 @@ class Generate(_Tagged, frozen=True):
             items.append(["end", ""])
         if self.cancel:
             minray.cancel(generator)
-        return {"of": names, "items": items}
+        return items
+
+    def items(self, refs: dict[str, Any]) -> Iterator[Any]:
+        """What is generated."""
+        for number in range(1, self.yields + 1):
+            time.sleep(self.pause_s)
+            yield f"{self.name}.{number}", refs
+        if self.type:
+            raise ERRORS[self.type](self.name)
 
     def item_names(self) -> list[str]:
         """Of all that may ever be read."""
@@ -287,11 +296,12 @@ class Generate(_Tagged, frozen=True):
         scope.foresee_items(self)
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
-        yield from reading.check_names(self.name, self.refs, outcome)
-        yield from reading.check_items(self, outcome["items"])
+        yield from reading.check_names(self.name, ((self.actor,) if self.actor else ()) + self.refs, outcome)
+        if not self.actor or self.actor in outcome["of"]:
+            yield from reading.check_items(self, outcome["items"])
 
 
-class Why(_Tagged, frozen=True):
+class Why(Tagged, frozen=True):
     """``minray.why``."""
 
     name: str
@@ -311,7 +321,7 @@ class Why(_Tagged, frozen=True):
                 yield f"L8: {self.name} of {self.ref}, which is held here, says {text!r}"
 
 
-class Sleep(_Tagged, frozen=True):
+class Sleep(Tagged, frozen=True):
     """``time.sleep``, in virtual time."""
 
     name: str
@@ -328,13 +338,13 @@ class Sleep(_Tagged, frozen=True):
         yield from reading.check_names(self.name, (), outcome)
 
 
-Operation = Submit | Put | Get | Wait | Cancel | Drop | Generate | Why | Sleep
+Operation = Submit | Put | Get | Wait | Cancel | Drop | Generate | Why | Sleep | Create | Call | Find | Kill
 
 
 # --- The ends of tasks ---
 
 
-class Return(_Tagged, frozen=True):
+class Return(Tagged, frozen=True):
     """The task's value holds these references."""
 
     refs: tuple[str, ...] = ()
@@ -345,7 +355,7 @@ class Return(_Tagged, frozen=True):
         return name, stage.pick(stage.bound(self.refs))
 
 
-class Raise(_Tagged, frozen=True):
+class Raise(Tagged, frozen=True):
     """The task raises one of ``ERRORS``."""
 
     type: str = "ValueError"
@@ -358,7 +368,7 @@ class Raise(_Tagged, frozen=True):
         return f"RayTaskError({self.type})"
 
 
-class Exit(_Tagged, frozen=True):
+class Exit(Tagged, frozen=True):
     """The task ends its process, every time it is run."""
 
     code: int = 1
@@ -368,7 +378,7 @@ class Exit(_Tagged, frozen=True):
         os._exit(self.code)
 
 
-class ReturnUnpicklable(_Tagged, frozen=True):
+class ReturnUnpicklable(Tagged, frozen=True):
     """The task returns a lock."""
 
     error = "RayTaskError(TypeError)"
@@ -377,10 +387,10 @@ class ReturnUnpicklable(_Tagged, frozen=True):
         return threading.Lock()
 
 
-End = Return | Raise | Exit | ReturnUnpicklable
+End = Return | Raise | Exit | ReturnUnpicklable | ExitActor
 
 
-class Body(_Record, frozen=True):
+class Body(Record, frozen=True):
     """What a driver or a task does."""
 
     operations: tuple[Operation, ...] = ()
@@ -388,14 +398,14 @@ class Body(_Record, frozen=True):
     """Nothing, for a driver."""
 
     def walk(self) -> Iterator[Operation]:
-        """All operations, those of tasks after the one that submits them."""
+        """All operations, those of tasks and calls after the one that submits them."""
         for operation in self.operations:
             yield operation
-            if isinstance(operation, Submit):
+            if isinstance(operation, Submit | Call):
                 yield from operation.body.walk()
 
 
-class Program(_Record, frozen=True):
+class Program(Record, frozen=True):
     """What is run."""
 
     drivers: tuple[Body, ...] = ()
@@ -406,6 +416,17 @@ class Program(_Record, frozen=True):
 
     def tasks(self) -> list[Submit]:
         return [operation for operation in self.walk() if isinstance(operation, Submit)]
+
+    def performances(self) -> list[Submit | Call]:
+        """Everything that has a body of its own."""
+        return [operation for operation in self.walk() if isinstance(operation, Submit | Call)]
+
+    def actors(self) -> list[Create]:
+        return [operation for operation in self.walk() if isinstance(operation, Create)]
+
+    def speakers(self) -> set[str]:
+        """The names of all that print lines."""
+        return {one.name for one in (*self.performances(), *self.actors())}
 
     def busy_s(self) -> float:
         """The time that all of it takes on one CPU, with all its retries, and more."""
@@ -419,6 +440,10 @@ def _busy_s(body: Body) -> float:
             total += operation.seconds
         elif isinstance(operation, Submit):
             total += _busy_s(operation.body) * (operation.max_retries + 1)
+        elif isinstance(operation, Call):
+            total += _busy_s(operation.body) * MOST_CALLS
+        elif isinstance(operation, Create):
+            total += operation.seconds * MOST_CALLS
         elif isinstance(operation, Generate):
             total += operation.yields * operation.pause_s * (operation.max_retries + 1)
         elif isinstance(operation, Get | Wait):
@@ -429,7 +454,7 @@ def _busy_s(body: Body) -> float:
 @minray.remote
 def execute(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
     """The one function of all programs that returns something."""
-    stage = Stage(dict(nested))
+    stage = Stage(nested)
     print(json.dumps([RUN, name, [stage.open(value) for value in args], list(nested)]))
     print(json.dumps([END, name, stage.play(body)]))
     return body.end.perform(name, stage)
@@ -438,11 +463,7 @@ def execute(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
 @minray.remote
 def generate(operation: Generate, refs: dict[str, Any]) -> Iterator[Any]:
     """The one generator function of all programs."""
-    for number in range(1, operation.yields + 1):
-        time.sleep(operation.pause_s)
-        yield f"{operation.name}.{number}", refs
-    if operation.type:
-        raise ERRORS[operation.type](operation.name)
+    yield from operation.items(refs)
 
 
 def perform(driver: Body) -> History:

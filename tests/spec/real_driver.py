@@ -20,8 +20,9 @@ import msgspec
 import minray
 from minray import worker
 from tests.simulation.judge import core_leftovers
-from tests.spec.programs import Body, Stage
+from tests.spec.programs import Body
 from tests.spec.real_worker import look_into_worker
+from tests.spec.stage import Stage
 
 
 class DriverProcess:
@@ -79,8 +80,7 @@ class DriverProcess:
 
     def do_why(self) -> list[str]:
         """Of everything that the program still holds and has not got."""
-        api: Any = worker.current_api()
-        return [f"{name}: {api.why(ref)}" for name, ref in list(self._stage.refs.items())]
+        return [f"{name}: {minray.why(ref)}" for name, ref in list(self._stage.refs.items())]
 
     def do_disconnect(self) -> None:
         minray.shutdown()

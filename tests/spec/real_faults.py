@@ -67,7 +67,8 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
 def losses(faults: tuple[Fault, ...]) -> Losses:
     """What they may take away."""
     deadly = [fault for fault in faults if fault.is_deadly]
-    return Losses(len(deadly), any(fault.role in (RAYLET, ZYGOTE) or fault.kind in (HOLD, CUT) for fault in deadly))
+    nodes = any(fault.role in (RAYLET, ZYGOTE) or fault.kind in (HOLD, CUT) for fault in deadly)
+    return Losses(len(deadly), nodes, silence=bool(faults))
 
 
 def draw_faults(random: Random, shape: Shape) -> tuple[Fault, ...]:

@@ -18,10 +18,11 @@ import msgspec
 
 from tests.helpers import whereabouts
 from tests.spec.model import problems
-from tests.spec.programs import History, Program
+from tests.spec.programs import Program
 from tests.spec.real_cluster import DRIVER_COMMAND, DriverGone, RealCluster, RealDriver, Shape
 from tests.spec.real_faults import Fault, Wrecker, losses
 from tests.spec.scenario import Judgement
+from tests.spec.stage import History
 
 SCENARIOS_PER_CLUSTER = 12
 PATIENCE_S = 40.0
@@ -175,7 +176,7 @@ class Trial:
         """Those of drivers that lived to tell; the tasks of the others do not count."""
         told = [number for number, driver in enumerate(self._drivers) if not driver.is_killed]
         program = Program(tuple(self._scenario.program.drivers[number] for number in told))
-        names = {task.name for task in program.tasks()}
+        names = program.speakers()
         lines = [line for line in self._cluster.printed() if json.loads(line)[1] in names]
         if len(self._histories) == len(told):
             self._found += problems(program, losses(struck), [self._histories[number] for number in told], lines)

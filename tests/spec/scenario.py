@@ -34,7 +34,8 @@ from tests.simulation.invariants import Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
 from tests.simulation.rest import unrest
 from tests.spec.model import Losses, problems
-from tests.spec.programs import END, RUN, Body, History, Program, Submit, perform
+from tests.spec.programs import Body, Call, Program, Submit, perform
+from tests.spec.stage import END, RUN, History
 
 PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
@@ -93,14 +94,14 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.decode(text, type=cls)
 
     def is_feasible(self) -> bool:
-        """Whether every task can run on the head, which no fault takes away."""
+        """Whether every task and every actor can run on the head, which no fault takes away."""
         if not self.world.nodes or not self.program.drivers:
             return False
         head = self.world.nodes[0]
         return all(
             task.num_cpus <= head.num_cpus and all(n <= head.resources.get(key, 0) for key, n in task.resources.items())
             for task in self.program.tasks()
-        )
+        ) and all((actor.num_cpus or 0) <= head.num_cpus for actor in self.program.actors())
 
 
 def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
@@ -113,7 +114,8 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
     deaths = len(raylets) + len(workers) + len(nodes)
-    return Losses(deaths, may_lose_nodes, may_lose_objects, may_lose_files or not world.lineage)
+    silence = any(key[0] in LOUD and (key[0] != "crash" or key[1] == GCS) for key in answers)
+    return Losses(deaths, may_lose_nodes, may_lose_objects, may_lose_files or not world.lineage, silence)
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
@@ -323,8 +325,8 @@ def _judge_histories(
 ) -> list[str]:
     """Hold these drivers and their tasks against the model; drivers share nothing, so the others do not matter."""
     program = Program(tuple(scenario.program.drivers[number] for number in histories))
-    tasks = {task.name for task in program.tasks()}
-    lines = [line for line in reports(cluster) if msgspec.json.decode(line)[1] in tasks]
+    speakers = program.speakers()
+    lines = [line for line in reports(cluster) if msgspec.json.decode(line)[1] in speakers]
     return problems(program, losses, list(histories.values()), lines)
 
 
@@ -351,7 +353,7 @@ def _performed(cluster: SimCluster, scenario: Scenario, histories: dict[int, His
     counts: Counter[str] = Counter()
     for number in histories:
         counts.update(type(operation).__name__ for operation in scenario.program.drivers[number].operations)
-    tasks: dict[str, Submit] = {task.name: task for task in scenario.program.tasks()}
+    tasks: dict[str, Submit | Call] = {task.name: task for task in scenario.program.performances()}
     for line in reports(cluster):
         word, name, *_ = msgspec.json.decode(line)
         if word == END:

@@ -15,9 +15,11 @@ from minray.core_worker.reference_counter import ReferenceCounter
 from minray.core_worker.task_manager import PUSHED, TaskManager
 from minray.gcs.storage import GcsStorage
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler
+from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, report
+from tests.spec.fates import DIED, UNAVAILABLE
 from tests.spec.model import Expectation, Losses, Model, problems
-from tests.spec.programs import Body, Cancel, Exit, Get, Program, Put, Raise, Return, Sleep, Submit, Wait, Why
+from tests.spec.programs import Body, Call, Cancel, Drop, Exit, Get, Program, Put, Raise, Return, Sleep, Submit, Wait, Why
 from tests.spec.scenario import Answers, Node, Scenario, Verdict, World, losses_of, run, save, struck
 from tests.spec.shrink import shrink
 from tests.spec.strategies import SIZES, scenario_of, scenarios
@@ -119,6 +121,89 @@ def test_only_others_lose_what_a_dead_process_owned() -> None:
     assert model.errors_seen_by("", "inside") == {"OwnerDiedError"} and not model.errors_seen_by("maker", "inside")
 
 
+# --- The model, of actors
+
+
+def errors_of(losses: Losses, create: Create, *operations: Any, call: str = "call") -> set[str]:
+    return set(expectation(one(create, *operations), call, losses).errors)
+
+
+CALL = Call("call", "actor", Body())
+CRASH = Losses(deaths=1)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "retries", "losses", "errors"),
+    [
+        (0, 0, Losses(), set()),
+        (0, 1, CRASH, {DIED}),
+        (1, 0, CRASH, {UNAVAILABLE}),
+        (1, 1, CRASH, set()),
+        (1, 1, Losses(deaths=2), {DIED, UNAVAILABLE}),
+        (-1, 1, Losses(deaths=2), {UNAVAILABLE}),
+        (-1, -1, Losses(deaths=2, silence=True), set()),
+        (-1, 1, Losses(deaths=1, silence=True), {UNAVAILABLE}),
+        (-1, 0, Losses(silence=True), set()),
+    ],
+)
+def test_g37_a_call_fails_only_if_restarts_or_retries_can_be_used_up(
+    restarts: int, retries: int, losses: Losses, errors: set[str]
+) -> None:
+    assert errors_of(losses, Create("actor", max_restarts=restarts, max_task_retries=retries), CALL) == errors
+
+
+def test_g29_after_a_kill_no_call_of_the_killer_has_a_value() -> None:
+    program = one(Create("actor"), Call("before", "actor", Body()), Kill("kill", "actor"), CALL)
+    assert expectation(program, "before").has_value and not expectation(program, "call").has_value
+    assert expectation(program, "before").errors == expectation(program, "call").errors == {DIED}
+
+
+def test_a_call_that_exits_takes_its_actor_along_as_often_as_it_is_made() -> None:
+    exits = Call("call", "actor", Body(end=Exit()), max_task_retries=1)
+    assert errors_of(Losses(), Create("actor"), exits) == {DIED}
+    assert errors_of(Losses(), Create("actor", max_restarts=1), exits) == {DIED, UNAVAILABLE}
+    assert errors_of(Losses(), Create("actor", max_restarts=2), exits) == {UNAVAILABLE}
+    assert errors_of(Losses(), Create("actor", max_restarts=-1), Call("call", "actor", Body(end=ExitActor()))) == {DIED}
+
+
+def test_g24_only_a_handle_by_name_lets_its_actor_go() -> None:
+    found = [Create("actor", named=True), Find("found", "actor")]
+    weak = Call("call", "found", Body())
+    assert not expectation(one(*found, weak), "call").errors
+    assert expectation(one(*found, Drop("drop", "actor"), weak), "call").errors == {DIED}
+
+
+def test_g25_an_actor_ends_with_the_task_that_has_made_it() -> None:
+    maker = Submit("maker", Body((Create("actor", max_restarts=-1),), Return(("actor",))))
+    program = one(maker, Get("get", ("maker",)), CALL)
+    assert expectation(program, "call").is_sure and DIED in expectation(program, "call", CRASH).errors
+
+
+def test_what_a_call_has_made_goes_with_its_actor() -> None:
+    maker = Call("call", "actor", Body((Put("inside"),), Return(("inside",))))
+    kept, let_go = one(Create("actor"), maker), one(Create("actor"), maker, Drop("drop", "actor"))
+    assert not Model(kept, Losses()).errors_seen_by("", "inside")
+    assert Model(let_go, Losses()).errors_seen_by("", "inside") == {"OwnerDiedError"}
+
+
+def test_calls_out_of_order_and_constructors_that_run_too_often_are_seen() -> None:
+    program = one(Create("actor", max_restarts=1), *(Call(name, "actor", Body()) for name in "ab"))
+    outcomes: list[Any] = [{"of": []}, {"of": ["actor"]}, {"of": ["actor"]}]
+    born, first, second = '["born", "actor", [], []]', '["run", "a", [], []]', '["run", "b", [], []]'
+    assert problems(program, Losses(), [outcomes], [born, first, second]) == []
+    assert problems(program, Losses(), [outcomes], [born, second, first]) == ["G49: b began before a"]
+    assert problems(program, CRASH, [outcomes], [born, born, first]) == []
+    assert problems(program, CRASH, [outcomes], [born] * 3) == ["G35: actor ran 3 times, and may 2 times"]
+    assert problems(program, Losses(), [outcomes], [first, first]) == ["G16: a ran 2 times, and may 1 times"]
+
+
+def test_an_actor_that_must_have_its_name_is_missed() -> None:
+    program = one(Create("actor", named=True), Find("find", "actor"))
+    outcomes: list[Any] = [{"of": []}, {"of": [], "found": False}]
+    assert problems(program, Losses(), [outcomes], []) == ["G32: find did not find actor"]
+    assert problems(program, CRASH, [outcomes], []) == []
+
+
 HISTORY = one(
     Submit("a", Body(), max_retries=0),
     Put("b"),
@@ -210,13 +295,13 @@ def crashes(name: str) -> Answers:
     ("answers", "losses"),
     [
         ((), Losses()),
-        (crashes("gcs"), Losses()),
+        (crashes("gcs"), Losses(silence=True)),
         (crashes("driver/0"), Losses()),
         (crashes("worker/1f3c"), Losses(1)),
         (crashes("raylet/n1"), Losses(1, nodes=True)),
-        (((("long_stall", "worker/1f3c", "t", 1), 1),), Losses()),
-        (((("long_stall", "worker/1f3c", "t", 1), 2),), Losses(1, nodes=True)),
-        (((("cut", "a>b", "PushTask", 1), 1), (("break", "a>b", "PushTask", 2), 1)), Losses(1, nodes=True)),
+        (((("long_stall", "worker/1f3c", "t", 1), 1),), Losses(silence=True)),
+        (((("long_stall", "worker/1f3c", "t", 1), 2),), Losses(1, nodes=True, silence=True)),
+        (((("cut", "a>b", "PushTask", 1), 1), (("break", "a>b", "PushTask", 2), 1)), Losses(1, nodes=True, silence=True)),
     ],
 )
 def test_only_what_has_struck_can_have_taken_something(answers: Answers, losses: Losses) -> None:
@@ -253,7 +338,7 @@ def test_a_lease_that_is_never_returned_is_shown_with_one_task(monkeypatch: pyte
     drawn = (Scenario(scenario_of(seed, SIZES["small"]).program, World((Node(4),), {"delay": 0.2})) for seed in range(20))
     scenario, verdict = next((scenario, verdict) for scenario in drawn if (verdict := run(scenario)).codes == {"L2"})
     witness = shrink(scenario, verdict)
-    assert len(witness.scenario.program.tasks()) == 1 and not witness.scenario.overrides
+    assert len(list(witness.scenario.program.walk())) == 1 and not witness.scenario.overrides
     save(witness.scenario, tmp_path / "lease.json")
     assert Scenario.from_json((tmp_path / "lease.json").read_text()) == witness.scenario
     assert "raylet/head: 1 leases" in report(witness, tmp_path / "lease.json")

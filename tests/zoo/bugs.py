@@ -138,6 +138,27 @@ BUGS = [
         ),
     ),
     Bug(
+        "ray-8791",
+        "An owner heard of a node's death before the task's reply: it noted a place on a dead node, and recovered nothing.",
+        "A place on a node that is known to be dead is noted like any other.",
+        "L1",
+        "campaign",
+        (
+            Mutation(
+                "minray.core_worker.object_directory",
+                "ObjectDirectory.add",
+                "place.raylet.node_id in self._dead_nodes",
+                "False",
+            ),
+            Mutation(
+                "minray.core_worker.object_directory",
+                "ObjectDirectory.on_update",
+                "copies is not None and is_known and raylet.node_id not in self._dead_nodes",
+                "copies is not None and is_known",
+            ),
+        ),
+    ),
+    Bug(
         "ray-17369",
         "An actor was killed between its lease request and the reply: the worker that was granted leaked.",
         "When an owner dies, only the leases that have been granted are taken back; its requests go on waiting.",
@@ -233,6 +254,37 @@ BUGS = [
                 "LeaseBroker.on_worker_exit",
                 "entry is not None",
                 "entry is not None and not worker.doom",
+            ),
+        ),
+    ),
+    Bug(
+        "ray-11789",
+        "All IO workers were restoring objects, for which there was no memory before others were spilled: for that there was"
+        " no IO worker.",
+        "An object that is to be restored takes the place of a file that may be written, from the moment it is asked for.",
+        "G79",
+        "spills",
+        (
+            Mutation(
+                "minray.object_store.store",
+                "ObjectStore._restore",
+                "self._line_up(Restoration(entry), partial(self._on_room_for, entry))",
+                """
+                self.table.restoring = getattr(self.table, "restoring", 0) + 1
+                self._line_up(Restoration(entry), partial(self._on_room_for, entry))
+                """,
+            ),
+            Mutation(
+                "minray.object_store.store",
+                "ObjectStore._on_room_for",
+                "made is not None",
+                "setattr(self.table, 'restoring', self.table.restoring - 1) is None and made is not None",
+            ),
+            Mutation(
+                "minray.raylet.local_object_manager",
+                "LocalObjectManager.assign",
+                "self.writing < self._config.max_io_workers",
+                "self.writing + getattr(self._table, 'restoring', 0) < self._config.max_io_workers",
             ),
         ),
     ),

@@ -105,7 +105,7 @@ class NodeState(Row):
     state: str
     """ALIVE or DEAD."""
     state_message: str | None
-    """DEAD: why."""
+    """DEAD: why. ALIVE: that it is to leave, if it is."""
     node_name: str
     resources_total: dict[str, float]
     labels: dict[str, str]

@@ -114,7 +114,7 @@ def node_state(info: NodeInfo) -> NodeState:
         node_ip=info.ip,
         is_head_node=info.is_head,
         state="ALIVE" if info.alive else "DEAD",
-        state_message=info.death_cause or None,
+        state_message=info.death_cause or (f"draining: {info.drain.message}" if info.drain is not None else None),
         node_name=info.name,
         resources_total=to_floats(info.resources_total),
         labels=info.labels,

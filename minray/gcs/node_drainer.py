@@ -1,0 +1,84 @@
+"""Asking nodes to leave.
+
+Ray: GcsAutoscalerStateManager::HandleDrainNode (src/ray/gcs/gcs_autoscaler_state_manager.cc)
+
+A node that is to be preempted is asked nothing: that it drains is stored and published, and all who choose among nodes pass
+it over from then on. One that is to go because it is idle decides itself whether it is, and from that moment takes nothing
+new. In either case the wish is granted when its raylet has heard it, or is dead; what follows is the raylet's part
+(``raylet.departure``). The head cannot leave, because the gcs is on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from minray.common.config import SystemConfig
+from minray.gcs.durable import Changes, durable
+from minray.gcs.node_manager import NodeManager
+from minray.platform.base import Platform, PlatformError
+from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, DrainNode, DrainNodeReply, NodeDrain, NodeInfo
+from minray.protocol.raylet import DrainRaylet
+from minray.rpc.connection import Peers
+from minray.rpc.service import Call
+
+ASK_AGAIN_S = 1.0
+GONE = DrainNodeReply(True)
+
+
+class NodeDrainer:
+    """The part of the gcs that has to do with nodes that leave."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        config: SystemConfig,
+        nodes: Callable[[], NodeManager],
+        changes: Changes,
+        store: Callable[[NodeInfo], Awaitable[None]],
+    ) -> None:
+        self._platform = platform
+        self._nodes = nodes
+        self._changes = changes
+        self._store = store
+        """Makes a record durable, then true; raises StorageFailed, and then it is neither."""
+        self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
+
+    def close(self) -> None:
+        self._peers.close()
+
+    def on_node_dead(self, node_id: bytes) -> None:
+        self._peers.on_death_of(node_id, "its node was declared dead")
+
+    @durable
+    async def handle_DrainNode(self, request: DrainNode, call: Call) -> DrainNodeReply:
+        node, remaining_s = self._nodes().get(request.node_id), request.remaining_s
+        if request.reason not in (IDLE_TERMINATION, PREEMPTION) or remaining_s < 0:
+            return DrainNodeReply(False, f"there is no such reason ({request.reason}), or no such time ({remaining_s:g} s)")
+        if node is None or not node.alive:
+            return GONE
+        if node.is_head:
+            return DrainNodeReply(False, "it is the head, and the cluster ends with it")
+        deadline = self._platform.host.time() + remaining_s if remaining_s else 0.0
+        drain = NodeDrain(request.reason, request.message, deadline)
+        if drain.reason == PREEMPTION:
+            await self._note(node.node_id, drain)
+        if not await self._tell(node, drain):
+            return DrainNodeReply(False, "it is not idle (any more)")
+        await self._note(node.node_id, drain)
+        return GONE
+
+    async def _note(self, node_id: bytes, drain: NodeDrain) -> None:
+        async with self._changes.of(node_id):
+            node = self._nodes().drain(node_id, drain)
+            if node is not None:
+                await self._store(node)
+
+    async def _tell(self, node: NodeInfo, drain: NodeDrain) -> bool:
+        """Whether its raylet goes along; one that is dead does."""
+        while self._nodes().death_cause(node.node_id) is None:
+            try:
+                return (await self._peers.to(node.address).call(DrainRaylet(drain))).is_accepted
+            except PlatformError:
+                await asyncio.sleep(ASK_AGAIN_S)
+        return True

@@ -1,0 +1,142 @@
+"""A node that is to leave: what it waits for, what it hands over, and when it goes.
+
+Ray: NodeManager::HandleDrainRaylet, LocalResourceManager::SetLocalNodeDraining; Ray hands nothing over
+
+From the first moment nothing new is leased here, and owners push nothing more to the workers that they have leased. What
+runs may end. Meanwhile the first copies of objects move to other nodes: one of them fetches and pins a copy, is told that
+its copy is the one that must stay, and then ours is given up, as if it had made room for others. The node leaves when
+nothing is leased, no worker is left (one that owns objects stays until nobody needs them) and no first copy; or at its
+deadline, whatever there is.
+
+Objects that belong to processes of this very node stay: they end with their owners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from minray.object_store.object_table import Entry
+from minray.object_store.store import ObjectStore
+from minray.platform.base import Platform, PlatformError
+from minray.protocol.base import Address
+from minray.protocol.core_worker import LeaveNode
+from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeDrain
+from minray.protocol.object_store import PINNED, WAIT, Copy, PinObjects, PromoteObjects, ReleasePins, Wanted
+from minray.raylet.lease_broker import LeaseBroker
+from minray.rpc.connection import Peers, ignore
+
+LOOK_AGAIN_S = 0.1
+"""How often a node that leaves looks whether it may go."""
+MOST_AT_ONCE = 8
+"""So many objects are handed over at a time."""
+
+
+class Departure:
+    """The last part of a node's life, if it is told to leave."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        node_id: bytes,
+        peers: Peers,
+        broker: LeaseBroker,
+        store: ObjectStore,
+        address_of_raylet: Callable[[bytes], Address],
+        on_gone: Callable[[str], None],
+    ) -> None:
+        """``on_gone`` is called once, with the reason: the node has to end now."""
+        self._platform = platform
+        self._node_id = node_id
+        self._peers = peers
+        self._broker = broker
+        self._store = store
+        self._address_of_raylet = address_of_raylet
+        self._on_gone = on_gone
+        self.drain: NodeDrain | None = None
+        """The last wish; None: nobody has asked it to leave."""
+        self.is_over = False
+        """It has left as it was told to."""
+        self._leaving: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._move_count = 0
+
+    def begin(self, drain: NodeDrain) -> bool:
+        """False: it was to leave because it is idle, and is not."""
+        if drain == self.drain:
+            return True
+        if self.drain is None and drain.reason == IDLE_TERMINATION and not self._is_idle():
+            return False
+        self.drain = drain
+        loop = asyncio.get_running_loop()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if drain.deadline:
+            delay_s = max(0.0, drain.deadline - self._platform.host.time())
+            self._deadline = loop.call_later(delay_s, self._go, f"{drain.message} (its time was up)")
+        self._broker.drain(drain)
+        self._tell_owners(drain.reason == PREEMPTION)
+        if self._leaving is None:
+            self._leaving = loop.create_task(self._leave(), name="leave_cluster")
+        return True
+
+    def _tell_owners(self, preempted: bool) -> None:
+        """Nothing more shall be pushed to the workers that they have leased."""
+        entries = self._broker.entries.values()
+        for owner in {entry.owner.worker_id: entry.owner for entry in entries if not entry.request.for_actor}.values():
+            self._peers.to(owner).send(LeaveNode(self._node_id, preempted), ignore)
+
+    def close(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._leaving is not None:
+            self._leaving.cancel()
+
+    def _is_idle(self) -> bool:
+        return not self._broker.entries and not self._to_hand_over()
+
+    async def _leave(self) -> None:
+        while self._broker.pool.workers or not self._is_idle():
+            await self._hand_over()
+            await asyncio.sleep(LOOK_AGAIN_S)
+        assert self.drain is not None
+        self._go(self.drain.message)
+
+    def _go(self, reason: str) -> None:
+        self.is_over = True
+        self._on_gone(reason)
+
+    # --- Objects
+
+    def _to_hand_over(self) -> list[Entry]:
+        """First copies that belong to processes of other nodes."""
+        return [entry for entry in self._store.table.primaries() if entry.owner.node_id != self._node_id]
+
+    async def _hand_over(self) -> None:
+        """To every other node in turn; what it has no room for, or does not answer about, is tried with the next one."""
+        others = [view for view in self._broker.nodes.alive() if view is not self._broker.nodes.local and not view.draining]
+        complete = [entry for entry in self._to_hand_over() if entry.is_written]
+        moves = []
+        for entry in complete[:MOST_AT_ONCE] if others else ():
+            self._move_count += 1
+            to = self._address_of_raylet(others[self._move_count % len(others)].node_id)
+            moves.append(asyncio.get_running_loop().create_task(self._move(entry, to, self._move_count), name="move"))
+        try:
+            await asyncio.gather(*moves)
+        finally:
+            for move in moves:
+                move.cancel()
+
+    async def _move(self, entry: Entry, to: Address, number: int) -> None:
+        pin = b"move" + self._node_id + number.to_bytes(8, "big")
+        raylet = self._peers.to(to)
+        try:
+            wanted = Wanted(entry.object_id, entry.owner, pin, entry.attempt)
+            reply = await raylet.call(PinObjects(self._node_id, [wanted], WAIT))
+            if reply.pinned[0].status == PINNED:
+                await raylet.call(PromoteObjects([Copy(entry.object_id, entry.attempt)]))
+                self._store.lose(entry)
+        except PlatformError:
+            return
+        finally:
+            raylet.send(ReleasePins([pin]), ignore)

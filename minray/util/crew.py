@@ -1,0 +1,312 @@
+"""Actors that run whatever calls they are given: the inside of ``Executor`` and of ``multiprocessing.Pool``.
+
+Ray: python/ray/util/multiprocessing/pool.py (PoolActor, and how Pool hands out its batches)
+
+Rules
+  * The public API alone is used, so that the same file runs on Ray.
+  * All that happens is an event in the queue of one thread, the foreman: a call came, a result came, no more will come. So
+    its tables need no lock, and no caller waits for another.
+  * A call waits with the foreman until a worker is idle, and can be cancelled until then. A worker has one call at a time:
+    a second one would wait behind the first, whatever other workers do meanwhile.
+  * Workers begin when there is something for them to do, and stay. They end with the crew, or after ``calls_per_worker``.
+  * When a call fails as if its worker had died, the worker is asked: the error may be one that the call has met.
+  * The foreman does not refer to the crew. When nobody does any more, it finishes what was submitted, and ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Future
+from typing import Any, NamedTuple
+
+import minray as ray
+
+
+class Call(NamedTuple):
+    """What is to be done, and where its result goes."""
+
+    future: Future[Any]
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Crew:
+    """The users' side: may be used by any thread."""
+
+    def __init__(
+        self,
+        size: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        calls_per_worker: int | None = None,
+        breaks: bool = False,
+        remote_args: dict[str, Any] | None = None,
+    ) -> None:
+        """``size``: None is the number of CPUs of the cluster. ``breaks``: a worker's death fails everything, also what is
+        submitted later; otherwise it fails its call alone, and another worker takes its place. ``remote_args``: options of
+        the workers' actors."""
+        if initializer is not None and not callable(initializer):
+            raise TypeError(f"initializer must be callable, but is {initializer!r}")
+        if not ray.is_initialized():
+            ray.init()
+        self.size = size if size is not None else max(1, int(ray.cluster_resources().get("CPU", 1)))
+        make = ray.remote(_CrewMember).options(**(remote_args or {}))
+        self._foreman = foreman = _Foreman(self.size, lambda: make.remote(initializer, initargs), calls_per_worker, breaks)
+        self._lock = threading.Lock()
+        """Orders calls and the end of calls."""
+        self._is_closed = False
+        self._thread = threading.Thread(target=foreman.work, name="minray-crew", daemon=True)
+        self._thread.start()
+        weakref.finalize(self, foreman.events.put, foreman.on_close).atexit = False
+        _crews.add(self)
+        # The latest to register is the first to be called: before the connection ends.
+        atexit.unregister(_finish_all)
+        atexit.register(_finish_all)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The result to come. Raises RuntimeError when the crew is closed, BrokenExecutor when it is broken."""
+        call = Call(Future(), function, args, kwargs)
+        with self._lock:
+            if self._foreman.breakage is not None:
+                raise _broken(self._foreman.breakage)
+            if self._is_closed:
+                raise RuntimeError("no more work can be submitted: this was shut down")
+            self._foreman.events.put(lambda: self._foreman.on_call(call))
+        return call.future
+
+    def close(self, cancels: bool = False) -> None:
+        """No more calls are taken. The others are finished, or with ``cancels`` those that wait are cancelled."""
+        with self._lock:
+            self._is_closed = True
+            self._foreman.events.put(self._foreman.on_cancel_all if cancels else self._foreman.on_close)
+
+    def kill(self) -> None:
+        """End at once; unfinished calls fail."""
+        with self._lock:
+            self._is_closed = True
+            self._foreman.events.put(self._foreman.on_kill)
+
+    def join(self) -> None:
+        """Wait until a closed crew has finished, or its killed workers have ended."""
+        self._thread.join()
+
+
+class _Worker:
+    """One actor."""
+
+    def __init__(self, actor: Any, left: int | None) -> None:
+        self.actor = actor
+        self.left = left
+        """How many more calls it may be given; None: any number."""
+        self.call: Call | None = None
+        """What it does now."""
+        self.ref: Any = None
+        """The result of that, to come."""
+
+
+class _Foreman:
+    """The thread that hands out calls. Its methods ``on_...`` are called by itself, in the order of the events."""
+
+    def __init__(self, size: int, make_actor: Callable[[], Any], calls_per_worker: int | None, breaks: bool) -> None:
+        self.events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.breakage: str | None = None
+        """Why nothing is taken any more; read by others."""
+        self._size = size
+        self._make_actor = make_actor
+        self._calls_per_worker = calls_per_worker
+        self._breaks = breaks
+        self._waiting: deque[Call] = deque()
+        """Oldest first; cancelled ones are still among them."""
+        self._workers: list[_Worker] = []
+        self._idle: list[_Worker] = []
+        """Those of them that have nothing to do; the last one had most recently."""
+        self._is_closed = False
+        self._awaited = 0
+        """How many answers of workers are to come; those of killed ones come too."""
+
+    def work(self) -> None:
+        while not self._is_closed or self._waiting or self._awaited:
+            event = self.events.get()
+            event()
+            del event  # and with it the call and its result, which nobody may want any more
+        self._workers.clear()
+        self._idle.clear()
+
+    def on_call(self, call: Call) -> None:
+        self._waiting.append(call)
+        if self.breakage is None:
+            self._hand_out()
+        else:
+            self._end(_broken(self.breakage))
+
+    def on_close(self) -> None:
+        self._is_closed = True
+
+    def on_cancel_all(self) -> None:
+        self._is_closed = True
+        while self._waiting:
+            call = self._waiting.popleft()
+            call.future.cancel()
+            call.future.set_running_or_notify_cancel()
+
+    def on_kill(self) -> None:
+        self._is_closed = True
+        self._end(RuntimeError("the workers were terminated before this was done"))
+
+    def on_result(self, worker: _Worker, done: Future[Any]) -> None:
+        self._awaited -= 1
+        call = worker.call
+        if call is None:  # It was ended.
+            return
+        error = done.exception()
+        if error is not None and _may_be_dead(error):
+            self._ask(worker, error)
+            return
+        self._release(worker)
+        self._hand_out()
+        if error is None:
+            call.future.set_result(done.result())
+        else:
+            call.future.set_exception(_original(error))
+
+    def _ask(self, worker: _Worker, error: BaseException) -> None:
+        """Does it live? Its call has failed with ``error``."""
+
+        try:
+            worker.ref = worker.actor.__ray_ready__.remote()
+            self._await(worker, lambda answer: self.on_asked(worker, error, answer.exception()))
+        except Exception as gone:  # together with the cluster
+            self._learn(worker, error, gone)
+
+    def on_asked(self, worker: _Worker, error: BaseException, death: BaseException | None) -> None:
+        self._awaited -= 1
+        self._learn(worker, error, death)
+
+    def _learn(self, worker: _Worker, error: BaseException, death: BaseException | None) -> None:
+        call = worker.call
+        if call is None:
+            return
+        if death is None:
+            self._release(worker)
+            call.future.set_exception(_original(error))
+        elif self._breaks:
+            self.breakage = f"a worker has died, and with it all that was submitted: {death}"
+            self._end(_broken(self.breakage), error)
+        else:
+            self._workers.remove(worker)
+            call.future.set_exception(error)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._waiting:
+            if not self._idle and len(self._workers) == self._size:
+                return
+            call = self._waiting.popleft()
+            if not call.future.set_running_or_notify_cancel():
+                continue
+            try:
+                worker = self._idle.pop() if self._idle else self._hire()
+            except Exception as error:
+                call.future.set_exception(error)
+                continue
+            self._give(worker, call)
+
+    def _hire(self) -> _Worker:
+        worker = _Worker(self._make_actor(), self._calls_per_worker)
+        self._workers.append(worker)
+        return worker
+
+    def _give(self, worker: _Worker, call: Call) -> None:
+        worker.call = call
+        try:
+            worker.ref = worker.actor.run.remote(call.function, *call.args, **call.kwargs)
+            self._await(worker, lambda done: self.on_result(worker, done))
+        except Exception as error:  # The arguments cannot be pickled, or this process has left the cluster.
+            self._release(worker)
+            call.future.set_exception(error)
+            return
+        if worker.left is not None:
+            worker.left -= 1
+
+    def _await(self, worker: _Worker, on_answer: Callable[[Future[Any]], None]) -> None:
+        """Raises RuntimeError if this process has left the cluster."""
+        answer: Future[Any] = worker.ref.future()
+        self._awaited += 1
+        answer.add_done_callback(lambda done: self.events.put(lambda: on_answer(done)))
+
+    def _release(self, worker: _Worker) -> None:
+        """It has nothing to do any more; if it is used up, its handle was the last one, and it ends."""
+        worker.call = worker.ref = None
+        if worker.left == 0:
+            self._workers.remove(worker)
+        else:
+            self._idle.append(worker)
+
+    def _end(self, error: Exception, cause: BaseException | None = None) -> None:
+        """Kill all workers; whatever is unfinished fails."""
+        error.__cause__ = cause
+        for worker in self._workers:
+            if worker.call is not None:
+                worker.call.future.set_exception(error)
+            worker.call = worker.ref = None
+            if ray.is_initialized():
+                ray.kill(worker.actor)
+        while self._waiting:
+            call = self._waiting.popleft()
+            if call.future.set_running_or_notify_cancel():
+                call.future.set_exception(error)
+        self._workers.clear()
+        self._idle.clear()
+
+
+def _broken(reason: str) -> BrokenExecutor:
+    """The error that programs for ``ProcessPoolExecutor`` expect; its module is large, and seldom needed."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    return BrokenProcessPool(reason)
+
+
+def _may_be_dead(error: BaseException) -> bool:
+    """Whether this is an error of the worker; it may be the call's, which has let it through, or an argument's."""
+    wanting = (
+        ray.exceptions.ActorDiedError,
+        ray.exceptions.ActorUnschedulableError,
+        ray.exceptions.ActorPlacementGroupRemoved,
+        ray.exceptions.RuntimeEnvSetupError,
+    )
+    return isinstance(error, wanting) and not isinstance(error, ray.exceptions.RayTaskError)
+
+
+def _original(error: BaseException) -> BaseException:
+    """What the call has raised, as its own type."""
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
+    return error if cause is None else cause
+
+
+class _CrewMember:
+    """The worker's side."""
+
+    def __init__(self, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
+        if initializer is not None:
+            initializer(*initargs)
+
+    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def _finish_all() -> None:
+    """At the end of the program: what was submitted is done, as with the executors of the standard library."""
+    for crew in list(_crews):
+        crew.close()
+    for crew in list(_crews):
+        if ray.is_initialized():
+            crew.join()

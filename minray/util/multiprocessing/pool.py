@@ -1,0 +1,343 @@
+"""``Pool``: the interface of ``multiprocessing.pool.Pool`` over a crew of actors.
+
+Ray: python/ray/util/multiprocessing/pool.py
+
+What differs from the standard library, where it leaves programs waiting for ever:
+  * A worker that dies fails what it was doing with ActorDiedError, and another one takes its place.
+  * ``terminate`` fails what is unfinished with RuntimeError.
+  * The iterable of ``imap`` is read only so far ahead of the workers as keeps them busy.
+  * A callback that raises is logged.
+Functions may be lambdas and closures, and references among the arguments of ``apply`` arrive as their values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, NoReturn, TypeVar
+
+import minray as ray
+from minray.util.crew import Crew
+
+T = TypeVar("T")
+CHUNKS_PER_WORKER = 4
+"""Of ``map``, unless a chunk size is given: more than one, because some take longer than others."""
+AHEAD = 2
+"""How many chunks per worker ``imap`` has submitted and not got back, at most."""
+logger = logging.getLogger("minray")
+
+
+class AsyncResult(Generic[T]):
+    """What ``apply_async`` and ``map_async`` return."""
+
+    def __init__(
+        self,
+        parts: Sequence[Future[Any]],
+        combine: Callable[[list[Any]], T],
+        callback: Callable[[T], object] | None,
+        error_callback: Callable[[BaseException], object] | None,
+    ) -> None:
+        """``combine`` makes the value of the results of all ``parts``."""
+        self._parts = parts
+        self._combine = combine
+        self._callback = callback
+        self._error_callback = error_callback
+        self._outcome: Future[T] = Future()
+        self._left = itertools.count(len(parts) - 1, -1).__next__
+        """How many parts are missing after this one; counted in one step, since parts end in several threads."""
+        for part in parts:
+            part.add_done_callback(self._on_part)
+        if not parts:
+            self._finish()
+
+    def get(self, timeout: float | None = None) -> T:
+        """The value, or what was raised. Raises multiprocessing.TimeoutError if it is not there in time."""
+        self.wait(timeout)
+        if not self.ready():
+            raise multiprocessing.TimeoutError(f"the result is not there within {timeout} s")
+        return self._outcome.result()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when the result is there, or the time is up."""
+        try:
+            self._outcome.exception(timeout)
+        except TimeoutError:
+            return
+
+    def ready(self) -> bool:
+        return self._outcome.done()
+
+    def successful(self) -> bool:
+        """Whether nothing was raised. ValueError if the result is not there yet."""
+        if not self.ready():
+            raise ValueError("the result is not there yet, so nobody knows whether it is successful")
+        return self._outcome.exception() is None
+
+    def _on_part(self, part: Future[Any]) -> None:
+        if self._left() == 0:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Callbacks come first: whoever has the result may rely on them."""
+        errors = [part.exception() for part in self._parts]
+        error = next((error for error in errors if error is not None), None)
+        if error is not None:
+            _call_back(self._error_callback, error)
+            self._outcome.set_exception(error)
+            return
+        value = self._combine([part.result() for part in self._parts])
+        _call_back(self._callback, value)
+        self._outcome.set_result(value)
+
+
+def _call_back(callback: Callable[[Any], object] | None, value: Any) -> None:
+    if callback is not None:
+        try:
+            callback(value)
+        except Exception:
+            logger.exception("a callback of a pool has raised")
+
+
+class IMapIterator(Iterator[T]):
+    """What ``imap`` and ``imap_unordered`` return."""
+
+    def __init__(self, is_ordered: bool, room: int) -> None:
+        self._is_ordered = is_ordered
+        self._room = threading.Semaphore(room)
+        """For chunks that are submitted and not done."""
+        self._changed = threading.Condition()
+        self._chunks: deque[Future[list[T]]] = deque()
+        """The next one to be handed over first; if not ordered, only those that are done."""
+        self._total: int | None = None
+        """How many chunks there are, once that is known."""
+        self._taken = 0
+        self._items: deque[T] = deque()
+        """The rest of the chunk that is being handed over."""
+
+    def __next__(self) -> T:
+        return self.next()
+
+    def next(self, timeout: float | None = None) -> T:
+        """The next result. Raises multiprocessing.TimeoutError if it is not there in time, and goes on at the next chunk
+        after one that has raised."""
+        while not self._items:
+            self._items.extend(self._next_chunk(timeout).result())
+        return self._items.popleft()
+
+    def _next_chunk(self, timeout: float | None) -> Future[list[T]]:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_ready() or self._taken == self._total, timeout):
+                raise multiprocessing.TimeoutError(f"the next result is not there within {timeout} s")
+            if self._taken == self._total:
+                raise StopIteration
+            self._taken += 1
+            return self._chunks.popleft()
+
+    def _is_ready(self) -> bool:
+        return bool(self._chunks) and self._chunks[0].done()
+
+    def feed(self, submit: Callable[[list[Any]], Future[list[T]]], chunks: Iterator[list[Any]]) -> None:
+        """In a thread of its own: submit all chunks, as room comes. What the iterable raises is raised in its place."""
+        total = 0
+        try:
+            for chunk in chunks:
+                self._room.acquire()
+                self._add(submit(chunk))
+                total += 1
+        except BaseException as error:
+            failed: Future[list[T]] = Future()
+            failed.set_exception(error)
+            self._add(failed)
+            total += 1
+        with self._changed:
+            self._total = total
+            self._changed.notify_all()
+
+    def _add(self, chunk: Future[list[T]]) -> None:
+        if self._is_ordered:
+            with self._changed:
+                self._chunks.append(chunk)
+        chunk.add_done_callback(self._on_done)
+
+    def _on_done(self, chunk: Future[list[T]]) -> None:
+        self._room.release()
+        with self._changed:
+            if not self._is_ordered:
+                self._chunks.append(chunk)
+            self._changed.notify_all()
+
+
+class Pool:
+    """A number of workers; see the head of this file."""
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+        context: object = None,
+        ray_address: str | None = None,
+        ray_remote_args: dict[str, Any] | None = None,
+    ) -> None:
+        """``processes``: None is the number of CPUs of the cluster. ``ray_address`` is that of ``init``, if this process is
+        not connected yet; ``ray_remote_args`` are options of the workers' actors; ``context`` means nothing here."""
+        for name, number in (("processes", processes), ("maxtasksperchild", maxtasksperchild)):
+            if number is not None and (not isinstance(number, int) or number < 1):
+                raise ValueError(f"{name} must be a positive int, or None, but is {number!r}")
+        if not ray.is_initialized():
+            ray.init(address=ray_address)
+        self._crew = Crew(processes, initializer, tuple(initargs), maxtasksperchild, remote_args=ray_remote_args)
+        self._lock = threading.Lock()
+        self._is_running = True
+        self._feeders: list[threading.Thread] = []
+        """Of ``imap``: they still submit after ``close``. Ended ones leave when the next one begins."""
+
+    def apply(self, func: Callable[..., T], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> T:
+        """``func(*args, **kwds)`` in a worker."""
+        return self.apply_async(func, args, kwds).get()
+
+    def apply_async(
+        self,
+        func: Callable[..., T],
+        args: Iterable[Any] = (),
+        kwds: dict[str, Any] | None = None,
+        callback: Callable[[T], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult[T]:
+        """The same without waiting. A callback runs before the result is ready, and should return soon."""
+        self._check_running()
+        return AsyncResult([self._crew.submit(func, *args, **(kwds or {}))], _only, callback, error_callback)
+
+    def map(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int | None = None) -> list[T]:
+        """``func(item)`` for each item, in order; sent to the workers in chunks."""
+        return self.map_async(func, iterable, chunksize).get()
+
+    def map_async(
+        self,
+        func: Callable[[Any], T],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callable[[list[T]], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult[list[T]]:
+        return self._map_async(_call_each, func, iterable, chunksize, callback, error_callback)
+
+    def starmap(
+        self, func: Callable[..., T], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
+    ) -> list[T]:
+        """``func(*item)`` for each item, in order."""
+        return self.starmap_async(func, iterable, chunksize).get()
+
+    def starmap_async(
+        self,
+        func: Callable[..., T],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        callback: Callable[[list[T]], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult[list[T]]:
+        return self._map_async(_call_each_starred, func, iterable, chunksize, callback, error_callback)
+
+    def imap(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1) -> IMapIterator[T]:
+        """``func(item)`` for each item, in order, as they come. Nobody has to read the results for the work to go on."""
+        return self._imap(func, iterable, chunksize, True)
+
+    def imap_unordered(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1) -> IMapIterator[T]:
+        """The same, whichever is there first."""
+        return self._imap(func, iterable, chunksize, False)
+
+    def close(self) -> None:
+        """Take no more work; the workers end when they have done what there is."""
+        with self._lock:
+            self._is_running = False
+            if not any(feeder.is_alive() for feeder in self._feeders):
+                self._crew.close()
+
+    def terminate(self) -> None:
+        """End the workers at once."""
+        with self._lock:
+            self._is_running = False
+            self._crew.kill()
+
+    def join(self) -> None:
+        """Wait for the workers to end. ValueError before ``close`` or ``terminate``."""
+        if self._is_running:
+            raise ValueError("the pool is still running; close or terminate it before join")
+        for feeder in self._feeders:
+            feeder.join()
+        self._crew.close()
+        self._crew.join()
+
+    def __enter__(self) -> Pool:
+        self._check_running()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.terminate()
+
+    def __reduce__(self) -> NoReturn:
+        raise NotImplementedError("a pool cannot be passed to another process; make one there")
+
+    def _map_async(
+        self,
+        call_chunk: Callable[[Callable[..., T], list[Any]], list[T]],
+        func: Callable[..., T],
+        iterable: Iterable[Any],
+        chunksize: int | None,
+        callback: Callable[[list[T]], object] | None,
+        error_callback: Callable[[BaseException], object] | None,
+    ) -> AsyncResult[list[T]]:
+        self._check_running()
+        items = list(iterable)
+        if chunksize is None:
+            chunksize = max(1, -(-len(items) // (CHUNKS_PER_WORKER * self._crew.size)))
+        parts = [self._crew.submit(call_chunk, func, chunk) for chunk in _chunks(items, chunksize)]
+        return AsyncResult(parts, _joined, callback, error_callback)
+
+    def _imap(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int, is_ordered: bool) -> IMapIterator[T]:
+        self._check_running()
+        crew, chunks = self._crew, _chunks(iterable, chunksize)
+        results: IMapIterator[T] = IMapIterator(is_ordered, AHEAD * crew.size)
+        feeder = threading.Thread(
+            target=results.feed,
+            args=(lambda chunk: crew.submit(_call_each, func, chunk), chunks),
+            name="minray-imap",
+            daemon=True,
+        )
+        with self._lock:
+            self._feeders = [other for other in self._feeders if other.is_alive()] + [feeder]
+            feeder.start()
+        return results
+
+    def _check_running(self) -> None:
+        if not self._is_running:
+            raise ValueError("the pool is not running any more")
+
+
+def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    if size < 1:
+        raise ValueError(f"chunksize must be at least 1, not {size}")
+    iterator = iter(items)
+    return iter(lambda: list(itertools.islice(iterator, size)), [])
+
+
+def _call_each(function: Callable[[Any], T], chunk: list[Any]) -> list[T]:
+    return [function(item) for item in chunk]
+
+
+def _call_each_starred(function: Callable[..., T], chunk: list[Any]) -> list[T]:
+    return [function(*item) for item in chunk]
+
+
+def _only(results: list[T]) -> T:
+    return results[0]
+
+
+def _joined(results: list[list[T]]) -> list[T]:
+    return [item for chunk in results for item in chunk]

@@ -1,0 +1,96 @@
+"""joblib and scikit-learn on the cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.real.support import Files
+
+joblib = pytest.importorskip("joblib")
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.filterwarnings("ignore:.*still being processed")]
+
+
+@pytest.fixture
+def backend(cluster: object) -> Iterator[None]:
+    from minray.util.joblib import register_minray
+
+    register_minray()
+    with joblib.parallel_config(backend="minray", n_jobs=-1):
+        yield
+
+
+def reciprocal(number: int) -> float:
+    return 1 / number
+
+
+def test_calls_run_in_as_many_workers_as_there_are_cpus(backend: None) -> None:
+    pids = joblib.Parallel()(joblib.delayed(os.getpid)() for _ in range(20))
+    assert os.getpid() not in pids and 1 <= len(set(pids)) <= 2
+    assert joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(-number) for number in range(50)) == list(range(50))
+    assert joblib.effective_n_jobs(-1) == 2 and joblib.effective_n_jobs(3) == 3 and joblib.effective_n_jobs(-2) == 1
+
+
+def test_an_exception_ends_the_call_and_the_next_one_goes_on(backend: None) -> None:
+    with joblib.Parallel() as parallel:
+        with pytest.raises(ZeroDivisionError):
+            parallel(joblib.delayed(reciprocal)(number) for number in [1, 0, 1, 1])
+        assert parallel(joblib.delayed(reciprocal)(number) for number in [1, 2]) == [1, 0.5]
+
+
+def test_results_come_as_a_generator_and_late_ones_time_out(backend: None, files: Files) -> None:
+    results = joblib.Parallel(return_as="generator_unordered")(joblib.delayed(abs)(-number) for number in range(10))
+    assert sorted(results) == list(range(10))
+    with pytest.raises(multiprocessing.TimeoutError):
+        joblib.Parallel(timeout=0.1)(joblib.delayed(files.signal("never").wait)() for _ in range(2))
+
+
+def test_calls_may_be_parallel_themselves(backend: None) -> None:
+    def inner(number: int) -> list[int]:
+        return list(joblib.Parallel(n_jobs=2)(joblib.delayed(pow)(number, power) for power in range(3)))
+
+    assert joblib.Parallel()(joblib.delayed(inner)(number) for number in (2, 3)) == [[1, 2, 4], [1, 3, 9]]
+
+
+def test_a_large_argument_is_put_once(backend: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import minray
+
+    puts: list[Any] = []
+    put = minray.put
+    monkeypatch.setattr(minray, "put", lambda value: puts.append(value.nbytes) or put(value))
+    array = np.ones(100_000)
+    calls = [joblib.delayed(lambda values, scale, of: (values.sum() * scale, values is of))(array, scale, of=array)
+             for scale in range(6)]  # fmt: skip
+    assert joblib.Parallel()(calls) == [(100_000.0 * scale, True) for scale in range(6)]
+    assert puts == [800_000]
+
+
+def test_a_grid_search_of_scikit_learn(backend: None) -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.datasets import load_iris
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.tree import DecisionTreeClassifier
+
+    values, labels = load_iris(return_X_y=True)
+    search = GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3]}, cv=3).fit(values, labels)
+    with joblib.parallel_config(backend="sequential"):
+        alone = GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3]}, cv=3).fit(values, labels)
+    assert search.best_params_ == alone.best_params_ and search.best_score_ == alone.best_score_
+
+
+def test_no_workers_make_no_sense(backend: None) -> None:
+    with pytest.raises(ValueError, match="n_jobs must not be 0"):
+        joblib.Parallel(n_jobs=0)(joblib.delayed(abs)(1) for _ in range(2))
+
+
+def test_programs_for_ray_find_the_backend_under_rays_name(backend: None) -> None:
+    from minray.util.joblib import register_ray
+
+    register_ray()
+    with joblib.parallel_config(backend="ray", n_jobs=2, ray_remote_args={"num_cpus": 0}):
+        assert os.getpid() not in joblib.Parallel()(joblib.delayed(os.getpid)() for _ in range(2))

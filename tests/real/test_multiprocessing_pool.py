@@ -1,0 +1,269 @@
+"""A pool over the cluster does what programs expect of ``multiprocessing.Pool``, and ends where that one waits for ever."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from minray.exceptions import ActorDiedError
+from minray.util.multiprocessing import Pool, TimeoutError
+from tests.helpers import wait_for_condition
+from tests.real.support import Files, Signal
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@pytest.fixture
+def pool(cluster: object) -> Iterator[Pool]:
+    with Pool(2) as made:
+        yield made
+    made.join()
+
+
+def square(number: int, wait: float = 0) -> int:
+    return number * number
+
+
+def fail(number: int) -> int:
+    raise KeyError(number)
+
+
+def wait_for(signal: Signal, result: object = None) -> object:
+    signal.wait()
+    return result
+
+
+def reciprocal(number: int) -> float:
+    return 1 / number
+
+
+def pid(_: object = None) -> int:
+    return os.getpid()
+
+
+# -- apply and map
+
+
+def test_apply(pool: Pool) -> None:
+    assert pool.apply(square, (5,)) == 25 and pool.apply(square, [6], {"wait": 1}) == 36
+    assert pool.apply(pid) != os.getpid()
+    with pytest.raises(KeyError):
+        pool.apply(fail, (1,))
+
+
+@pytest.mark.parametrize("chunksize", [None, 1, 20, 1000])
+def test_map_and_starmap_keep_the_order(pool: Pool, chunksize: int | None) -> None:
+    squares = [number * number for number in range(100)]
+    assert pool.map(square, range(100), chunksize) == squares
+    assert pool.map_async(square, iter(range(100)), chunksize).get() == squares
+    assert pool.starmap(divmod, zip(range(10), [3] * 10, strict=True), chunksize) == [divmod(n, 3) for n in range(10)]
+    assert pool.starmap_async(square, [(2, 0)], chunksize).get() == [4]
+
+
+def test_nothing_to_map(pool: Pool) -> None:
+    assert pool.map(square, []) == pool.starmap(square, []) == [] == list(pool.imap(square, []))
+    assert pool.map_async(square, []).ready()
+
+
+def test_an_error_of_a_map_is_raised_when_all_is_done(pool: Pool, files: Files) -> None:
+    result = pool.map_async(lambda signal: fail(1) if signal is None else wait_for(signal), [None, files.signal()], 1)
+    assert not result.ready()
+    files.signal().set()
+    with pytest.raises(KeyError):
+        result.get()
+    assert not result.successful()
+
+
+# -- results
+
+
+def test_a_result_that_is_not_there_yet(pool: Pool, files: Files) -> None:
+    result = pool.apply_async(wait_for, (files.signal(), 7))
+    with pytest.raises(multiprocessing.TimeoutError):
+        result.get(timeout=0.01)
+    with pytest.raises(TimeoutError):
+        result.get(0)
+    assert not result.ready()
+    with pytest.raises(ValueError, match="not there yet"):
+        result.successful()
+    result.wait(0.01)
+    files.signal().set()
+    assert result.get(timeout=30) == 7 and result.ready() and result.successful()
+
+
+def test_callbacks_have_run_when_the_result_is_there(pool: Pool) -> None:
+    results: list[Any] = []
+    errors: list[BaseException] = []
+    pool.apply_async(square, (3,), callback=results.append, error_callback=errors.append).get()
+    pool.map_async(square, range(3), 1, results.append, errors.append).get()
+    pool.starmap_async(square, [(4,)], callback=results.append).get()
+    assert (results, errors) == ([9, [0, 1, 4], [16]], [])
+    failing = pool.apply_async(fail, (3,), callback=results.append, error_callback=errors.append)
+    failing.wait()
+    assert len(results) == 3 and isinstance(errors[0], KeyError) and not failing.successful()
+
+
+def test_a_callback_that_raises_is_logged_and_harms_nobody(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    assert pool.apply_async(square, (3,), callback=fail).get() == 9
+    assert "a callback of a pool has raised" in caplog.text
+    caplog.clear()
+    assert pool.apply(square, (4,)) == 16
+
+
+# -- imap
+
+
+def test_imap_keeps_the_order_and_imap_unordered_the_items(pool: Pool) -> None:
+    for chunksize in (1, 7):
+        assert list(pool.imap(square, range(30), chunksize)) == [number * number for number in range(30)]
+        assert sorted(pool.imap_unordered(square, range(30), chunksize)) == [number * number for number in range(30)]
+
+
+def test_imap_waits_for_the_next_one_and_imap_unordered_for_any(pool: Pool, files: Files) -> None:
+    signals = [files.signal("first"), files.signal("second")]
+    signals[1].set()
+    unordered = pool.imap_unordered(wait_for_and_name, signals)
+    assert unordered.next() == "second"
+    ordered = pool.imap(wait_for_and_name, signals)
+    with pytest.raises(TimeoutError):
+        ordered.next(timeout=0.01)
+    signals[0].set()
+    assert [*ordered, *unordered] == ["first", "second", "first"]
+
+
+def wait_for_and_name(signal: Signal) -> str:
+    signal.wait()
+    return os.path.basename(signal.path).partition(".")[0]
+
+
+def test_imap_goes_on_after_an_error(pool: Pool) -> None:
+    results = pool.imap(reciprocal, [1, 0, 2])
+    assert next(results) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert list(results) == [0.5]
+
+
+def test_what_the_iterable_raises_is_raised_in_its_place(pool: Pool) -> None:
+    def numbers() -> Iterator[int]:
+        yield 2
+        raise KeyError("no more")
+
+    results = pool.imap(square, numbers())
+    assert next(results) == 4
+    with pytest.raises(KeyError, match="no more"):
+        next(results)
+    with pytest.raises(StopIteration):
+        next(results)
+    with pytest.raises(KeyError, match="no more"):
+        pool.map(square, numbers())
+
+
+def test_imap_reads_an_endless_iterable_only_so_far_ahead(pool: Pool, files: Files) -> None:
+    read = itertools.count()
+    results = pool.imap(lambda number: wait_for(files.signal("go"), number), read)
+    files.signal("go").set()
+    assert list(itertools.islice(results, 10)) == list(range(10))
+    pool.terminate()
+    with pytest.raises(RuntimeError, match="terminated|shut down"):
+        for _ in results:
+            pass
+
+
+def test_an_iterable_may_wait_for_earlier_results(pool: Pool) -> None:
+    arrived = threading.Semaphore(1)
+
+    def numbers() -> Iterator[int]:
+        for number in range(5):
+            arrived.acquire()
+            yield number
+
+    found = []
+    for result in pool.imap(square, numbers()):
+        found.append(result)
+        arrived.release()
+    assert found == [0, 1, 4, 9, 16]
+
+
+def test_chunks_have_a_size(pool: Pool) -> None:
+    for method in (pool.map, pool.imap, pool.imap_unordered):
+        with pytest.raises(ValueError, match="chunksize must be at least 1"):
+            method(square, [1], 0)
+
+
+# -- workers
+
+
+def test_workers_are_initialized_and_replaced_after_so_many_tasks() -> None:
+    def initialize(value: str) -> None:
+        os.environ["INITIALIZED"] = value
+
+    with Pool(1, initialize, ["yes"], maxtasksperchild=2) as pool:
+        assert pool.map(lambda name: os.environ[name], ["INITIALIZED"] * 5, 1) == ["yes"] * 5
+        pids = pool.map(pid, range(5), 1)
+    assert max(pids.count(one) for one in pids) == 2 and len(set(pids)) == 3
+
+
+def test_by_default_there_is_a_worker_for_each_cpu() -> None:
+    with Pool() as pool:
+        assert len(set(pool.map(pid, range(40), 1))) <= 2
+
+
+def test_a_dead_worker_fails_its_task_and_is_replaced(pool: Pool) -> None:
+    with pytest.raises(ActorDiedError, match="exit code 3"):
+        pool.apply(os._exit, (3,))
+    assert pool.map(square, range(5), 1) == [0, 1, 4, 9, 16]
+
+
+def test_an_initializer_that_raises_fails_the_tasks() -> None:
+    with Pool(1, fail, (7,)) as pool:
+        for _ in range(2):
+            with pytest.raises(ActorDiedError, match="KeyError: 7"):
+                pool.apply(square, (1,))
+
+
+def test_numbers_that_make_no_sense() -> None:
+    for arguments in ({"processes": 0}, {"processes": 1.5}, {"maxtasksperchild": 0}):
+        with pytest.raises(ValueError, match="must be a positive int"):
+            Pool(**arguments)  # type: ignore[arg-type]
+
+
+# -- the end
+
+
+def test_a_closed_pool_finishes_and_takes_no_more(pool: Pool, files: Files) -> None:
+    with pytest.raises(ValueError, match="still running"):
+        pool.join()
+    held, lazy = pool.apply_async(wait_for, (files.signal(), 7)), pool.imap(square, range(100))
+    pool.close()
+    for submit in (pool.apply_async, pool.map_async, pool.imap):
+        with pytest.raises(ValueError, match="not running"):
+            submit(square, (1,))  # type: ignore[operator]
+    files.signal().set()
+    pool.join()
+    assert held.ready() and held.get() == 7 and len(list(lazy)) == 100
+
+
+def test_terminate_ends_what_runs_and_what_waits(files: Files) -> None:
+    with Pool(1) as pool:
+        own = pool.apply(pid)
+        results = [pool.apply_async(wait_for, (files.signal("never"),)) for _ in range(2)]
+    pool.join()
+    for result in results:
+        with pytest.raises(RuntimeError, match="terminated"):
+            result.get(timeout=30)
+    wait_for_condition(lambda: not os.path.exists(f"/proc/{own}"))
+    with pytest.raises(ValueError, match="not running"), pool:
+        pass
+
+
+def test_a_pool_is_not_pickled(pool: Pool) -> None:
+    with pytest.raises(NotImplementedError, match="cannot be passed to another process"):
+        pickle.dumps(pool)

@@ -1,0 +1,143 @@
+"""Actors in programs: how they are made, found by name and ended, and the one class that all of them are of.
+
+A handle is bound under the name of the ``Create`` that made it, in every process that holds it; one that was found by name
+is bound under that of its ``Find``, since it does not keep the actor alive. What actors are asked to do is a ``Call``
+(``programs``), whose body is played in the actor's process.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import minray
+from minray.exceptions import ActorAlreadyExistsError
+from tests.spec.stage import BORN, END, ERRORS, RUN, Outcome, Stage, Tagged
+
+if TYPE_CHECKING:
+    from tests.spec.model import Reading, Scope
+    from tests.spec.programs import Call, Generate
+
+NAMESPACE = "spec"
+"""Of all named actors: their names are unique anyway."""
+
+
+class Create(Tagged, frozen=True):
+    """``Performer.options(...).remote(...)``."""
+
+    name: str
+    args: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()
+    """References and handles in a container, which the actor keeps."""
+    max_restarts: int = 0
+    max_task_retries: int = 0
+    max_concurrency: int = 1
+    num_cpus: int | None = None
+    """None: one to be placed, none to live."""
+    named: bool = False
+    seconds: float = 0.0
+    """So long its constructor takes,"""
+    type: str = ""
+    """and ends with this one of ``ERRORS``."""
+
+    def perform(self, stage: Stage) -> Outcome:
+        args, nested = stage.bound(self.args), stage.bound(self.nested)
+        actor_class = Performer.options(
+            num_cpus=self.num_cpus,
+            max_restarts=self.max_restarts,
+            max_task_retries=self.max_task_retries,
+            max_concurrency=self.max_concurrency,
+            name=self.name if self.named else None,
+            namespace=NAMESPACE if self.named else None,
+        )
+        outcome: Outcome = {"of": args + nested}
+        try:
+            stage.refs[self.name] = actor_class.remote(self, stage.pick(nested), *stage.pick(args).values())
+        except ActorAlreadyExistsError:
+            outcome["taken"] = True
+        return outcome
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_actor(self)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, self.args + self.nested, outcome)
+        if "taken" in outcome:
+            yield f"G31: the name of {self.name} is taken, and nobody else has it"
+
+
+class Find(Tagged, frozen=True):
+    """``minray.get_actor``."""
+
+    name: str
+    actor: str
+    """The ``Create`` that gave the name."""
+
+    def perform(self, stage: Stage) -> Outcome:
+        try:
+            stage.refs[self.name] = minray.get_actor(self.actor, namespace=NAMESPACE)
+        except ValueError:
+            return {"of": [], "found": False}
+        return {"of": [], "found": True}
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_found(self)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_found(self, outcome["found"])
+
+
+class Kill(Tagged, frozen=True):
+    """``minray.kill``."""
+
+    name: str
+    actor: str
+    """A handle, of ``Create`` or ``Find``."""
+    no_restart: bool = True
+
+    def perform(self, stage: Stage) -> Outcome:
+        handles = stage.bound((self.actor,))
+        for handle in handles:
+            minray.kill(stage.refs[handle], no_restart=self.no_restart)
+        return {"of": handles}
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_kill(self)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, (self.actor,), outcome)
+
+
+class ExitActor(Tagged, frozen=True):
+    """The end of a call: ``exit_actor``."""
+
+    error = "ActorDiedError"
+
+    def perform(self, name: str, stage: Stage) -> Any:
+        minray.actor.exit_actor()
+
+
+@minray.remote
+class Performer:
+    """The one class of all actors."""
+
+    def __init__(self, create: Create, nested: dict[str, Any], *args: Any) -> None:
+        stage = Stage(nested)
+        print(json.dumps([BORN, create.name, [stage.open(value) for value in args], list(nested)]))
+        self._kept = dict(nested)
+        time.sleep(create.seconds)
+        if create.type:
+            raise ERRORS[create.type](create.name)
+
+    def perform(self, call: Call, nested: dict[str, Any], *args: Any) -> Any:
+        stage = Stage(nested)
+        print(json.dumps([RUN, call.name, [stage.open(value) for value in args], list(nested)]))
+        print(json.dumps([END, call.name, stage.play(call.body)]))
+        if call.keep:
+            self._kept.update(nested)
+        return call.body.end.perform(call.name, stage)
+
+    def generate(self, operation: Generate, refs: dict[str, Any]) -> Iterator[Any]:
+        yield from operation.items(refs)

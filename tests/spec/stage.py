@@ -1,0 +1,61 @@
+"""Where the operations of a program are played, what they leave behind in words, and the records that they are.
+
+A ``Stage`` is what one process holds while it plays a body: references to objects, and handles of actors. Both are called
+like the operations that make them, and both travel inside of values, so nothing here tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from tests.spec.programs import Body
+
+Outcome = dict[str, Any]
+"""``of``: the names that were bound; the rest depends on the operation."""
+History = list[Outcome]
+RUN, END, BORN = "run", "end", "born"
+"""The first words of the lines that tasks, calls and constructors print."""
+ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Compares by value, and writes into JSON what is not a default."""
+
+
+class Tagged(Record, frozen=True, tag_field="kind", tag=True):
+    """One of several kinds."""
+
+
+class Stage:
+    """Where a body is played: the references and handles that it holds."""
+
+    def __init__(self, refs: Mapping[str, Any]) -> None:
+        self.refs = dict(refs)
+
+    def bound(self, names: tuple[str, ...]) -> list[str]:
+        return [name for name in names if name in self.refs]
+
+    def pick(self, names: list[str]) -> dict[str, Any]:
+        return {name: self.refs[name] for name in names}
+
+    def open(self, value: tuple[str, dict[str, Any]]) -> str:
+        """Take the references inside of a value; returns a word for it."""
+        name, inside = value
+        self.refs.update(inside)
+        return word_of(name, list(inside))
+
+    def play(self, body: Body) -> History:
+        return [operation.perform(self) for operation in body.operations]
+
+
+def word_of(name: str, inside: list[str]) -> str:
+    return f"{name}[{' '.join(inside)}]" if inside else name
+
+
+def parse_word(word: str) -> tuple[str, list[str]]:
+    name, _, inside = word.removesuffix("]").partition("[")
+    return name, inside.split()

@@ -1,0 +1,228 @@
+"""The table of Ray's names is true; and programs that say ``import ray`` find minray, in their workers too."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import minray
+from minray.run_as_ray import FOLDER, command, environment, minray_as_ray
+from tests.conformance.__main__ import FILES
+from tests.conformance.examples import ONLY_MINRAY, SAYS, for_ray
+from tests.conformance.plugin import differences
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "ray_programs.md"
+
+
+def rows(column: str) -> Iterator[str]:
+    """The names in the rows whose second column says this."""
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and cells[1] == column:
+            yield from re.findall(r"`([\w.]+)`", cells[0])
+
+
+def options(kind: str) -> list[str]:
+    line = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {kind} |"))
+    return re.findall(r"`(\w+)`", line)
+
+
+def resolves(root: str, name: str) -> bool:
+    """Whether ``root.name`` is a module, or an attribute of one."""
+    parts = [root, *name.split(".")]
+    for count in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:count]))
+            for attribute in parts[count:]:
+                found = getattr(found, attribute)
+            return True
+        except (ImportError, AttributeError):
+            continue
+    return False
+
+
+# -- Names
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_the_table_calls_here_is_here() -> None:
+    names = list(rows("yes"))
+    assert len(names) > 100 and len(names) == len(set(names))
+    assert [name for name in names if not resolves("minray", name)] == []
+
+
+def test_what_it_calls_missing_is_missing() -> None:
+    names = list(rows("no"))
+    assert names and [name for name in names if resolves("minray", name)] == []
+
+
+def test_all_exceptions_are_in_the_table() -> None:
+    public = {name for name, value in vars(minray.exceptions).items() if isinstance(value, type) and value.__module__ ==
+              "minray.exceptions" and issubclass(value, BaseException) and not name.startswith("_")}  # fmt: skip
+    assert public == {name.removeprefix("exceptions.") for name in rows("yes") if name.startswith("exceptions.")}
+
+
+def test_the_options_are_known() -> None:
+    class Counter:
+        def add(self) -> None: ...
+
+    def work() -> None: ...
+
+    for option in options("tasks"):
+        minray.remote(**{option: None})(work)
+    for option in options("actors"):
+        minray.remote(**{option: None})(Counter)
+    for option in options("methods"):
+        minray.method(**{option: None})(Counter.add)
+    with pytest.raises(ValueError, match="not_an_option"):
+        minray.remote(not_an_option=None)(work)
+
+
+def test_an_id_of_an_object_is_not_its_reference() -> None:
+    name = minray.ObjectRef.from_hex("00" * 28)
+    assert name.hex() == "00" * 28 and name == minray.ObjectRef.from_hex("00" * 28) != minray.ObjectRef.from_random()
+    assert minray.ObjectRef.nil().is_nil() and not name.is_nil()
+    with pytest.raises(ValueError, match="28 bytes, not 2"):
+        minray.ObjectRef.from_hex("0000")
+    with pytest.raises(ValueError, match="without an owner"):
+        name.future()
+
+
+def test_the_tests_that_differ_on_ray_exist() -> None:
+    text = "".join((ROOT / "tests" / "real" / f"test_{name}.py").read_text() for name in FILES)
+    known = [name.partition("[")[0] for name in differences()]
+    assert known and [name for name in known if f"def {name}(" not in text] == []
+
+
+def test_every_example_runs_on_both_or_says_why_not() -> None:
+    names = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert names == SAYS.keys() | ONLY_MINRAY.keys()
+    assert for_ray("import minray as ray\nfrom minray.util import a") == "import ray\nfrom ray.util import a"
+
+
+# -- minray in Ray's place, in this process
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_ray_is_minray_while_the_block_lasts() -> None:
+    finders, path = list(sys.meta_path), list(sys.path)
+    with minray_as_ray():
+        ray = importlib.import_module("ray")
+        assert ray is minray
+        assert importlib.import_module("ray.util.queue") is importlib.import_module("minray.util.queue")
+        assert importlib.import_module("ray.util.placement_group").PlacementGroup
+        assert importlib.import_module("ray.exceptions") is minray.exceptions
+        assert importlib.import_module("ray.cloudpickle") is importlib.import_module("cloudpickle")
+        assert minray.exceptions.__spec__ is not None and minray.exceptions.__spec__.name == "minray.exceptions"
+        with minray_as_ray():
+            assert importlib.import_module("ray") is ray
+        with pytest.raises(ModuleNotFoundError, match="ray.train is not part of minray, which stands in Ray's place"):
+            importlib.import_module("ray.train")
+        with pytest.raises(ModuleNotFoundError, match="ray.util.nothing.at_all|ray.util.nothing"):
+            importlib.import_module("ray.util.nothing.at_all")
+    assert (sys.meta_path, sys.path) == (finders, path)
+    assert not any(name.partition(".")[0] == "ray" for name in sys.modules)
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_the_real_ray_is_not_replaced_after_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    with pytest.raises(RuntimeError, match="imported already"), minray_as_ray():
+        pass
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_after_init_it_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minray, "is_initialized", lambda: True)
+    with pytest.raises(RuntimeError, match="before init"), minray_as_ray():
+        pass
+
+
+# -- A program
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (["-m", "minray.run_as_ray"], []),
+        (["-W", "error", "-m", "minray.run_as_ray"], ["-W", "error"]),
+        (["-um", "minray.run_as_ray"], ["-u"]),
+        (["-mminray.run_as_ray"], []),
+    ],
+)
+def test_the_options_of_python_are_kept(options: list[str], kept: list[str]) -> None:
+    own = ["program.py", "-m", "minray.run_as_ray"]
+    assert command(["python", *options, *own], ["run_as_ray.py", *own]) == [*kept, *own]
+
+
+def test_the_path_of_the_environment_comes_after() -> None:
+    assert environment({"A": "1", "PYTHONPATH": "/x"}) == {"A": "1", "PYTHONPATH": f"{FOLDER}{os.pathsep}/x"}
+    assert environment({}) == {"PYTHONPATH": FOLDER}
+
+
+def run_as_ray(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "minray.run_as_ray", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=ROOT)
+
+
+PROGRAM = """
+import sys
+import my_library
+import ray
+from ray.exceptions import RayTaskError
+from ray.util.actor_pool import ActorPool
+
+@ray.remote
+def fail():
+    import ray.util.queue
+    raise ray.exceptions.RayError(f"{ray.__name__} {ray.util.queue.Queue.__module__}")
+
+if __name__ == "__main__":
+    ray.init(num_cpus=1, logging_level="ERROR")
+    try:
+        ray.get(fail.remote())
+    except RayTaskError as error:
+        print(error.cause)
+    pool = ActorPool([my_library.Doubler.remote()])
+    print(list(pool.map(lambda actor, number: actor.double.remote(number), range(3))), sys.argv[1:], sys.warnoptions)
+    sys.exit(7)
+"""
+LIBRARY = """
+import ray
+
+@ray.remote(num_cpus=0)
+class Doubler:
+    def double(self, number):
+        return 2 * number
+"""
+
+
+def test_a_program_and_its_workers_import_minray_as_ray(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "my_library.py").write_text(LIBRARY)
+    done = run_as_ray(str(tmp_path / "program.py"), "-x", "y")
+    expected = "minray minray.util.queue\n[0, 2, 4] ['-x', 'y'] ['error']\n"
+    assert (done.returncode, done.stdout) == (7, expected), done.stderr
+
+
+def test_without_a_program_it_says_how_it_is_used() -> None:
+    done = run_as_ray()
+    assert done.returncode == 2 and done.stderr.startswith("usage: python -m minray.run_as_ray PROGRAM")
+    done = subprocess.run([sys.executable, "-E", "-c", "import minray.run_as_ray as r, sys; sys.argv = ['', 'x']; r.main()"],
+                          capture_output=True, text=True, cwd=ROOT)  # fmt: skip
+    assert done.returncode == 1 and "needs PYTHONPATH" in done.stderr
