@@ -45,7 +45,7 @@ SAYS = {
 ONLY_MINRAY = {
     "identifier_index": "counts the messages that its tasks cost",
     "over_constrained": "asks why",
-    "source_statistics": "computes with minray's Dask scheduler, which make dask-on-ray runs on Ray",
+    "source_statistics": "says enable_dask_on_minray; `make dask-on-ray` runs that scheduler on Ray",
 }
 
 

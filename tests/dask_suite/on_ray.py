@@ -3,8 +3,8 @@
 The folder ``minray/util/dask`` is copied, each ``import minray as ray`` in it becomes ``import ray``, and the tests that run
 it on minray run once more. Whatever the scheduler used beyond the public API would fail here.
 
-Of Dask's tests of a scheduler one is left out, a chain of 10,000 tasks submitted at once: Ray was not through with it after
-minutes, in which minray needs seconds.
+One test is left out, a chain of 10,000 tasks submitted at once: Ray was not through with it after minutes, in which minray
+needs seconds.
 """
 
 from __future__ import annotations
