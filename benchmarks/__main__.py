@@ -2,9 +2,10 @@
 
     python -m benchmarks [--quick] [--only WORD ...] [--rounds N] [--output FOLDER]
 
-Every part is measured by a process of its own for each system; a round gives each system its turn. Only ratios of one run
-count: they are printed with their spread and with minray's targets. Everything is written to FOLDER as JSON, and as a page
-with plots, which ``python -m benchmarks.page FILE`` draws again from the JSON. What is not installed is left out.
+Every part is measured by a process of its own for each system; a round gives each system its turn. Only ratios of one
+run count: they are printed with their spread and with minray's targets. Everything is written to FOLDER as JSON, and as
+a page with plots, after every turn, so that a run that is stopped keeps what it has; ``python -m benchmarks.page FILE``
+draws the page again. What is not installed is left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,8 @@ def steps(documents: list[Document], size: Size, only: list[str], rounds: int = 
     return chosen
 
 
-def measure(documents: list[Document], todo: list[Step], size: Size) -> list[dict[str, Any]]:
-    """Everything, with a progress bar that counts the seconds it should take."""
+def measure(documents: list[Document], todo: list[Step], size: Size) -> Iterator[list[dict[str, Any]]]:
+    """What there is after each turn, with a progress bar that counts the seconds it should take."""
     gathered = results.empty(documents)
     with tqdm(total=sum(part.seconds[size] for _, part, _ in todo), unit="s", bar_format=BAR) as progress:
         for document, part, system in todo:
@@ -53,7 +55,7 @@ def measure(documents: list[Document], todo: list[Step], size: Size) -> list[dic
             if outcome.failure:
                 found["failures"].setdefault(part.name, {})[system] = outcome.failure
             progress.update(part.seconds[size])
-    return gathered
+            yield gathered
 
 
 BAR = "{percentage:3.0f}%|{bar:30}| {elapsed} gone, {remaining} to go {postfix}"
@@ -86,14 +88,15 @@ def main() -> None:
     exit_when_terminated()
     begun = time.monotonic()
     run_of = {"machine": machine.description(), "size": arguments.size, "note": arguments.note}
-    gathered = measure(DOCUMENTS, todo, arguments.size)
-    results.conclude(DOCUMENTS, gathered)
-    run_of |= {"seconds": round(time.monotonic() - begun), "documents": gathered}
-    print(results.as_text(gathered))
     arguments.output.mkdir(parents=True, exist_ok=True)
     path = arguments.output / time.strftime("%Y%m%d-%H%M%S.json", time.gmtime())
-    path.write_text(json.dumps(run_of, indent=1))
-    print(f"{path}\n{write_page(path)}")
+    for gathered in measure(DOCUMENTS, todo, arguments.size):
+        results.conclude(DOCUMENTS, gathered)
+        run_of |= {"seconds": round(time.monotonic() - begun), "documents": gathered}
+        path.write_text(json.dumps(run_of, indent=1))
+        write_page(path)
+    print(results.as_text(gathered))
+    print(f"{path}\n{path.with_suffix('.html')}")
 
 
 if __name__ == "__main__":

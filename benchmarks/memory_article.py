@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import broadcast, set_index
+from benchmarks import broadcast, native_sort, set_index
 from benchmarks.document import (
     DASK,
     DASK_ON_MINRAY,
@@ -34,6 +34,7 @@ DOCUMENT = Document(
             set_index.BY_WORKERS, (DASK_ON_MINRAY, DASK_ON_RAY, DASK), set_index.by_workers, _seconds(60, 10), is_quick=False
         ),
         Part(set_index.BY_SIZE, SORTERS, set_index.by_size, _seconds(600, 10), rounds=1),
+        Part(native_sort.NAME, (MINRAY, RAY, DASK), native_sort.measure, _seconds(900, 20), rounds=1, is_quick=False),
     ),
     tables=(
         Table(
@@ -70,5 +71,14 @@ DOCUMENT = Document(
             "one process, the only one of Dask's configurations that succeeded.",
             targets={"": Target(DASK_ON_RAY, 1)},
         ),
+        Table(
+            native_sort.NAME,
+            "The same graph of tasks in each library's own words, with a store of 1 GiB",
+            "s",
+            axis="partitions",
+            original="Dask-on-Ray sorts ten times as much as fits, and takes as long with any number of partitions.",
+            targets={"": Target(RAY, 1)},
+        ),
+        Table(native_sort.DISK, "What that sort writes to disk and reads again", "GB", axis="partitions"),
     ),
 )

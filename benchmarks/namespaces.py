@@ -6,9 +6,9 @@ processors, memory and files are those of the machine that all of them share.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +19,7 @@ from typing import Any, Self
 import psutil
 
 NETWORK = "10.213.77"
+GATEWAY = f"{NETWORK}.254"
 BURST = "1mb"
 QUEUE = "50ms"
 
@@ -47,7 +48,7 @@ class Machines:
     def __enter__(self) -> Self:
         try:
             _run("ip", "link", "add", self._bridge, "type", "bridge")
-            _run("ip", "addr", "add", f"{NETWORK}.254/24", "dev", self._bridge)
+            _run("ip", "addr", "add", f"{GATEWAY}/24", "dev", self._bridge)
             _run("ip", "link", "set", self._bridge, "up")
             for number, name in enumerate(self._names):
                 _run("ip", "netns", "add", name)
@@ -58,6 +59,7 @@ class Machines:
                     ("ip", "addr", "add", f"{self.address(number)}/24", "dev", "eth0"),
                     ("ip", "link", "set", "eth0", "up"),
                     ("ip", "link", "set", "lo", "up"),
+                    ("ip", "route", "add", "default", "via", GATEWAY),  # by which Ray finds its own address
                     ("tc", *self._shaped("eth0")),
                 ):
                     _run(*self._in(number), *words)
@@ -67,22 +69,26 @@ class Machines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self._processes):
-            _end(process)
-        for name in self._names:
+        for name in reversed(self._names):
             listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
-            for pid in map(int, listed.split()):  # what those processes have left
-                psutil.Process(pid).kill()
+            _end([int(pid) for pid in listed.split()])
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        for process in self._processes:
+            process.wait()
         subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)
 
     def address(self, number: int) -> str:
         return f"{NETWORK}.{number + 1}"
 
     def start(self, number: int, command: Sequence[Any], environment: dict[str, str]) -> None:
-        """A process that lives as long as the machines."""
+        """A process that lives as long as the machines, and is not waited for."""
         full = [*self._in(number), *map(str, command)]
         self._processes.append(subprocess.Popen(full, env={**os.environ, **environment}, stdin=subprocess.DEVNULL))
+
+    def run(self, number: int, command: Sequence[Any], environment: dict[str, str]) -> None:
+        """A process that ends when what it has left in the background is ready."""
+        full = [*self._in(number), *map(str, command)]
+        subprocess.run(full, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, check=True)
 
     def wait_for_port(self, number: int, port: int, patience_s: float) -> None:
         """Until somebody listens there."""
@@ -97,9 +103,13 @@ class Machines:
                 time.sleep(0.1)
 
     def output(self, number: int, command: Sequence[Any], environment: dict[str, str]) -> str:
-        """Of a process that ends by itself."""
+        """Of a process that ends by itself; RuntimeError, with its last words, if not well."""
         full = [*self._in(number), *map(str, command)]
-        return subprocess.run(full, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=True).stdout
+        done = subprocess.run(full, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+        sys.stderr.write(done.stderr)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"code {done.returncode}")
+        return done.stdout
 
     def _in(self, number: int) -> list[str]:
         return ["ip", "netns", "exec", self._names[number]]
@@ -113,11 +123,12 @@ def _run(*words: str) -> None:
     subprocess.run(words, check=True)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to; after ten seconds do not ask any more."""
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _end(pids: list[int]) -> None:
+    """Ask processes to; after ten seconds do not ask any more."""
+    living = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    for process in living:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in psutil.wait_procs(living, timeout=10)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()

@@ -80,8 +80,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def exit_when_terminated() -> None:
-    """Clean up on SIGTERM too."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("was told to end"))
+    """Clean up on SIGTERM too, and let no second one interrupt that."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit("was told to end")
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def _cause(said: list[str]) -> str:

@@ -27,7 +27,7 @@ NAME, GROWTH = "model to machines", "model to machines, by the time to one"
 LINK_BYTES_PER_S = 563e6 / 4.0
 """Slide 10."""
 PORT = 6379
-PATIENCE_S = 120
+PATIENCE_S = 240
 
 
 def measure(system: str, size: Size) -> Iterator[Sample]:
@@ -42,10 +42,13 @@ def measure(system: str, size: Size) -> Iterator[Sample]:
         for number in range(1 + max(actors)):
             mine = str(Path(folder, str(number)))
             Path(mine).mkdir()
-            for command in _commands(system, machines, number, 3 * length + (100 << 20)):
-                machines.start(number, command, {**environment, "RAY_TMPDIR": mine, "TMPDIR": mine})
-                if not number:
+            own = {**environment, "RAY_TMPDIR": mine, "TMPDIR": mine}
+            if system == DASK:
+                for command in _dask_commands(machines, number):
+                    machines.start(number, command, own)
                     machines.wait_for_port(0, PORT, PATIENCE_S)
+            else:
+                machines.run(number, _start(system, machines, number, 3 * length + (100 << 20)), own)
         address = f"{machines.address(0)}:{PORT}"
         words = [sys.executable, "-m", "benchmarks.slow_links", system, address, length, size.pick(2, 2, 1), *actors]
         said = machines.output(0, words, environment | {"RAY_TMPDIR": str(Path(folder, "0"))})
@@ -57,18 +60,22 @@ def measure(system: str, size: Size) -> Iterator[Sample]:
                 yield Sample(GROWTH, "until all have read it", taken_s / one_s, int(count))
 
 
-def _commands(system: str, machines: Machines, number: int, store: int) -> list[list[Any]]:
-    """Of a node; the first is the head. With Dask: a worker each, and the scheduler on the first machine."""
+def _start(system: str, machines: Machines, number: int, store: int) -> list[Any]:
+    """The command that starts a node; the first is the head."""
     head, own = machines.address(0), machines.address(number)
-    if system == DASK:
-        scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", own, "--port", PORT, "--no-dashboard"]
-        options = ["--nworkers", 1, "--nthreads", 1, "--memory-limit", 0, "--no-dashboard", "--name", number]
-        worker = ["-m", "distributed.cli.dask_worker", f"tcp://{head}:{PORT}", "--host", own, *options]
-        return [[sys.executable, *words] for words in ([scheduler, worker] if not number else [worker])]
-    words = ["-m", "minray" if system == MINRAY else "ray.scripts.scripts", "start", "--block", "--node-ip-address", own]
+    words = ["-m", "minray" if system == MINRAY else "ray.scripts.scripts", "start", "--node-ip-address", own]
     joined = ["--address", f"{head}:{PORT}"] if number else ["--head", "--port", PORT]
     resources = ["--num-cpus", 1, "--object-store-memory", store, "--resources", json.dumps({f"node {number}": 1000})]
-    return [[sys.executable, *words, *joined, *resources]]
+    return [sys.executable, *words, *joined, *resources]
+
+
+def _dask_commands(machines: Machines, number: int) -> list[list[Any]]:
+    """A worker on each machine, and the scheduler on the first."""
+    head, own = machines.address(0), machines.address(number)
+    scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", own, "--port", PORT, "--no-dashboard"]
+    options = ["--nworkers", 1, "--nthreads", 1, "--memory-limit", 0, "--no-dashboard", "--name", number]
+    worker = ["-m", "distributed.cli.dask_worker", f"tcp://{head}:{PORT}", "--host", own, *options]
+    return [[sys.executable, *words] for words in ([worker] if number else [scheduler, worker])]
 
 
 # --- the driver
