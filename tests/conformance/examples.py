@@ -44,6 +44,7 @@ SAYS = {
 """By name: arguments of ``main``, and what of its result must be the same."""
 ONLY_MINRAY = {
     "identifier_index": "counts the messages that its tasks cost",
+    "model_from_s3": "needs a server that plays S3",
     "over_constrained": "asks why",
     "source_statistics": "says enable_dask_on_minray; `make dask-on-ray` runs that scheduler on Ray",
 }

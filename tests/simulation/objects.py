@@ -77,9 +77,10 @@ class Objects:
         def watched_allocation(size: int, in_fallback: bool) -> Any:
             workers = raylet.io_workers
             can_be_spilled = table.spillable_bytes and not workers.trouble and not workers._manager._pauses
-            if in_fallback and size <= table.allocator.capacity and can_be_spilled:
+            offset = allocate(size, in_fallback)
+            if in_fallback and offset is not None and size <= table.allocator.capacity and can_be_spilled:
                 self._on_broken("G79", f"{name} takes memory on disk, though {table.spillable_bytes} bytes could be spilled")
-            return allocate(size, in_fallback)
+            return offset
 
         def watched_eviction(entry: Any) -> None:
             if entry.is_primary or entry.in_use():
