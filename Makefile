@@ -8,10 +8,12 @@ BENCH_VENV ?= .venv-bench
 PYTEST_ARGS ?= -n 2 --dist loadfile
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+CONFORMANCE_ARGS ?=
 SPEC_ARGS ?= --seconds 90
 SPEC_REAL_ARGS ?= --seconds 60
 EXHAUSTIVE_ARGS ?=
 CHAOS_ARGS ?= --seconds 600
+DASK_ARGS ?=
 ZOO_ARGS ?=
 MUTANTS_ARGS ?=
 # Where minray keeps its sessions when nobody says otherwise.
@@ -21,7 +23,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc demo docs bench trace-equality specification leak-check zoo mutants spec spec-real exhaustive chaos clean
+.PHONY: help venv lint types unit test test-seeds test-grpc demo docs bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants spec spec-real exhaustive chaos dask-tests dask-on-ray clean
 
 help:
 	@echo "make demo            the main job on a local cluster"
@@ -29,7 +31,10 @@ help:
 	@echo "make test-seeds      the simulation's tests with all their seeds, of which the former takes a third"
 	@echo "make test-grpc       the tests of real clusters, over gRPC"
 	@echo "make docs            build the documentation into docs/_build"
-	@echo "make bench           benchmarks beside Ray, in an environment of their own"
+	@echo "make bench           five documents' workloads beside Ray and Dask, in an environment of their own"
+	@echo "make conformance     the tests of the public API on Ray; what differs must be in docs/differences_from_ray.md"
+	@echo "make ray-utilities   Ray's own utilities, from an installed Ray, on minray"
+	@echo "make examples-on-both  the examples on minray and on Ray, with nothing changed but the import"
 	@echo "make trace-equality  the simulation's traces under two hash seeds"
 	@echo "make specification   write the names of the tests into docs/specification.md"
 	@echo "make zoo             plant known bugs, and measure how many seeds it takes to catch them"
@@ -38,6 +43,8 @@ help:
 	@echo "make spec-real       the same programs and judge on real clusters, whose processes are killed, stopped and cut off"
 	@echo "make exhaustive      small programs, and every fault of three kinds at every point of theirs"
 	@echo "make chaos           ten minutes of mixed work on three nodes, whose processes are killed at random"
+	@echo "make dask-tests      Dask's own tests, with minray as their scheduler"
+	@echo "make dask-on-ray     the tests of minray's Dask scheduler, on Ray"
 	@echo "make leak-check      fail if a minray process, file or shared memory is left on this machine"
 	@echo "make clean           remove what the targets above have made"
 
@@ -50,7 +57,7 @@ $(STAMP): setup.cfg pyproject.toml
 
 $(BENCH_STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[bench,conformance]"
 	@touch $@
 
 lint: $(STAMP)
@@ -81,6 +88,15 @@ docs: $(STAMP)
 bench: $(BENCH_STAMP)
 	$(BENCH_VENV)/bin/python -m benchmarks $(BENCH_ARGS)
 
+conformance: $(BENCH_STAMP)
+	$(BENCH_VENV)/bin/python -m tests.conformance $(CONFORMANCE_ARGS)
+
+ray-utilities: $(BENCH_STAMP)
+	$(BENCH_VENV)/bin/python -m pytest tests/ray_utilities
+
+examples-on-both: $(BENCH_STAMP)
+	$(BENCH_VENV)/bin/python -m tests.conformance.examples
+
 trace-equality: $(STAMP)
 	@first=$$(PYTHONHASHSEED=0 $(PY) -m minray.simulation --digest) && \
 	second=$$(PYTHONHASHSEED=1 $(PY) -m minray.simulation --digest) && \
@@ -107,6 +123,13 @@ exhaustive: $(STAMP)
 
 chaos: $(STAMP)
 	$(PY) -m tests.spec.mixed_work $(CHAOS_ARGS)
+
+# An hour on two cores; DASK_ARGS="bag" is one of the suites.
+dask-tests: $(STAMP)
+	$(PY) -m tests.dask_suite.run $(DASK_ARGS)
+
+dask-on-ray: $(BENCH_STAMP)
+	$(BENCH_VENV)/bin/python -m tests.dask_suite.on_ray
 
 leak-check: $(STAMP)
 	$(PY) -m tests.leaks $(SESSIONS)

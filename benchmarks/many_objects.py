@@ -5,11 +5,11 @@
 Microseconds of processor time for each object, of the driver and of all others together, because other programs change that
 the least; and of the clock, in brackets. ``put`` one by one, ``get`` of all in one call, ``get`` one by one, ``results`` of
 as many tasks (submitted and waited for), ``free`` from dropping all references until the last node knows. *Small* values
-stay in their owner, those *in the store* have 1 KiB and lie in shared memory (the limit for small ones is lowered), those *on disk*
-have three times the store's room. What matters is that the figures of a row are alike: what is there must not make what
-comes dearer. Each count has a cluster of its own; medians of the rounds. The last column is the last count's
-figure by the first one's. A processor's time is counted in hundredths of a second, so that 10 microseconds are the least
-that is seen for a thousand objects.
+stay in their owner, those *in the store* have 1 KiB and lie in shared memory (the limit for small ones is lowered), those
+*on disk* have three times the store's room. What matters is that the figures of a row are alike: what is there must not
+make what comes dearer. Each count has a cluster of its own; medians of the rounds. The last column is the last count's
+figure by the first one's. Processor time is counted in hundredths of a second, so that 10 microseconds are the least that is
+seen for a thousand objects.
 
 The table comes row by row on standard error, and in the end all of it as JSON.
 """

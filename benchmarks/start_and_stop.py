@@ -1,20 +1,29 @@
 """How long starting and stopping take, and what an idle cluster weighs; for minray and Ray alike.
 
-Run as ``python -m benchmarks.start_and_stop minray``; prints one JSON object. Times are in seconds; memory is the
-proportional set size (PSS) of all processes of the cluster, the driver included, in megabytes.
+Memory is the proportional set size (PSS) of all processes of the cluster, the driver included.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
 
 import psutil
+
+from benchmarks.document import MINRAY, RAY, Sample, Size, Target
+from benchmarks.systems import WORKERS, library
+
+NAME = "start and stop"
+MEMORY = "idle memory"
+TARGETS = {
+    "init": Target(limit=0.3),
+    "first task after init": Target(limit=0.03),
+    "shutdown": Target(limit=0.1),
+    "hello-world script, whole process": Target(limit=0.6),
+}
+MEMORY_TARGETS = {"cluster with 2 workers": Target(limit=80)}
 
 HELLO = """
 import {library} as ray
@@ -28,15 +37,15 @@ assert ray.get(hello.remote()) == "hello"
 """
 
 
-def measure(library: str) -> dict[str, float]:
-    """One measurement of everything."""
+def measure(system: str, size: Size) -> Iterator[Sample]:
+    ray = library(system)
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", HELLO.format(library=library)], check=True, capture_output=True)
-    hello_s = time.perf_counter() - start
-    ray: Any = importlib.import_module(library)
+    script = HELLO.format(library={MINRAY: "minray", RAY: "ray"}[system])
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    yield Sample(NAME, "hello-world script, whole process", time.perf_counter() - start)
     start = time.perf_counter()
-    ray.init(num_cpus=2, logging_level="ERROR")
-    init_s = time.perf_counter() - start
+    ray.init(num_cpus=WORKERS, logging_level="ERROR")
+    yield Sample(NAME, "init", time.perf_counter() - start)
 
     @ray.remote
     def first() -> int:
@@ -44,34 +53,21 @@ def measure(library: str) -> dict[str, float]:
 
     start = time.perf_counter()
     ray.get(first.remote())
-    first_s = time.perf_counter() - start
-    time.sleep(2)  # Idle, so that what was started lazily is there.
-    driver = psutil.Process()
-    memory_mb = sum(_pss_mb(process.pid) for process in [driver, *driver.children(recursive=True)])
+    yield Sample(NAME, "first task after init", time.perf_counter() - start)
+    time.sleep(size.pick(2, 1, 0))  # Idle, so that what was started lazily is there.
+    yield Sample(MEMORY, "cluster with 2 workers", cluster_pss_bytes() / 1e6)
     start = time.perf_counter()
     ray.shutdown()
-    shutdown_s = time.perf_counter() - start
-    return {
-        "init (s)": init_s,
-        "first task after init (s)": first_s,
-        "shutdown (s)": shutdown_s,
-        "hello-world script, whole process (s)": hello_s,
-        "idle memory, 2 workers (MB PSS)": memory_mb,
-    }
+    yield Sample(NAME, "shutdown", time.perf_counter() - start)
 
 
-def _pss_mb(pid: int) -> float:
-    try:
-        return float(psutil.Process(pid).memory_full_info().pss) / 1e6
-    except psutil.Error:
-        return 0.0
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("library", choices=["minray", "ray"])
-    print(json.dumps(measure(parser.parse_args().library)))
-
-
-if __name__ == "__main__":
-    main()
+def cluster_pss_bytes() -> int:
+    """Of this process and all below it."""
+    total = 0
+    driver = psutil.Process()
+    for process in [driver, *driver.children(recursive=True)]:
+        try:
+            total += process.memory_full_info().pss
+        except psutil.Error:  # It has ended meanwhile.
+            continue
+    return total

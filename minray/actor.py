@@ -10,6 +10,7 @@ made before have finished (G24), unless it is detached.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -53,6 +54,7 @@ class ActorClass:
         self._class: Any = definition.function
         self._options = options
         self._spec: HandleSpec | None = None
+        self._signature: inspect.Signature | None = None
         self._prepared: tuple[PreparedTemplate, list[tuple[str, int]]] | None = None
         self._prepared_by: UserApi | None = None
         self._captured: SchedulingStrategy | None = None
@@ -65,7 +67,11 @@ class ActorClass:
         raise TypeError(f"actor class {name} cannot be instantiated directly: use {name}.remote(...) to make an actor")
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
-        """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``)."""
+        """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``).
+
+        Raises TypeError for arguments that the constructor does not take.
+        """
+        self._check_arguments(args, kwargs)
         api = worker.current_api()
         spec = self._spec or make_handle_spec(self._class, self._options)
         self._spec = spec
@@ -93,6 +99,18 @@ class ActorClass:
         if not given.get("get_if_exists"):
             raise ActorAlreadyExistsError(f"an actor with name {name!r} exists in namespace {namespace!r}")
         return _handle_of(info)
+
+    def _check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Where the mistake was made, instead of in an actor that never comes to be."""
+        try:
+            signature = self._signature or inspect.signature(self._class)
+        except ValueError:  # It is written in C, and does not tell.
+            return
+        self._signature = signature
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._definition.name}.remote: {error}; its constructor takes {signature}") from None
 
     def options(self, **options: Any) -> ActorClass:
         """The same class with other options; this object stays as it is."""
@@ -213,6 +231,10 @@ class ActorMethod:
     def options(self, **options: Any) -> ActorMethod:
         """The same method with other options."""
         check_method_options(options, at_call=True)
+        group, groups = options.get("concurrency_group"), self._handle._spec.groups
+        if group and group not in groups:
+            name, there = self._handle._spec.class_name, ", ".join(groups) or "none"
+            raise ValueError(f"actor class {name} has no concurrency group {group!r}; it has {there}")
         name = options.get("name") or f"{self._handle._spec.class_name}.{self._method.name}"
         return ActorMethod(self._handle, with_method_options(self._method, options), name)
 
@@ -236,11 +258,13 @@ def make_actor_class(actor_class: type, options: dict[str, Any]) -> ActorClass:
     return ActorClass(Definition(actor_class), options)
 
 
-def method(*args: Any, **options: Any) -> Callable[[Any], Any]:
+def method(*args: Any, **options: Any) -> Any:
     """Options of an actor's method: ``num_returns``, ``max_task_retries``, ``retry_exceptions``, ``concurrency_group``.
 
-    Raises ValueError for an unknown option, TypeError for a wrong type.
+    Without any, ``@minray.method`` changes nothing. Raises ValueError for an unknown option, TypeError for a wrong type.
     """
+    if len(args) == 1 and callable(args[0]) and not options:
+        return args[0]
     if args or not options:
         raise ValueError("method takes options only: @minray.method(num_returns=2)")
     check_method_options(options, at_call=False)

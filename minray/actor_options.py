@@ -161,6 +161,7 @@ def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpe
         given.get("max_pending_calls", -1),
         not out_of_order,
         process.is_async,
+        sorted(groups),
     )
 
 

@@ -26,7 +26,9 @@ SESSIONS = Path(f"/tmp/minray-test-{os.getpid()}")
 
 os.environ["MINRAY_TMPDIR"] = str(SESSIONS)
 # Programs that tests start import the minray of this checkout too.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+PATH = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+if str(CHECKOUT) not in PATH:
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), *PATH]))
 
 # Machines are shared and noisy: how long an example takes says nothing. A failure prints the line that replays it.
 settings.register_profile("minray", deadline=None, print_blob=True)

@@ -158,6 +158,12 @@ def test_evolution_strategies(load):
     assert len(curve) == 4 and max(curve) > 100
 
 
+def test_source_statistics(load):
+    told = load("source_statistics").main(limit=60, partitions=3)
+    assert told["files"] == 60 and told["pandas agrees"]
+    assert sum(told["widths"].values()) == told["lines"] > 10_000
+
+
 def test_a_learning_curve_is_drawn_as_text_without_matplotlib(load, monkeypatch):
     pytest.importorskip("gymnasium")
     evolution_strategies = load("evolution_strategies")

@@ -15,6 +15,9 @@ import pytest
 
 import minray
 from minray.run_as_ray import FOLDER, command, environment, minray_as_ray
+from tests.conformance.__main__ import FILES
+from tests.conformance.examples import ONLY_MINRAY, SAYS, for_ray
+from tests.conformance.plugin import differences
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "ray_programs.md"
@@ -92,6 +95,18 @@ def test_an_id_of_an_object_is_not_its_reference() -> None:
         minray.ObjectRef.from_hex("0000")
     with pytest.raises(ValueError, match="without an owner"):
         name.future()
+
+
+def test_the_tests_that_differ_on_ray_exist() -> None:
+    text = "".join((ROOT / "tests" / "real" / f"test_{name}.py").read_text() for name in FILES)
+    known = [name.partition("[")[0] for name in differences()]
+    assert known and [name for name in known if f"def {name}(" not in text] == []
+
+
+def test_every_example_runs_on_both_or_says_why_not() -> None:
+    names = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert names == SAYS.keys() | ONLY_MINRAY.keys()
+    assert for_ray("import minray as ray\nfrom minray.util import a") == "import ray\nfrom ray.util import a"
 
 
 # -- minray in Ray's place, in this process

@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import short_actor
 from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.task_intake import ReceivedTask
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ReportActorExit
+from minray.protocol.base import Address
+from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -45,6 +47,15 @@ class ActorHost:
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
         self._core.cancel_children(task_id, force)
+
+    def ask_about(self, caller: Address) -> None:
+        core = self._core
+
+        def on_answer(reply: GetWorkerDeathReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            if reply is not None and reply.death is not None:
+                core.actor_receiver.on_death(caller.worker_id)
+
+        core.gcs.send(GetWorkerDeath(caller.worker_id, caller.node_id), on_answer)
 
     def end_actor(self, reason: str) -> None:
         """In an orderly way, and for good."""

@@ -6,20 +6,25 @@ A call is known by its caller's stream and its number in that. A stream is what 
 as it can reach it: its numbers have no holes, unless something was lost with it, and then the caller begins another.
 
 Rules
-  * Calls of one caller begin in the order of their numbers; one whose arguments are late holds up those behind it (G49).
+  * Calls of one caller begin in the order of their numbers; one whose arguments are late, or lost and made again, holds
+    up those behind it (G49).
     Calls marked as not in order (retries, actors that promise none) begin when they can (G51, G52).
   * Different callers do not wait for each other (G50).
   * A number that does not come is waited for; after a while those behind it are given back, for their caller to send them
     again (G56).
   * A reply is kept until its caller says that he has it; a call is never run twice because it comes twice.
+  * What a caller has sent is run although he dies; then he is forgotten. Whether those who say nothing have died is asked
+    when another caller comes, so that no more is kept than of the living.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from functools import partial
 from typing import Protocol
 
+from minray.common.tombstones import remember
 from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.sequence_ranges import SequenceRanges
 from minray.core_worker.task_executor import TaskExecutor
@@ -27,7 +32,7 @@ from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.exceptions import TaskCancelledError
 from minray.platform.base import Platform
 from minray.protocol.actor import ExitActor, PushActorTask
-from minray.protocol.base import DONE, Done, decode
+from minray.protocol.base import DONE, Address, Done, decode
 from minray.protocol.core_worker import (
     CANCELLED,
     ENVIRONMENT_FAILED,
@@ -39,6 +44,8 @@ from minray.protocol.core_worker import (
 from minray.rpc.service import Call
 
 MAX_HEADERS = 10_000
+SILENT_S = 30.0
+"""A caller from whom so long nothing was heard may be dead."""
 
 
 class Surroundings(Protocol):
@@ -49,14 +56,33 @@ class Surroundings(Protocol):
     def end_actor(self, reason: str) -> None:
         """No call begins any more; end when those that run have been answered."""
 
+    def ask_about(self, caller: Address) -> None:
+        """Whether this process is dead; if so, ``on_death`` is called."""
+
 
 class CallerStream:
     """The calls of one caller."""
 
-    __slots__ = ("number", "tasks", "acknowledged", "done", "next", "unbegun", "hole_timer")
+    __slots__ = (
+        "caller",
+        "number",
+        "heard_at",
+        "is_orphaned",
+        "tasks",
+        "acknowledged",
+        "done",
+        "next",
+        "unbegun",
+        "hole_timer",
+    )
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, caller: Address, number: int) -> None:
+        self.caller = caller
         self.number = number
+        self.heard_at = 0.0
+        """When its caller last sent something."""
+        self.is_orphaned = False
+        """Its caller is dead: it is forgotten when everything in it has run."""
         self.tasks: dict[int, ReceivedTask] = {}
         """By sequence, until their caller has the reply."""
         self.acknowledged = 0
@@ -105,6 +131,8 @@ class ActorTaskReceiver:
         self._given_up: list[ReceivedTask] = []
         """Calls of streams that are over which were running when their caller began another."""
         self._headers: dict[bytes, TaskHeader] = {}
+        self._dead: OrderedDict[bytes, None] = OrderedDict()
+        """Callers that are dead, and forgotten: what comes late from them is refused."""
 
     # --- arrival
 
@@ -114,9 +142,9 @@ class ActorTaskReceiver:
             call.fail("no-such-actor", "another actor, or none, lives in this process")
             return None
         header = self._header(request.header)
-        stream = self._stream(header.owner.worker_id, request.stream)
+        stream = self._stream(header.owner, request.stream)
         if stream is None:
-            call.fail("stale-stream", "this caller has begun another stream")
+            call.fail("stale-stream", "this caller has begun another stream, or is dead")
             return None
         known = stream.tasks.get(request.sequence)
         if known is not None or stream.is_over(request.sequence):
@@ -131,6 +159,7 @@ class ActorTaskReceiver:
         task = ReceivedTask(request, header, call, 0, actor.gpu_ids)
         stream.tasks[task.sequence] = task
         in_order = request.in_order and request.sequence >= stream.next  # else it fills a hole that was given up
+        task.keeps_place = in_order
         if request.args:
             on_ready = partial(self._on_ready, stream, task, in_order)
             self._intake.take(task, request, on_ready, partial(self._on_missing, stream, task))
@@ -154,14 +183,42 @@ class ActorTaskReceiver:
             header = self._headers[encoded] = decode(TaskHeader, encoded)
         return header
 
-    def _stream(self, caller_id: bytes, number: int) -> CallerStream | None:
+    def _stream(self, caller: Address, number: int) -> CallerStream | None:
         """None for one that is over."""
-        stream = self._streams.get(caller_id)
+        stream = self._streams.get(caller.worker_id)
         if stream is None or stream.number < number:
+            if caller.worker_id in self._dead:
+                return None
             if stream is not None:
                 self._drop(stream)
-            stream = self._streams[caller_id] = CallerStream(number)
+            else:
+                self._look_after_silent_callers()
+            stream = self._streams[caller.worker_id] = CallerStream(caller, number)
+        stream.heard_at = asyncio.get_running_loop().time()
         return stream if stream.number == number else None
+
+    def _look_after_silent_callers(self) -> None:
+        long_ago = asyncio.get_running_loop().time() - SILENT_S
+        for stream in self._streams.values():
+            if stream.heard_at < long_ago:
+                self._surroundings.ask_about(stream.caller)
+
+    def on_death(self, worker_or_node_id: bytes) -> None:
+        """A process is dead, or a whole node: if calls came from there, no more will, and nobody waits for answers."""
+        for stream in list(self._streams.values()):
+            if worker_or_node_id in (stream.caller.worker_id, stream.caller.node_id):
+                stream.is_orphaned = True
+                self._maybe_forget(stream)
+
+    def _maybe_forget(self, stream: CallerStream) -> None:
+        """If its caller is dead, and nothing is left to be run."""
+        if any(task.reply is None for task in stream.tasks.values()):
+            return
+        if stream.hole_timer is not None:
+            stream.hole_timer.cancel()
+        if self._streams.get(stream.caller.worker_id) is stream:
+            del self._streams[stream.caller.worker_id]
+            remember(self._dead, stream.caller.worker_id, None)
 
     def _drop(self, stream: CallerStream) -> None:
         """Its caller has given up what it had sent: what has not begun never will."""
@@ -183,7 +240,7 @@ class ActorTaskReceiver:
             self._begin(task)
 
     def _on_missing(self, stream: CallerStream, task: ReceivedTask) -> None:
-        """Arguments are being made again: the caller waits for them, and calls again, out of order."""
+        """Arguments of a call without a place in the order are made again: its caller waits for them, and calls again."""
         if task.claim():
             self._intake.answer_unstarted(task, False)
         self._pump(stream)
@@ -217,6 +274,8 @@ class ActorTaskReceiver:
                 if task.claim():
                     self._intake.answer_unstarted(task, False)
         self._pump(stream)
+        if stream.is_orphaned:
+            self._maybe_forget(stream)
 
     # --- running
 
@@ -233,6 +292,9 @@ class ActorTaskReceiver:
         execution, task.execution = task.execution, None
         if execution is not None:
             self._intake.answer_executed(task, execution)
+        stream = self._streams.get(task.header.owner.worker_id)
+        if stream is not None and stream.is_orphaned:
+            self._maybe_forget(stream)
         if self._executor.wants_exit:
             self._surroundings.end_actor(self._executor.wants_exit)
 

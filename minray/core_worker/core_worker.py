@@ -529,10 +529,12 @@ class CoreWorker:
             effects = Effects()
             self.references.on_death(worker_id, effects)
             self.borrowing.apply(effects)
+            self.actor_receiver.on_death(worker_id)
 
     def _on_node_change(self, node_id: bytes, value: bytes | None) -> None:
         if value is not None and not decode(NodeInfo, value).alive:
             effects = Effects()
             self.references.on_death(node_id, effects)
             self.borrowing.apply(effects)
+            self.actor_receiver.on_death(node_id)
             self.directory.on_node_death(node_id)

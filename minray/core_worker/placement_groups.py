@@ -54,8 +54,17 @@ class PlacementGroups:
         random = core.platform.host.random_bytes(PLACEMENT_GROUP_ID_BYTES - len(core.job_id))
         described = [Bundle(bundle) for bundle in bundles]
         group_id = random + core.job_id
+        actor = core.actor_receiver.actor
         group = PlacementGroupInfo(
-            group_id, name, self._namespace(), strategy, described, state="", job_id=core.job_id, detached=detached
+            group_id,
+            name,
+            self._namespace(),
+            strategy,
+            described,
+            state="",
+            job_id=core.job_id,
+            detached=detached,
+            creator=b"" if actor is None else actor.actor_id,
         )
         reply = await core.gcs.call(CreatePlacementGroup(group))
         if reply.refused:

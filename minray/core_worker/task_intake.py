@@ -54,6 +54,7 @@ class ReceivedTask:
         "fetching",
         "missing",
         "unwanted",
+        "keeps_place",
         "cancelled",
         "execution",
         "reply",
@@ -90,6 +91,8 @@ class ReceivedTask:
         """Arguments that are being made again, why the task is given back."""
         self.unwanted = request.unwanted
         """Results that are not to be made."""
+        self.keeps_place = False
+        """It waits for arguments that are being made again, and so do the calls of its caller behind it (G49)."""
         self.cancelled = False
         self.execution: Execution | None = None
         """How it ended; set by the user thread."""
@@ -113,12 +116,20 @@ class Fetcher(Protocol):
     """Who brings arguments here."""
 
     def fetch_argument(
-        self, object_id: bytes, owner: Address, on_here: Callable[[], None], on_missing: Callable[[], None]
+        self,
+        object_id: bytes,
+        owner: Address,
+        on_here: Callable[[], None],
+        on_missing: Callable[[], None],
+        waits: bool = False,
     ) -> None:
-        """From its owner; ``on_missing``: it is being made again."""
+        """From its owner; ``on_missing``: it is being made again, and the task does not wait for that."""
 
     def fetch_arguments(
-        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject | None]], None]
+        self,
+        objects: list[tuple[bytes, Address]],
+        on_fetched: Callable[[list[StoredObject | None]], None],
+        waits: bool = False,
     ) -> None:
         """Bring values from the object store into reach; errors come as error values, None: it is being made again."""
 
@@ -209,7 +220,7 @@ class TaskIntake:
             on_missing()
 
         for object_id, owner in missing:
-            self._fetcher.fetch_argument(object_id, owner, on_here, partial(on_gone, object_id))
+            self._fetcher.fetch_argument(object_id, owner, on_here, partial(on_gone, object_id), task.keeps_place)
 
     def _reach_slots(
         self,
@@ -242,7 +253,7 @@ class TaskIntake:
             task.fetching = None
             on_ready()
 
-        self._fetcher.fetch_arguments(task.fetching, on_fetched)
+        self._fetcher.fetch_arguments(task.fetching, on_fetched, task.keeps_place)
 
     @staticmethod
     def failed_slot(task: ReceivedTask) -> StoredObject | None:

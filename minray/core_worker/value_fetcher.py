@@ -7,8 +7,10 @@ bytes are those of another attempt and the references inside have other names; o
 place now. The store of this node sees the difference (``CHANGED``). Then what is known is forgotten, the owner is asked for
 what is there now, and it is fetched once more.
 
-A task never waits at a worker for an argument that is being made again: that may take as long as any task, and need the very
-resources that this one would hold. It hears so (``on_missing``, or None in the place of a value) and is given back.
+A task never waits at a worker for an argument that is being made again: that may take as long as any task, and need the
+very resources that this one would hold. It hears so (``on_missing``, or None in the place of a value) and is given back. An
+actor's call with a place in an order (G49) does wait (``waits``): its process serves nobody else, and nothing behind it may
+begin before.
 """
 
 from __future__ import annotations
@@ -174,9 +176,14 @@ class ValueFetcher:
     # --- for tasks
 
     def fetch_argument(
-        self, object_id: bytes, owner: Address, on_here: Callable[[], None], on_missing: Callable[[], None]
+        self,
+        object_id: bytes,
+        owner: Address,
+        on_here: Callable[[], None],
+        on_missing: Callable[[], None],
+        waits: bool = False,
     ) -> None:
-        """The value of an argument, or its place; ``on_missing``: it is being made again."""
+        """The value of an argument, or its place; ``on_missing``: it is being made again, and nobody ``waits`` for that."""
         core = self._core
         waiter = Waiter(1, False, on_here)
 
@@ -187,13 +194,19 @@ class ValueFetcher:
 
         if not core.store.wait([object_id], waiter):
             return
-        if owner.worker_id == core.config.worker_id:
+        is_own = owner.worker_id == core.config.worker_id
+        if waits and not is_own:
+            core.futures.fetch(object_id, owner)
+        elif not waits and is_own:
             give_up()
-        else:
+        elif not waits:
             core.futures.look(object_id, owner, give_up)
 
     def fetch_arguments(
-        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject | None]], None]
+        self,
+        objects: list[tuple[bytes, Address]],
+        on_fetched: Callable[[list[StoredObject | None]], None],
+        waits: bool = False,
     ) -> None:
         """Large values of a task's arguments, which are known by their places; None: it is being made again."""
         stored = [self._core.store.objects[object_id] for object_id, _ in objects]
@@ -202,4 +215,4 @@ class ValueFetcher:
         def on_here(values: list[Fetched]) -> None:
             on_fetched([None if value is None else self.as_stored(value) for value in values])
 
-        self.fetch(wanted, on_here, purpose=TASK_ARGUMENTS)
+        self.fetch(wanted, on_here, purpose=GET if waits else TASK_ARGUMENTS)

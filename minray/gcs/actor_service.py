@@ -49,6 +49,9 @@ class Surroundings(Protocol):
 
     def job_is_over(self, job_id: bytes) -> bool: ...
 
+    def on_detached_actor_dead(self, actor_id: bytes) -> None:
+        """What ends with it can go."""
+
     async def on_last_detached_actor(self, job_id: bytes) -> None:
         """Nothing of this job lives on any more if it has finished."""
 
@@ -249,6 +252,11 @@ class ActorService:
         """Whether actors of this job live on when it finishes."""
         return any(row.info.detached for row in self._actors.of_job(job_id))
 
+    def is_detached(self, actor_id: bytes) -> bool:
+        """Whether a detached actor has this id, and lives."""
+        row = self._actors.get(actor_id)
+        return row is not None and row.info.detached and row.info.state != DEAD
+
     # --- Outcomes of the scheduler ---------------------------------------------------------------------------------------
 
     async def on_leasing(self, row: ActorRow, lease_id: bytes, raylet: Address) -> bool:
@@ -325,8 +333,10 @@ class ActorService:
                 await self._commit(row)
                 logger.info("%s is %s: %s", describe(row.info), row.info.state, cause.message)
                 self._clean_up(old, row)
-            if row.info.state == DEAD and row.info.detached and not self.has_detached(_job(row)):
-                await self._surroundings.on_last_detached_actor(_job(row))
+            if row.info.state == DEAD and row.info.detached:
+                self._surroundings.on_detached_actor_dead(actor_id)
+                if not self.has_detached(_job(row)):
+                    await self._surroundings.on_last_detached_actor(_job(row))
 
         await until_stored(change)
 

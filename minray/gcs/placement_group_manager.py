@@ -5,7 +5,7 @@ Ray: src/ray/gcs/gcs_placement_group_manager.h, gcs_placement_group.h
     PENDING -> PREPARED -> CREATED        all bundles are put aside; then work is let into them
     PREPARED, CREATED -> RESCHEDULING     a node with bundles has died: those bundles need another place
     RESCHEDULING -> PREPARED              they have one
-    ... -> REMOVED -> forgotten           by its user, or with the job that has created it
+    ... -> REMOVED -> forgotten           by its user, or with the job, or the detached actor, that has created it
 
 Rules
   * A group is created once, whatever is repeated, and removed once.
@@ -166,7 +166,12 @@ class PlacementGroupManager:
 
     def of_job(self, job_id: bytes) -> list[bytes]:
         """The groups that end with a job."""
-        return [key for key, group in self._groups.items() if group.job_id == job_id and not group.detached]
+        mortal = [group for group in self._groups.values() if not group.detached and not group.creator]
+        return [group.group_id for group in mortal if group.job_id == job_id]
+
+    def of_actor(self, actor_id: bytes) -> list[bytes]:
+        """The groups that end with a detached actor."""
+        return [key for key, group in self._groups.items() if group.creator == actor_id and not group.detached]
 
     def on_node(self, node_id: bytes) -> list[bytes]:
         """The groups that have bundles on a node."""

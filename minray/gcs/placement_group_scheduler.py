@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from minray.common.config import SystemConfig
 from minray.common.ids import short
 from minray.common.resources import ResourceSet, add, subtract
@@ -87,10 +89,13 @@ class PlacementGroupScheduler:
         changes: Changes,
         store: Callable[[PlacementGroupInfo], Awaitable[None]],
         is_job_over: Callable[[bytes], bool],
+        is_detached_actor: Callable[[bytes], bool],
     ) -> None:
+        """``is_detached_actor``: whether that is one, and lives."""
         self._manager = manager
         self._nodes = nodes
         self._is_job_over = is_job_over
+        self._is_detached_actor = is_detached_actor
         self._changes = changes
         self._store = store
         """Makes a record durable, then true; raises StorageFailed, and then it is neither."""
@@ -131,6 +136,9 @@ class PlacementGroupScheduler:
         for job_id in dict.fromkeys(group.job_id for group in self._manager.all()):
             if self._is_job_over(job_id):
                 self.on_job_finished(job_id)
+        for actor_id in dict.fromkeys(group.creator for group in self._manager.all() if group.creator):
+            if not self._is_detached_actor(actor_id):
+                self.on_actor_dead(actor_id)
         living = {node.node_id for node in self._nodes().living()}
         lost = {bundle.node_id: None for group in self._manager.all() for bundle in group.bundles if bundle.node_id}
         for node_id in lost:
@@ -153,8 +161,10 @@ class PlacementGroupScheduler:
     @durable
     async def handle_CreatePlacementGroup(self, request: CreatePlacementGroup, call: Call) -> CreatePlacementGroupReply:
         group = request.group
+        if not self._is_detached_actor(group.creator):
+            group = msgspec.structs.replace(group, creator=b"")
         async with self._changes.of(f"{group.namespace}/{group.name}".encode() if group.name else group.group_id):
-            over = "its job has finished" if self._is_job_over(group.job_id) else ""
+            over = "its job has finished" if not group.creator and self._is_job_over(group.job_id) else ""
             if refused := over or self._manager.refusal(group):
                 return CreatePlacementGroupReply(refused)
             if (created := self._manager.create(group)) is not None:
@@ -162,6 +172,8 @@ class PlacementGroupScheduler:
                 self._assign_soon()
         if self._is_job_over(group.job_id):  # It has finished meanwhile.
             self.on_job_finished(group.job_id)
+        if group.creator and not self._is_detached_actor(group.creator):
+            self.on_actor_dead(group.creator)
         return CreatePlacementGroupReply()
 
     @durable
@@ -208,7 +220,14 @@ class PlacementGroupScheduler:
             self._spawn(self._lose_node(group_id, node_id), f"lose_bundles({short(group_id)})")
 
     def on_job_finished(self, job_id: bytes) -> None:
-        for group_id in self._manager.of_job(job_id):
+        self._remove_all(self._manager.of_job(job_id))
+
+    def on_actor_dead(self, actor_id: bytes) -> None:
+        """A detached actor: the groups that it has made end with it."""
+        self._remove_all(self._manager.of_actor(actor_id))
+
+    def _remove_all(self, group_ids: list[bytes]) -> None:
+        for group_id in group_ids:
             self._spawn(until_stored(self._remove, group_id), f"remove_group({short(group_id)})")
 
     async def _lose_node(self, group_id: bytes, node_id: bytes) -> None:

@@ -78,6 +78,7 @@ class GcsServer:
             self._changes,
             self._store_group,
             self._jobs.is_over,
+            self._actors.is_detached,
         )
         self._drainer = NodeDrainer(platform, config.system_config, lambda: self._nodes, self._changes, self._store_node)
         self._dispatcher = Dispatcher(self, self._actors, self._group_scheduler, self._drainer)
@@ -279,6 +280,9 @@ class GcsServer:
         self.publish(self._jobs.on_committed(job))
         if not job.kept:
             self._drop_values_of(job.job_id)
+
+    def on_detached_actor_dead(self, actor_id: bytes) -> None:
+        self._group_scheduler.on_actor_dead(actor_id)
 
     async def on_last_detached_actor(self, job_id: bytes) -> None:
         """What of a finished job was kept for them can go."""

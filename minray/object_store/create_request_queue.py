@@ -52,8 +52,8 @@ class CreateRequestQueue:
         self.waiting_bytes = 0
         """What they want together."""
         self._progress_at = 0.0
-        """When the first in line became the first, or memory became free."""
-        self._free_bytes = 0
+        """When the first in line became the first, or memory became free, or more of it could be made free."""
+        self._free_bytes = self._spillable_bytes = 0
         self._is_stuck = False
         """The last one got memory on disk, and nothing has changed since: who comes now need not wait to get some, too."""
 
@@ -76,7 +76,7 @@ class CreateRequestQueue:
     def advance(self, now: float, is_spilling: bool = False) -> float | None:
         """Something may have changed: serve who can be served; returns when to come again if nothing happens until then."""
         free = self._table.allocator.capacity - self._table.allocator.used
-        if free > self._free_bytes or is_spilling:
+        if free > self._free_bytes or is_spilling or self._table.spillable_bytes > self._spillable_bytes:
             self._progress_at = now
             self._is_stuck = False
         while self._waiting:
@@ -94,6 +94,7 @@ class CreateRequestQueue:
                 on_created(None, False)
             self._progress_at = now
         self._free_bytes = self._table.allocator.capacity - self._table.allocator.used
+        self._spillable_bytes = self._table.spillable_bytes
         return self._progress_at + self._grace_s if self._waiting else None
 
     def _try(self, creation: Creation | Restoration, on_created: OnCreated, in_fallback: bool) -> bool:

@@ -262,3 +262,5 @@ class HandleSpec(Record, frozen=True):
     """Of one process's calls through its handles (G55); -1: no limit."""
     in_order: bool
     is_async: bool
+    groups: list[str] = []
+    """The names of its concurrency groups."""

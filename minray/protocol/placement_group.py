@@ -41,6 +41,8 @@ class PlacementGroupInfo(Record, frozen=True):
     """The creator's job, with which it ends."""
     detached: bool
     """True: it does not."""
+    creator: bytes = b""
+    """The detached actor that has made it, and with which it ends instead; else empty."""
 
     def on_node(self, node_id: bytes) -> list[tuple[int, int]]:
         """Index and attempt of the bundles that are there."""

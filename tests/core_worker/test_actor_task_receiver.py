@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.actor_process import ActorProcess
-from minray.core_worker.actor_task_receiver import ActorTaskReceiver
+from minray.core_worker.actor_task_receiver import SILENT_S, ActorTaskReceiver
 from minray.exceptions import ActorDiedError, TaskCancelledError, pack_exception
 from minray.protocol.actor import ExitActor, PushActorTask
-from minray.protocol.base import encode
+from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
     CANCELLED,
     ENVIRONMENT_FAILED,
@@ -50,6 +50,7 @@ class Actor(Worker):
         self.beside: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
         """Work for further user threads."""
         self.ended: list[str] = []
+        self.asked_about: list[Address] = []
         platform: Any = SimpleNamespace(user_code=self, processes=self.executor._platform.processes)
         constructor: Any = SimpleNamespace(
             actor_id=ACTOR, gpu_ids=[], header=SimpleNamespace(template=template("A.__init__", actor=options))
@@ -77,6 +78,9 @@ class Actor(Worker):
         del self.beside[index]
         self.act(work)
         self.act(then)
+
+    def ask_about(self, caller: Address) -> None:
+        self.asked_about.append(caller)
 
     def end_actor(self, reason: str) -> None:
         assert self.calls.actor is not None
@@ -193,6 +197,40 @@ def test_an_argument_that_was_lost_fails_its_call_and_not_those_behind_it(actor:
     actor.argument_comes(stored(lost, is_error=True))
     actor.run_all()
     assert first.status == ENVIRONMENT_FAILED and actor.log == ["owner 2"]
+
+
+# --- callers that die
+
+
+def test_a_dead_caller_is_forgotten_when_what_he_has_sent_has_run(actor: Actor) -> None:
+    for sequence in (1, 2):
+        actor.call(sequence)
+    late_push = actor.last_call
+    actor.call(1, "other")
+    actor.act(lambda: actor.calls.on_death(address("owner").worker_id))
+    assert len(actor.calls.unanswered()) == 3
+    actor.run_all()
+    assert actor.log == ["owner 1", "owner 2", "other 1"]
+    assert [stream.caller for stream in actor.calls._streams.values()] == [address("other")]
+    assert actor.arrive(late_push).failures == ["stale-stream"] and not actor.work
+
+
+def test_callers_of_a_dead_node_are_forgotten_at_once_if_nothing_is_left_to_run(actor: Actor) -> None:
+    actor.call(1)
+    actor.run_all()
+    actor.act(lambda: actor.calls.on_death(address("owner").node_id))
+    assert not actor.calls._streams
+
+
+def test_when_a_caller_comes_those_who_say_nothing_are_asked_about(actor: Actor) -> None:
+    for caller in ("quiet", "busy"):
+        actor.call(1, caller)
+    actor.run_all()
+    actor.calls._streams[address("quiet").worker_id].heard_at -= 2 * SILENT_S
+    actor.call(2, "busy")
+    assert actor.asked_about == []
+    actor.call(1, "new")
+    assert actor.asked_about == [address("quiet")]
 
 
 # --- repetition

@@ -261,13 +261,21 @@ class Worker:
         await self.environment
 
     def fetch_argument(
-        self, key: bytes, owner: Address, on_here: Callable[[], None], on_missing: Callable[[], None]
+        self,
+        key: bytes,
+        owner: Address,
+        on_here: Callable[[], None],
+        on_missing: Callable[[], None],
+        waits: bool = False,
     ) -> None:
         self.fetches.append((key, on_here))
         self.misses.append(on_missing)
 
     def fetch_arguments(
-        self, objects: list[tuple[bytes, Address]], on_fetched: Callable[[list[StoredObject | None]], None]
+        self,
+        objects: list[tuple[bytes, Address]],
+        on_fetched: Callable[[list[StoredObject | None]], None],
+        waits: bool = False,
     ) -> None:
         self.on_fetched = on_fetched
 

@@ -12,7 +12,6 @@ import pytest
 
 import minray as ray
 from minray.actor import ActorClassInheritanceException
-from minray.core_worker.actor_api import ActorApi
 from minray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
@@ -189,6 +188,8 @@ def test_g35_g36_a_killed_process_is_replaced_and_its_calls_are_lost(files: File
     counter = Counter.options(max_restarts=1).remote(10)
     running = counter.hold.remote(files.signal("started"), files.signal("release"))
     files.signal("started").wait()
+    from minray.core_worker.actor_api import ActorApi
+
     (pid,) = [info.pid for info in ActorApi(api()).all() if info.actor_id.hex() == counter._actor_id_hex]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ActorUnavailableError):
@@ -359,6 +360,8 @@ def test_wrong_uses_say_what_to_do() -> None:
         (lambda: ray.get_actor(""), ValueError, "takes the name"),
         (ray.actor.exit_actor, TypeError, "in an actor's method only"),
         (ray.method, ValueError, "takes options only"),
+        (lambda: counter.add.options(concurrency_group="io"), ValueError, "no concurrency group 'io'; it has none"),
+        (lambda: Counter.remote(1, 2, 3), TypeError, r"Counter.remote: too many positional arguments; .* takes \("),
     ):
         with pytest.raises(error, match=message):
             use()

@@ -238,13 +238,13 @@ def test_scheduling_strategies_on_a_single_node(strategy: str) -> None:
     chosen: Any = {
         "hard affinity": NodeAffinitySchedulingStrategy(here, soft=False),
         "soft affinity": NodeAffinitySchedulingStrategy(here, soft=True),
-        "soft to nowhere": NodeAffinitySchedulingStrategy("0" * 32, soft=True),
+        "soft to nowhere": NodeAffinitySchedulingStrategy("0" * len(here), soft=True),
     }.get(strategy, strategy)
     assert ray.get(echo.options(scheduling_strategy=chosen).remote(1)) == 1
 
 
 def test_g102_hard_affinity_to_no_node_fails() -> None:
-    nowhere = NodeAffinitySchedulingStrategy("0" * 32, soft=False)
+    nowhere = NodeAffinitySchedulingStrategy("0" * len(ray.get_runtime_context().get_node_id()), soft=False)
     with pytest.raises(ray.exceptions.TaskUnschedulableError):
         ray.get(echo.options(scheduling_strategy=nowhere).remote(1))
 

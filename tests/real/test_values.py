@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import minray as ray
-from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from tests.helpers import wait_for_condition
 from tests.real.support import Files, core, echo, hold
 
 pytestmark = pytest.mark.usefixtures("cluster")
 Point = namedtuple("Point", "x y")
-LIMIT = MAX_DIRECT_CALL_OBJECT_SIZE
+LIMIT = 100 * 1024
+"""max_direct_call_object_size."""
 
 
 @dataclass

@@ -7,7 +7,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 |---|---|---|
 | S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
 | S4 | a task is pushed | its attempt is within its retries |
-| S5, S6 | an object is made, sealed, evicted or forgotten | see ``objects`` |
+| S5, S6, G79 | an object is made, sealed, evicted or forgotten | see ``objects`` |
 | S2, S3, S8, S10, G36 | an actor's call is pushed, or begins | see ``actor_watch`` |
 | S7 | an owner frees an object | nobody else holds or carries a reference (``holders``) |
 | G19, G40 | a task is pushed | it was not cancelled before, unless this is the push that the cancellation found |

@@ -2,7 +2,8 @@
 
 S5: a copy does not change between the moment in which it is sealed and that in which its memory is given back, and all
 copies of one attempt are equal. S6: what the copies of a node take is what its allocators have given out, never more than
-there is; whatever is evicted is neither the first copy of its object nor in use.
+there is; whatever is evicted is neither the first copy of its object nor in use. G79: memory on disk is for what nothing
+else makes room for.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Objects:
         """A node has started."""
         store, table = raylet.store, raylet.store.table
         seal, free, create, on_evicted = table.seal, table._free, table.create, table._on_evicted
-        end_restore = table.end_restore
+        end_restore, allocate = table.end_restore, table._allocate
         sealed: dict[int, tuple[Any, int]] = {}
 
         def sum_of(entry: Any) -> int:
@@ -73,10 +74,17 @@ class Objects:
                 self._on_broken("S6", f"{name}: {table.allocator.used} bytes are given out, and the copies take {used}")
             return entry
 
+        def watched_allocation(size: int, in_fallback: bool) -> Any:
+            workers = raylet.io_workers
+            can_be_spilled = table.spillable_bytes and not workers.trouble and not workers._manager._pauses
+            if in_fallback and size <= table.allocator.capacity and can_be_spilled:
+                self._on_broken("G79", f"{name} takes memory on disk, though {table.spillable_bytes} bytes could be spilled")
+            return allocate(size, in_fallback)
+
         def watched_eviction(entry: Any) -> None:
             if entry.is_primary or entry.in_use():
                 self._on_broken("S6", f"{name} evicts {short(entry.object_id)}, which must stay")
             on_evicted(entry)
 
         table.seal, table._free, table.create = watched_seal, watched_free, watched_create
-        table._on_evicted, table.end_restore = watched_eviction, watched_end_restore
+        table._on_evicted, table.end_restore, table._allocate = watched_eviction, watched_end_restore, watched_allocation

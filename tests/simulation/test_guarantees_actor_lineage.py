@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 import minray
+from minray.simulation import SimCluster
+from tests.simulation.interference import watch_sends
 from tests.simulation.judge import outcome_of
 from tests.simulation.seeds import seeds
-from tests.simulation.test_guarantees_lineage import LOST, SIZE, lineage, lose, made
+from tests.simulation.test_guarantees_lineage import LOST, MAKER, SIZE, lineage, lose, made
 
 SEEDS = seeds(3)
 
@@ -67,3 +70,55 @@ def test_g69_a_dead_actor_makes_nothing_again() -> None:
     result, runs = lineage(body)
     assert result == "ActorDiedError"
     assert runs["make 7"] == 1
+
+
+@minray.remote(num_cpus=0, resources={"reading": 0.5})
+class Reader:
+    """Notes in which order it is called."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def read(self, value: Any) -> None:
+        self.seen.append(int(value[0]))
+
+    def all(self) -> list[int]:
+        return self.seen
+
+
+@minray.remote(resources={"making": 1}, max_retries=-1)
+def make_slowly(number: int) -> Any:
+    print(f"make {number}")
+    time.sleep(0.5)
+    return np.full(SIZE, number, np.uint8)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g49_a_call_whose_argument_is_lost_keeps_its_place(seed: int) -> None:
+    """The argument exists when the call is pushed, and is lost before it has been fetched."""
+
+    def body() -> Any:
+        reader = Reader.remote()
+        refs = [make_slowly.remote(number) for number in (1, 2)]
+        made(*refs)
+        minray.get(reader.all.remote())
+        for value in ([0], refs[0], [3], refs[1], [4]):
+            reader.read.remote(value)
+        return minray.get(reader.all.remote())
+
+    def strike(cluster: SimCluster) -> None:
+        pushed = 0
+
+        def lose_what_is_pushed(end: Any, message: Any, word: str) -> bool:
+            nonlocal pushed
+            pushed += word == "PushActorTask"
+            if pushed == 3:
+                pushed += 1
+                cluster.kill("raylet/n1")
+                cluster.add_node("spare", **MAKER)
+            return True
+
+        watch_sends(cluster, lose_what_is_pushed)
+
+    result, runs = lineage(body, strike, seed=seed)
+    assert result == [0, 1, 3, 2, 4] and set(runs.values()) == {2}

@@ -22,8 +22,9 @@ from minray.worker import current_api
 from tests.simulation.actors import Counter as CountingActor
 from tests.simulation.interference import break_channels, replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(2)
+SEEDS = seeds(2)
 HEAD = {"num_cpus": 1}
 THERE = {"num_cpus": 2, "resources": {"there": 2}}
 LARGE = 200_000

@@ -14,8 +14,9 @@ from minray.simulation import FaultPlan, SimCluster
 from tests.simulation import judge
 from tests.simulation.interference import replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.seeds import seeds
 
-SEEDS = range(2)
+SEEDS = seeds(2)
 LARGE = 200_000
 NODES: list[dict[str, Any]] = [{"num_cpus": 2}, *({"num_cpus": 1, "resources": {"there": 1}} for _ in range(2))]
 FAULTY = FaultPlan({"delay": 0.2, "preempt": 0.1, "duplicate": 0.05})

@@ -222,6 +222,46 @@ def test_g106_a_group_ends_with_its_job_unless_it_is_detached(how: str) -> None:
         assert leftovers(cluster) == []
 
 
+@minray.remote(num_cpus=0)
+class Keeper:
+    """Makes a group, and later runs something in it."""
+
+    def make(self) -> None:
+        self.group = placement_group([{"CPU": 1}], name="kept")
+        minray.get(self.group.ready())
+
+    def use(self) -> str:
+        return str(minray.get(hold.options(scheduling_strategy=inside(self.group)).remote(1)))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_g106_g26_a_group_of_a_detached_actor_ends_with_it_and_not_before(restarts: bool) -> None:
+    def creator() -> None:
+        keeper = Keeper.options(name="keeper", namespace="ours", lifetime="detached").remote()
+        minray.get(keeper.make.remote())
+
+    def survivor() -> list[Any]:
+        time.sleep(30)
+        keeper = minray.get_actor("keeper", "ours")
+        used = outcome_of(keeper.use.remote())
+        state = state_of(minray.util.get_placement_group("kept"))
+        minray.kill(keeper)
+        until(lambda: [row["state"] for row in placement_group_table().values()] == ["REMOVED"])
+        return [used, state]
+
+    def restart_gcs(cluster: SimCluster) -> None:
+        cluster.kill("gcs")
+        cluster.start_gcs()
+
+    with SimCluster([{"num_cpus": 2}] * 2, show_output=False, storage="gcs.db") as cluster:
+        cluster.wait_for(cluster.start_driver(creator, "driver/x"))
+        if restarts:
+            cluster.world.loop.world.call_later(10, restart_gcs, cluster)
+        assert cluster.wait_for(cluster.start_driver(survivor, "driver/y")) == ["held", "CREATED"]
+        cluster.settle(100)
+        assert leftovers(cluster) == []
+
+
 def test_g106_a_group_that_still_waits_can_be_removed() -> None:
     def body() -> list[Any]:
         group = placement_group([{"CPU": 100}])

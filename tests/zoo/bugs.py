@@ -237,6 +237,37 @@ BUGS = [
         ),
     ),
     Bug(
+        "ray-11789",
+        "All IO workers were restoring objects, for which there was no memory before others were spilled: for that there was"
+        " no IO worker.",
+        "An object that is to be restored takes the place of a file that may be written, from the moment it is asked for.",
+        "G79",
+        "spills",
+        (
+            Mutation(
+                "minray.object_store.store",
+                "ObjectStore._restore",
+                "self._line_up(Restoration(entry), partial(self._on_room_for, entry))",
+                """
+                self.table.restoring = getattr(self.table, "restoring", 0) + 1
+                self._line_up(Restoration(entry), partial(self._on_room_for, entry))
+                """,
+            ),
+            Mutation(
+                "minray.object_store.store",
+                "ObjectStore._on_room_for",
+                "made is not None",
+                "setattr(self.table, 'restoring', self.table.restoring - 1) is None and made is not None",
+            ),
+            Mutation(
+                "minray.raylet.local_object_manager",
+                "LocalObjectManager.assign",
+                "self.writing < self._config.max_io_workers",
+                "self.writing + getattr(self._table, 'restoring', 0) < self._config.max_io_workers",
+            ),
+        ),
+    ),
+    Bug(
         "dask-6159",
         "A fetch was cancelled and then wanted again; the task stayed in the state that remembered its cancellation.",
         "When a cancelled lease request ends, nobody looks whether tasks have come meanwhile that count on it.",

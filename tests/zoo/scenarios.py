@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import numpy as np
+
 import minray
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.faults import LOUD
@@ -268,6 +270,36 @@ def lost_home(seed: int) -> Verdict:
     return watched(body, strike, nodes=nodes, seed=seed, faults=FaultPlan.quiet(), driver_node="n1")
 
 
+STORE_BYTES, WORDS = 100_000, 1000
+"""Of each node's object store, and how many numbers of 8 bytes a value has."""
+
+
+@minray.remote(max_retries=-1)
+def fill(number: int) -> Any:
+    return np.full(WORDS, number)
+
+
+def spills(seed: int) -> Verdict:
+    """Three times as many values as there is memory for, several of which are read at once while others are made."""
+    draw = Random(seed)
+
+    def body() -> None:
+        refs = [minray.put(np.full(WORDS, number)) for number in range(36)]
+        for _ in range(draw.randrange(2, 6)):
+            asked = draw.sample(range(len(refs)), draw.randrange(2, 6))
+            made = [fill.remote(number) for number in range(draw.randrange(4))]
+            arrays = minray.get([refs[number] for number in asked])
+            if [int(array.max()) for array in arrays] != asked:
+                raise Broken("error", "another value than was put")
+            time.sleep(draw.choice((0.0, 0.01, 0.5)))
+            refs += [minray.put(np.full(WORDS, number)) for number in range(len(refs), len(refs) + draw.randrange(4))]
+            del arrays, made
+
+    system = {"max_direct_call_object_size": 100, "min_spilling_size": 16_000, "max_io_workers": draw.randrange(1, 3)}
+    nodes = [{"num_cpus": 2, "object_store_memory": STORE_BYTES}]
+    return watched(body, lambda _: None, nodes=nodes, seed=seed, faults=FaultPlan.quiet(), system_config=system)
+
+
 def watched(body: Callable[[], Any], strike: Callable[[SimCluster], None], **options: Any) -> Verdict:
     """``judged``, stopped by what is broken first, as a verdict."""
     watches: list[StoppingWatch] = []
@@ -302,4 +334,10 @@ def campaign(seed: int) -> Verdict:
 
 
 CAMPAIGN = "campaign"
-SCENARIOS: dict[str, Callable[[int], Verdict]] = {"mix": mix, "actors": actors, "lost_home": lost_home, CAMPAIGN: campaign}
+SCENARIOS: dict[str, Callable[[int], Verdict]] = {
+    "mix": mix,
+    "actors": actors,
+    "lost_home": lost_home,
+    "spills": spills,
+    CAMPAIGN: campaign,
+}

@@ -1,0 +1,15 @@
+"""All documents, in the order in which they are measured."""
+
+from __future__ import annotations
+
+from benchmarks import dask_benchmarks, grpc_article, memory_article, small_buffers, transfer_slides
+from benchmarks.document import Document, Part
+
+DOCUMENTS: list[Document] = [
+    grpc_article.DOCUMENT,
+    dask_benchmarks.DOCUMENT,
+    memory_article.DOCUMENT,
+    transfer_slides.DOCUMENT,
+    small_buffers.DOCUMENT,
+]
+PARTS: dict[str, Part] = {part.name: part for document in DOCUMENTS for part in document.parts}

@@ -1,0 +1,140 @@
+"""What was measured: samples gathered by document, table and row, and what follows from them.
+
+Only ratios of one run count. The first sample of one system is compared with the first of another, the second with the
+second, and so on; what is reported is the median of these ratios, and the least and the greatest. A ratio above one says
+that minray is faster. Everything here is plain data, as it is in the JSON file.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.document import OURS, Document, Sample, Table, Target
+
+Row = dict[str, Any]
+"""``row``, ``x``, ``samples`` (system -> numbers), ``failed`` (system -> why)."""
+
+
+def empty(documents: Sequence[Document]) -> list[dict[str, Any]]:
+    """Documents with tables without rows."""
+    return [
+        {
+            "title": document.title,
+            "source": document.source,
+            "failures": {},
+            "tables": {table.name: {"rows": []} for table in document.tables},
+        }
+        for document in documents
+    ]
+
+
+def add(gathered: dict[str, Any], system: str, samples: Sequence[Sample]) -> None:
+    """Put the samples of one process into its document."""
+    for sample in samples:
+        rows: list[Row] = gathered["tables"][sample.table]["rows"]
+        row = next((row for row in rows if (row["row"], row["x"]) == (sample.row, sample.x)), None)
+        if row is None:
+            row = {"row": sample.row, "x": sample.x, "samples": {}}
+            rows.append(row)
+        row["samples"].setdefault(sample.system or system, []).append(sample.value)
+
+
+def conclude(documents: Sequence[Document], gathered: list[dict[str, Any]]) -> None:
+    """Add what follows from the samples: medians, ratios to each peer, whether a target is met."""
+    for document, found in zip(documents, gathered, strict=True):
+        for table in document.tables:
+            entry = found["tables"][table.name]
+            entry |= {
+                "title": table.title,
+                "unit": table.unit,
+                "axis": table.axis,
+                "more_is_better": table.more_is_better,
+                "original": table.original,
+                "original_rows": [
+                    {"row": row, "x": x, "value": value}
+                    for row, points in table.original_rows.items()
+                    for x, value in points.items()
+                ],
+            }
+            for row in entry["rows"]:
+                row["medians"] = {system: statistics.median(values) for system, values in row["samples"].items()}
+                row["ratios"] = ratios_of(row["samples"], table.more_is_better)
+                row["target"] = verdict(table, row)
+
+
+def ratios_of(samples: dict[str, list[float]], more_is_better: bool) -> dict[str, dict[str, float]]:
+    """How many times as fast as each peer we are."""
+    ours = next((system for system in OURS if system in samples), None)
+    if ours is None:
+        return {}
+    ratios = {}
+    for peer, theirs in samples.items():
+        pairs = list(zip(samples[ours], theirs, strict=False))
+        if peer != ours and all(mine and other for mine, other in pairs):
+            each = [mine / other if more_is_better else other / mine for mine, other in pairs]
+            ratios[peer] = {"median": statistics.median(each), "least": min(each), "greatest": max(each)}
+    return ratios
+
+
+def verdict(table: Table, row: Row) -> dict[str, Any] | None:
+    """A row's target in words, and whether it is met; None without one, or without what it takes to tell."""
+    target: Target | None = table.target(row["row"])
+    ours = next((system for system in OURS if system in row["samples"]), None)
+    if target is None or ours is None:
+        return None
+    if target.limit is not None:
+        sign = ">=" if table.more_is_better else "<="
+        mine = row["medians"][ours]
+        met = mine >= target.limit if table.more_is_better else mine <= target.limit
+        return {"text": f"{sign} {target.limit:g} {table.unit}".strip(), "met": met}
+    if target.peer not in row["ratios"]:
+        return None
+    return {"text": f">= {target.ratio:g}x {target.peer}", "met": row["ratios"][target.peer]["median"] >= target.ratio}
+
+
+def geometric_mean(gathered: list[dict[str, Any]], peer: str) -> tuple[float, int]:
+    """Of all rows' ratios to a peer, and how many they are."""
+    ratios = [
+        row["ratios"][peer]["median"]
+        for document in gathered
+        for table in document["tables"].values()
+        for row in table["rows"]
+        if peer in row.get("ratios", {})
+    ]
+    return (statistics.geometric_mean(ratios), len(ratios)) if ratios else (0.0, 0)
+
+
+def as_text(gathered: list[dict[str, Any]]) -> str:
+    """All tables, for a terminal."""
+    lines = []
+    for document in gathered:
+        lines += ["", document["title"]]
+        for table in document["tables"].values():
+            if table["rows"]:
+                lines += ["", f"  {table['title']} ({table['unit']})"]
+                lines += [f"    {line}" for row in table["rows"] for line in _row_lines(table, row)]
+        for part, failed in document["failures"].items():
+            lines += [f"  {part}, {system}: {why}" for system, why in failed.items()]
+    return "\n".join(lines)
+
+
+def _row_lines(table: dict[str, Any], row: Row) -> list[str]:
+    place = "" if row["x"] is None else f", {row['x']:g} {table['axis']}"
+    cells = []
+    for system, median in row["medians"].items():
+        ratio = row["ratios"].get(system)
+        compared = f" ({ratio['median']:.2g}x, {ratio['least']:.2g}-{ratio['greatest']:.2g})" if ratio else ""
+        cells.append(f"{system} {amount(median)}{compared}")
+    target = row["target"]
+    told = f"; {target['text']} {'met' if target['met'] else 'MISSED'}" if target else ""
+    return [f"{row['row']}{place}: {', '.join(cells)}{told}"]
+
+
+def amount(value: float) -> str:
+    """A number with three digits that say something."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - len(str(int(abs(value)))) + 1) if abs(value) >= 1 else 3
+    return f"{value:,.{digits}f}" if abs(value) >= 0.01 else f"{value:.2g}"

@@ -1,0 +1,17 @@
+"""Dask's own tests that cannot pass when tasks run in other processes than the test, each with its reason."""
+
+WARNS = "expects a warning in the test's own process; it is raised in a worker, which shows it"
+SAME_OBJECT = "expects to get the very object that it has given, not a copy"
+LAZY = "gives a generator to a task or gets one from it, which cannot be pickled"
+SHARED_STATE = "looks at a variable that a task has changed, in its own process"
+
+EXCLUDED = {
+    "tests.test_delayed::test_traverse_false": SAME_OBJECT,
+    "tests.test_delayed::test_callable_obj": SAME_OBJECT,
+    "bag.tests.test_bag::test_take_npartitions_warn": WARNS,
+    "bag.tests.test_bag::test_from_delayed_iterator": LAZY,
+    "bag.tests.test_bag::test_repartition_partition_size_complex_dtypes": SAME_OBJECT,
+    "bag.tests.test_bag::test_bag_with_single_callable": SAME_OBJECT,
+    "bag.tests.test_bag::test_reductions_are_lazy": LAZY,
+}
+"""Module and test (without parameters: all of them) -> why."""
