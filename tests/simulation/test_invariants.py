@@ -151,7 +151,7 @@ def test_s4_no_attempt_is_made_without_a_retry(monkeypatch: pytest.MonkeyPatch) 
 
     watched(body, kill_the_first_two_that_run)
 
-    def try_again(self: Any, task: Any) -> bool:
+    def try_again(self: Any, task: Any, preempted: bool = False) -> bool:
         task.attempt += 1
         return True
 
