@@ -173,6 +173,10 @@ class ActorManager:
             # It will not begin anew. If it owns an argument of its own constructor, it waits for us to let go of that.
             self._core.outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
 
+    def forget_constructors(self) -> None:
+        """The cluster is gone: they end as all tasks do, and whatever is heard of their actors changes nothing."""
+        self._creations.clear()
+
     def constructors(self) -> list[bytes]:
         """Tasks that do not end as long as their actor may have to be made again."""
         return [creation.task.task_id for creation in self._creations.values()]

@@ -266,6 +266,7 @@ class TaskOutcomes:
         """The cluster is gone: whatever has not ended ends now."""
         error = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason=reason)
         self._core.submitter.forget_all()
+        self._core.actors.forget_constructors()
         for task in list(self._core.tasks.tasks.values()):
             if task.task_id in self._core.tasks.tasks:  # else it has ended with its argument, a moment ago
                 self._finish_with_system_error(task, error)
