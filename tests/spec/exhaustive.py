@@ -376,8 +376,12 @@ def show_failures(sweep: Sweep, say: Callable[[str], None]) -> None:
 @click.option("--program", "names", multiple=True, type=click.Choice(list(PROGRAMS)), help="Only this one; may be repeated.")
 @click.option("--pairs", default=200, show_default=True, help="At most so many pairs of faults for a program.")
 @click.option("--seed", default=0, show_default=True, help="Draws the pairs, if they are not all.")
-def main(names: tuple[str, ...], pairs: int, seed: int) -> None:
+@click.option("--list", "only_list", is_flag=True, help="Name the programs that are tried when none is named.")
+def main(names: tuple[str, ...], pairs: int, seed: int, only_list: bool) -> None:
     """Strike every point of small programs."""
+    if only_list:
+        click.echo("\n".join(name for name in PROGRAMS if name not in ONLY_NAMED))
+        return
     began, sweeps = time.monotonic(), []
     with without_garbage_collection():
         for name in names or [name for name in PROGRAMS if name not in ONLY_NAMED]:
