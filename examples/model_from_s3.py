@@ -93,8 +93,8 @@ def main(megabytes: int = 20, nodes: int = 3) -> dict[str, object]:
                 told[way.__name__.replace("_", " ")] = {"downloads": len(models), "copies": copies}
                 told[f"seconds, {way.__name__.replace('_', ' ')}"] = round(seconds, 2)
                 del models
-            ray.shutdown()
         finally:
+            ray.shutdown()
             cluster.shutdown()
     return told
 

@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import actor_of, job_of_actor, return_id
 from minray.core_worker.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
-from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, WAITING, PendingTask
+from minray.core_worker.task_manager import (
+    FAILED,
+    FINISHED,
+    NO_NUMBERS,
+    NO_REFS,
+    PUSHED,
+    QUEUED,
+    WAITING,
+    PendingTask,
+)
 from minray.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
@@ -53,7 +62,7 @@ from minray.protocol.actor import (
     actors_channel,
 )
 from minray.protocol.base import Address, Request, decode
-from minray.protocol.core_worker import NOT_STARTED, PushTaskReply, RefInfo
+from minray.protocol.core_worker import NOT_STARTED, PushTaskReply
 from minray.rpc.pubsub import Subscription
 
 if TYPE_CHECKING:
@@ -61,7 +70,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_REFS: list[RefInfo] = []
 ASK_AGAIN_S = 1.0
 """How long an actor that the gcs has not told of is waited for, before it is asked about."""
 MAX_PATIENCE_S = 5.0
@@ -157,6 +165,8 @@ class ActorManager:
     def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
         """An argument of the constructor is an error: the actor will never be."""
         actor_id = actor_of(task.task_id)
+        if actor_id not in self._creations:
+            return  # the cluster is gone, and the argument with it
         cause = DeathCause(CREATION_TASK_FAILED, "an argument of its constructor failed", error)
         self._ask_gcs(EndActor(actor_id, cause), lambda _: None)
         self._on_own_dead(actor_id, cause)
@@ -299,8 +309,8 @@ class ActorManager:
             list(task.nested) if task.nested else NO_REFS,
             task.inline_buffers,
             items_arrived=0 if task.stream is None else task.stream.arrived,
-            items_lost=list(task.items_lost or ()),
-            unwanted=list(task.unwanted),
+            items_lost=list(task.items_lost) if task.items_lost else NO_NUMBERS,
+            unwanted=list(task.unwanted) if task.unwanted else NO_NUMBERS,
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
 

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from minray.common.ids import short
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
-from minray.core_worker.task_manager import PendingTask
+from minray.core_worker.task_manager import NO_NUMBERS, NO_REFS, PendingTask
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address, Done, Request
-from minray.protocol.core_worker import NOT_STARTED, PushTask, PushTaskReply, ReclaimTasks, RefInfo
+from minray.protocol.core_worker import NOT_STARTED, PushTask, PushTaskReply, ReclaimTasks
 from minray.protocol.raylet import (
     CANCELLED,
     ENVIRONMENT_FAILED,
@@ -41,8 +41,6 @@ from minray.rpc.patient_caller import PatientCaller
 
 logger = logging.getLogger(__name__)
 
-NO_REFS: list[RefInfo] = []
-NO_INDICES: list[int] = []
 FAILURE_TIMEOUT_S = 5.0
 """How long a raylet may take to see that a worker is dead."""
 REJECTED_DELAY_S = 0.05
@@ -105,8 +103,8 @@ class LeaseClient:
             task.inline_buffers,
             worker.gpu_ids,
             items_arrived=0 if task.stream is None else task.stream.arrived,
-            items_lost=list(task.items_lost) if task.items_lost else NO_INDICES,
-            unwanted=list(task.unwanted) if task.unwanted else NO_INDICES,
+            items_lost=list(task.items_lost) if task.items_lost else NO_NUMBERS,
+            unwanted=list(task.unwanted) if task.unwanted else NO_NUMBERS,
         )
         self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
 

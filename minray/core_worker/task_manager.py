@@ -39,6 +39,8 @@ NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
 MOST_RECENT = 1000
 """So many tasks that have ended are remembered, for people."""
 NO_ARGUMENTS: list[Argument] = []
+NO_REFS: list[RefInfo] = []
+NO_NUMBERS: list[int] = []
 NOTHING: list[bytes] = []
 """Shared by all that have none; never changed."""
 TRANSITIONS = {

@@ -149,10 +149,10 @@ class SimCluster:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         with self._stack:
+            if isinstance(error, DriverDied) or error is None:
+                self.raise_failures()  # of which the driver may have died
             if error is not None:
                 error.add_note(self._explanation())
-            elif self.world.loop.failures:
-                self.raise_failures()
 
     def raise_failures(self) -> None:
         """Raise SimulationFailed if an exception of the system was caught by nobody."""

@@ -16,15 +16,18 @@ Rules
 from __future__ import annotations
 
 import atexit
+import itertools
 import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import minray as ray
+
+T = TypeVar("T")
 
 
 class Call(NamedTuple):
@@ -53,9 +56,8 @@ class Crew:
         the workers' actors."""
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, but is {initializer!r}")
-        if not ray.is_initialized():
-            ray.init()
-        self.size = size if size is not None else max(1, int(ray.cluster_resources().get("CPU", 1)))
+        connect()
+        self.size = size if size is not None else cluster_cpus()
         make = ray.remote(_CrewMember).options(**(remote_args or {}))
         self._foreman = foreman = _Foreman(self.size, lambda: make.remote(initializer, initargs), calls_per_worker, breaks)
         self._lock = threading.Lock()
@@ -263,6 +265,28 @@ class _Foreman:
                 call.future.set_exception(error)
         self._workers.clear()
         self._idle.clear()
+
+
+def connect() -> None:
+    """To the cluster that ``init()`` finds or starts, if this process is not connected yet."""
+    if not ray.is_initialized():
+        ray.init()
+
+
+def cluster_cpus() -> int:
+    """Of the cluster that this process is connected to; at least one."""
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """In lists of ``size`` items, the last one of what is left."""
+    iterator = iter(items)
+    return iter(lambda: list(itertools.islice(iterator, size)), [])
+
+
+def call_each_starred(function: Callable[..., T], calls: Iterable[Iterable[Any]]) -> list[T]:
+    """In the worker: ``function(*args)`` for each of several calls that were sent together."""
+    return [function(*args) for args in calls]
 
 
 def _broken(reason: str) -> BrokenExecutor:

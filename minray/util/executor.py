@@ -18,7 +18,7 @@ from concurrent import futures
 from functools import partial
 from typing import Any, TypeVar
 
-from minray.util.crew import Crew
+from minray.util.crew import Crew, call_each_starred, chunks
 
 T = TypeVar("T")
 
@@ -57,8 +57,8 @@ class Executor(futures.Executor):
         its result is reached. Calls that wait are cancelled when the iterator is closed.
         """
         _check_positive("chunksize", chunksize)
-        chunks = _batched(zip(*iterables, strict=False), chunksize)
-        return itertools.chain.from_iterable(super().map(partial(_call_each, fn), chunks, timeout=timeout))
+        calls = chunks(zip(*iterables, strict=False), chunksize)
+        return itertools.chain.from_iterable(super().map(partial(call_each_starred, fn), calls, timeout=timeout))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; finish the others, or with ``cancel_futures`` only those that run. May be called again."""
@@ -70,13 +70,3 @@ class Executor(futures.Executor):
 def _check_positive(name: str, value: int | None) -> None:
     if value is not None and value <= 0:
         raise ValueError(f"{name} must be greater than 0, but is {value}")
-
-
-def _batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch
-
-
-def _call_each(function: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
-    return [function(*args) for args in calls]

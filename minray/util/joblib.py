@@ -20,7 +20,7 @@ from joblib import register_parallel_backend
 from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
 
 import minray as ray
-from minray.util.crew import Crew
+from minray.util.crew import Crew, cluster_cpus, connect
 
 LARGE_BYTES = 100 * 1024
 """What is larger is put into the store once; smaller values travel with each call."""
@@ -49,9 +49,8 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
             return 1
         if n_jobs > 0:
             return n_jobs
-        if not ray.is_initialized():
-            ray.init()
-        return max(1, int(ray.cluster_resources().get("CPU", 1)) + 1 + n_jobs)
+        connect()
+        return max(1, cluster_cpus() + 1 + n_jobs)
 
     def configure(
         self, n_jobs: int = 1, parallel: Any = None, ray_remote_args: dict[str, Any] | None = None, **_: Any

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, NoReturn, TypeVar
 
 import minray as ray
-from minray.util.crew import Crew
+from minray.util.crew import Crew, call_each_starred, chunks
 
 T = TypeVar("T")
 CHUNKS_PER_WORKER = 4
@@ -242,7 +242,7 @@ class Pool:
         callback: Callable[[list[T]], object] | None = None,
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> AsyncResult[list[T]]:
-        return self._map_async(_call_each_starred, func, iterable, chunksize, callback, error_callback)
+        return self._map_async(call_each_starred, func, iterable, chunksize, callback, error_callback)
 
     def imap(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1) -> IMapIterator[T]:
         """``func(item)`` for each item, in order, as they come. Nobody has to read the results for the work to go on."""
@@ -302,11 +302,11 @@ class Pool:
 
     def _imap(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int, is_ordered: bool) -> IMapIterator[T]:
         self._check_running()
-        crew, chunks = self._crew, _chunks(iterable, chunksize)
+        crew, parts = self._crew, _chunks(iterable, chunksize)
         results: IMapIterator[T] = IMapIterator(is_ordered, AHEAD * crew.size)
         feeder = threading.Thread(
             target=results.feed,
-            args=(lambda chunk: crew.submit(_call_each, func, chunk), chunks),
+            args=(lambda chunk: crew.submit(_call_each, func, chunk), parts),
             name="minray-imap",
             daemon=True,
         )
@@ -323,16 +323,11 @@ class Pool:
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     if size < 1:
         raise ValueError(f"chunksize must be at least 1, not {size}")
-    iterator = iter(items)
-    return iter(lambda: list(itertools.islice(iterator, size)), [])
+    return chunks(items, size)
 
 
 def _call_each(function: Callable[[Any], T], chunk: list[Any]) -> list[T]:
     return [function(item) for item in chunk]
-
-
-def _call_each_starred(function: Callable[..., T], chunk: list[Any]) -> list[T]:
-    return [function(*item) for item in chunk]
 
 
 def _only(results: list[T]) -> T:
