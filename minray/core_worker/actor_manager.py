@@ -346,6 +346,10 @@ class ActorManager:
         error = ActorUnavailableError(actor_id=client.actor_id.hex(), reason=reason, preempted=preempted)
         self._core.outcomes.finish_with_error(task, error)
 
+    def discard(self, task: PendingTask, connection: Connection) -> None:
+        if connection.raylet is not None:
+            self._core.outcomes.discard_attempt(task, connection.raylet)
+
     def retry(self, task: PendingTask) -> None:
         self._core.outcomes.retry(task)
 

@@ -13,6 +13,8 @@ Rules
   * What had been pushed to an incarnation that is gone is *lost*: it may have run. When the gcs has said what became of the
     actor, lost calls are made again if they may be (out of order, G52), and fail otherwise (G36). What had not been pushed
     stays in the queue.
+  * What a lost call has put into the store of the actor's node, or may yet put there, is of no use to anybody (L2): its
+    actor may be dead for the gcs and still run.
   * If the gcs knows nothing, the actor may be out of reach only: after a while lost calls fail as unavailable (G39b), and
     the next push begins a new stream, since nobody knows which numbers of the old one have arrived.
   * Dead is dead: everything fails, now and later, with what the gcs has said of the death.
@@ -32,11 +34,14 @@ from minray.protocol.base import Address
 class Connection:
     """One stream of calls to one incarnation."""
 
-    __slots__ = ("client", "address", "restarts", "stream", "next_sequence", "in_flight", "answered")
+    __slots__ = ("client", "address", "raylet", "restarts", "stream", "next_sequence", "in_flight", "answered")
 
-    def __init__(self, client: ActorClient, address: Address, restarts: int, stream: int) -> None:
+    def __init__(
+        self, client: ActorClient, address: Address, raylet: Address | None, restarts: int, stream: int
+    ) -> None:
         self.client = client
         self.address = address
+        self.raylet = raylet
         self.restarts = restarts
         self.stream = stream
         self.next_sequence = 1
@@ -87,8 +92,8 @@ class ActorClient:
         """Calls to be made again, which keep no order."""
         self.connection: Connection | None = None
         """None: there is no incarnation that can be reached."""
-        self.lost: dict[PendingTask, int] = {}
-        """Calls of gone connections, whose fate is open, with the incarnation that they had been pushed to."""
+        self.lost: dict[PendingTask, Connection] = {}
+        """Calls of gone connections, whose fate is open, with that which they had been pushed to."""
         self.failures = 0
         """How often in a row it could not be reached although the gcs believes that it lives."""
         self.submitted = 0
@@ -110,6 +115,9 @@ class Actions(Protocol):
         """The call ends with the actor's death."""
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None: ...
+
+    def discard(self, task: PendingTask, connection: Connection) -> None:
+        """Nobody needs what this attempt has put into the store of the actor's node, or will put there."""
 
     def retry(self, task: PendingTask) -> None:
         """Make it again; ``on_task_ready`` follows."""
@@ -198,42 +206,46 @@ class ActorTaskSubmitter:
         client.failures += 1
         lost, client.lost = client.lost, {}
         self._connect(client)
-        for task in lost:
-            self._make_again(task, client, "it cannot be reached")
+        for task, pushed_to in lost.items():
+            self._make_again(task, pushed_to, "it cannot be reached")
         self._flush(client)
 
     def _connect(self, client: ActorClient) -> None:
         info = client.info
         if client.connection is None and info is not None and info.address is not None:
             self._stream_count += 1
-            client.connection = Connection(client, info.address, info.restarts, self._stream_count)
+            client.connection = Connection(client, info.address, info.raylet, info.restarts, self._stream_count)
 
     def _lose(self, client: ActorClient, connection: Connection) -> None:
         client.connection = None
         for task in connection.in_flight.values():
             task.worker = None
-            client.lost[task] = connection.restarts
+            client.lost[task] = connection
         connection.in_flight.clear()
 
     def _decide_lost(self, client: ActorClient, restarts: int) -> None:
         """A new incarnation is there, or will be: whatever was pushed to an older one is over."""
-        decided = [task for task, pushed_to in client.lost.items() if pushed_to < restarts]
+        decided = {task: pushed_to for task, pushed_to in client.lost.items() if pushed_to.restarts < restarts}
         for task in decided:
             del client.lost[task]
-        for task in decided:
-            self._make_again(task, client, "it died and is restarted")
+        for task, pushed_to in decided.items():
+            self._make_again(task, pushed_to, "it died and is restarted")
 
-    def _make_again(self, task: PendingTask, client: ActorClient, reason: str) -> None:
+    def _make_again(self, task: PendingTask, pushed_to: Connection, reason: str) -> None:
         if task.state is not PUSHED:
             return
+        self._actions.discard(task, pushed_to)
         if self._tasks.may_retry(task):
             self._actions.retry(task)
         else:
-            self._actions.fail_unavailable(task, client, reason)
+            self._actions.fail_unavailable(task, pushed_to.client, reason)
 
     def _fail_all(self, client: ActorClient) -> None:
-        tasks = [*client.lost, *client.retries, *client.queue]
-        client.lost = {}
+        lost, client.lost = client.lost, {}
+        for task, pushed_to in lost.items():
+            if task.state is PUSHED:
+                self._actions.discard(task, pushed_to)
+        tasks = [*lost, *client.retries, *client.queue]
         client.retries.clear()
         client.queue.clear()
         for task in tasks:

@@ -35,6 +35,7 @@ from minray.exceptions import (
     wrap_packed_dependency,
 )
 from minray.platform.base import PlatformError
+from minray.protocol.base import Address
 from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply
 from minray.protocol.raylet import ENVIRONMENT_FAILED, GROUP_REMOVED, KillWorker, LeaseFailure, LeaseReply
 
@@ -139,7 +140,7 @@ class TaskOutcomes:
         if task.state is not PUSHED:
             return
         if failure is not None:
-            self._discard_attempt(task, worker)
+            self.discard_attempt(task, worker.raylet or self._core.raylet_address)
         if task.cancelled:
             self._finish_cancelled(task)
         elif failure is not None and failure.group_removed:  # G106: there is nowhere to try again.
@@ -173,11 +174,11 @@ class TaskOutcomes:
         )
         self._finish_with_system_error(task, error)
 
-    def _discard_attempt(self, task: PendingTask, worker: LeasedWorker) -> None:
+    def discard_attempt(self, task: PendingTask, raylet: Address) -> None:
         """It may have put large results into its node's store before it died."""
         made = [object_id for index, object_id in enumerate(task.result_ids(), 1) if index not in task.unwanted]
         made += self._core.generators.unreported(task)
-        self._core.directory.discard(made, task.attempt, worker.raylet or self._core.raylet_address)
+        self._core.directory.discard(made, task.attempt, raylet)
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         for task in self._core.submitter.take_queue(request):

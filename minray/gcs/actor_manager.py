@@ -118,7 +118,7 @@ class ActorManager:
         row = self.pending(actor_id, restarts)
         if row is None:
             return None
-        return msgspec.structs.replace(row, info=_with(row.info, ALIVE, address=address, pid=pid))
+        return msgspec.structs.replace(row, info=_with(row.info, ALIVE, address=address, raylet=row.raylet, pid=pid))
 
     def lose(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
         """Its present incarnation has died: it begins anew if it may."""
@@ -127,7 +127,9 @@ class ActorManager:
             return self.end(row, cause, now)
         preemptions = info.preemptions + cause.preempted
         restarts = info.restarts + 1
-        begun = _with(info, RESTARTING, restarts=restarts, preemptions=preemptions, address=None, pid=0, death=cause)
+        begun = _with(
+            info, RESTARTING, restarts=restarts, preemptions=preemptions, address=None, raylet=None, pid=0, death=cause
+        )
         return ActorRow(begun, row.creation)
 
     def end(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:

@@ -60,6 +60,8 @@ class ActorInfo(Record, frozen=True):
     """What ``get_actor`` makes a handle of; opaque to the gcs."""
     address: Address | None = None
     """ALIVE: where its process is reached."""
+    raylet: Address | None = None
+    """ALIVE: that of its node, which has its large results."""
     pid: int = 0
     death: DeathCause | None = None
     """DEAD: why; RESTARTING: what happened to the last incarnation."""

@@ -30,6 +30,8 @@ class Caller:
         """``1:2 a`` for call a as number 2 of stream 1; with a ``*`` if it keeps no order."""
         self.ended: dict[str, str] = {}
         """Call to how it ended."""
+        self.discarded: list[str] = []
+        """``a 0 of 1``: what attempt 0 of call a, which was pushed by stream 1, has made."""
         self.verdicts = 0
         """How many times ``on_no_verdict`` will be called."""
 
@@ -44,6 +46,9 @@ class Caller:
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
         self.end(task, "unavailable")
+
+    def discard(self, task: PendingTask, connection: Connection) -> None:
+        self.discarded.append(f"{self.names[task.task_id]} {task.attempt} of {connection.stream}")
 
     def retry(self, task: PendingTask) -> None:
         self.submitter.on_task_ready(self.client, task)
@@ -186,6 +191,35 @@ def test_g56_a_call_that_was_given_back_is_made_again_without_order_and_for_free
     caller.submit("b")
     caller.answer(task, started=False)
     assert caller.pushed == ["1:1 a", "1:2 b", "1:3 a*"] and task.attempt == 0
+
+
+# --- what lost calls leave behind
+
+
+def test_l2_what_a_lost_call_has_made_is_discarded_whatever_becomes_of_it() -> None:
+    caller = Caller()
+    caller.alive()
+    answered, cancelled = caller.submit("answered"), caller.submit("cancelled")
+    caller.submit("once")
+    caller.submit("twice", retries=1)
+    caller.answer(answered)
+    caller.cancel(cancelled)
+    caller.restarting()
+    assert caller.discarded == ["once 0 of 1", "twice 0 of 1"]
+    caller.alive(1)
+    caller.submit("waits", ready=False)
+    caller.dead(1)
+    assert caller.discarded[2:] == ["twice 1 of 2"]
+
+
+def test_l2_what_a_call_made_that_could_not_be_reached_is_discarded() -> None:
+    caller = Caller()
+    caller.alive()
+    caller.submit("a")
+    caller.unreachable()
+    assert caller.discarded == []
+    caller.no_verdict()
+    assert caller.discarded == ["a 0 of 1"] and caller.ended == {"a": "unavailable"}
 
 
 # --- restarts
