@@ -10,9 +10,9 @@ made before have finished (G24), unless it is detached.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import Any, NoReturn
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
 
 from minray import worker
 from minray.actor_options import (
@@ -34,6 +34,7 @@ from minray.exceptions import ActorAlreadyExistsError, ActorHandleNotFoundError,
 from minray.object_ref import ObjectRef
 from minray.protocol.actor import ActorInfo, HandleSpec, MethodSpec
 from minray.protocol.base import Address, decode, encode
+from minray.signature import ANYTHING, Signature, parameters_of
 
 EVERY_ACTORS = (CALL, READY, TERMINATE)
 
@@ -54,7 +55,6 @@ class ActorClass:
         self._class: Any = definition.function
         self._options = options
         self._spec: HandleSpec | None = None
-        self._signature: inspect.Signature | None = None
         self._prepared: tuple[PreparedTemplate, list[tuple[str, int]]] | None = None
         self._prepared_by: UserApi | None = None
         self._captured: SchedulingStrategy | None = None
@@ -71,7 +71,7 @@ class ActorClass:
 
         Raises TypeError for arguments that the constructor does not take.
         """
-        self._check_arguments(args, kwargs)
+        self._signature.check(self._definition.name, args, kwargs)
         api = worker.current_api()
         spec = self._spec or make_handle_spec(self._class, self._options)
         self._spec = spec
@@ -100,17 +100,10 @@ class ActorClass:
             raise ActorAlreadyExistsError(f"an actor with name {name!r} exists in namespace {namespace!r}")
         return _handle_of(info)
 
-    def _check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Where the mistake was made, instead of in an actor that never comes to be."""
-        try:
-            signature = self._signature or inspect.signature(self._class)
-        except ValueError:  # It is written in C, and does not tell.
-            return
-        self._signature = signature
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self._definition.name}.remote: {error}; its constructor takes {signature}") from None
+    @cached_property
+    def _signature(self) -> Signature:
+        """Not before it is needed: a class that is being unpickled has no constructor yet."""
+        return Signature(parameters_of(self._class))
 
     def options(self, **options: Any) -> ActorClass:
         """The same class with other options; this object stays as it is."""
@@ -139,6 +132,13 @@ class ActorClass:
         return f"ActorClass({self._definition.name})"
 
 
+class _Prepared(NamedTuple):
+    """A method of an actor, made ready to be called many times."""
+
+    template: PreparedTemplate
+    signature: Signature
+
+
 class ActorHandle:
     """An actor, from afar. Its methods are attributes: ``handle.method.remote(...)``."""
 
@@ -152,11 +152,11 @@ class ActorHandle:
         """Keeps the actor alive; None for handles that do not."""
         self._api = api = worker.current_api()
         self._client = ActorApi(api).client(actor_id, owner, spec.in_order)
-        self._prepared: dict[str, PreparedTemplate] = {}
+        self._prepared: dict[str, _Prepared] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
         if name in EVERY_ACTORS:
-            return ActorMethod(self, MethodSpec(name), "")
+            return ActorMethod(self, MethodSpec(name, parameters=ANYTHING), "")
         for method in self._spec.methods:
             if method.name == name:
                 return ActorMethod(self, method, "")
@@ -169,18 +169,20 @@ class ActorHandle:
     def _actor_id_hex(self) -> str:
         return self._actor_id.hex()
 
-    def _call(self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, method: _Prepared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        template, signature = method
+        signature.check(template.template.name, args, kwargs)
         client, most = self._client, self._spec.max_pending_calls
         if 0 < most <= client.submitted - client.ended:
             raise PendingCallsLimitExceeded(reason=f"{most} calls of actor {self._actor_id.hex()} are pending")
         client.submitted += 1
-        return self._api.submit(prepared, args, kwargs, b"" if self._ref is None else self._ref._id)
+        return self._api.submit(template, args, kwargs, b"" if self._ref is None else self._ref._id)
 
-    def _prepare(self, method: MethodSpec, name: str) -> PreparedTemplate:
+    def _prepare(self, method: MethodSpec, name: str) -> _Prepared:
         if worker.current_api() is not self._api:
             raise ActorHandleNotFoundError("this handle belongs to a cluster that this process has left")
         template = make_method_template(self._spec, method, name, self._api.core.job_id)
-        return self._api.prepare_call(template, self._client)
+        return _Prepared(self._api.prepare_call(template, self._client), Signature(method.parameters))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _rebuild, (self._actor_id, encode(self._spec), encode(self._owner), self._ref)
@@ -218,7 +220,7 @@ class ActorMethod:
         """Call it; returns an ObjectRef, a list of ``num_returns`` of them, None for ``num_returns=0``, or an
         ObjectRefGenerator of what a generator yields.
 
-        Raises PendingCallsLimitExceeded (G55).
+        Raises TypeError for arguments that the method does not take, PendingCallsLimitExceeded (G55).
         """
         handle, method = self._handle, self._method
         if self._name:

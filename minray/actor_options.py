@@ -17,6 +17,7 @@ import cloudpickle
 from minray.common.resources import CPU, GPU, resource_set
 from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
 from minray.protocol.actor import HandleSpec, MethodSpec
+from minray.signature import parameters_of
 from minray.task_options import (
     BACKPRESSURE,
     STREAMING,
@@ -153,7 +154,7 @@ def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpe
         kind = "async actor" if process.is_async else "actor with several threads"
         raise ValueError(f"allow_out_of_order_execution=False: an {kind} runs its calls in any order")
     groups = {name for name, _ in process.groups}
-    methods = [_method_spec(name, member, groups) for name, member in methods_of(actor_class).items()]
+    methods = [_method_spec(actor_class, name, member, groups) for name, member in methods_of(actor_class).items()]
     return HandleSpec(
         actor_class.__name__,
         methods,
@@ -165,14 +166,15 @@ def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpe
     )
 
 
-def _method_spec(name: str, member: Callable[..., Any], groups: set[str]) -> MethodSpec:
+def _method_spec(actor_class: type, name: str, member: Callable[..., Any], groups: set[str]) -> MethodSpec:
     options = dict(getattr(member, METHOD_OPTIONS, {}))
     group = options.get("concurrency_group") or ""
     if group and group not in groups:
         raise ValueError(f"method {name} names the concurrency group {group!r}, which its class does not have")
     if options.get("num_returns") is None and (inspect.isgeneratorfunction(member) or inspect.isasyncgenfunction(member)):
         options["num_returns"] = STREAMING
-    return with_method_options(MethodSpec(name), options)
+    is_method = not inspect.ismethod(member) and not isinstance(inspect.getattr_static(actor_class, name), staticmethod)
+    return with_method_options(MethodSpec(name, parameters=parameters_of(member, is_method)), options)
 
 
 def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodSpec:
@@ -193,6 +195,7 @@ def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodS
         given.get("concurrency_group", spec.concurrency_group),
         num_returns == STREAMING,
         max(0, given.get(BACKPRESSURE, spec.most_unread)),
+        spec.parameters,
     )
 
 

@@ -21,6 +21,7 @@ from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
 from minray.definition import Definition
 from minray.object_ref import ObjectRef
+from minray.signature import Signature, parameters_of
 from minray.task_options import CHECKS, STREAMING, check_options, make_template
 
 P = ParamSpec("P")
@@ -48,13 +49,19 @@ class RemoteFunction(Generic[P, R]):
         """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
 
         A generator function returns an ObjectRefGenerator, unless it has another ``num_returns`` than "streaming".
+        Raises TypeError for arguments that the function does not take.
         """
+        self._signature.check(self._name(), args, kwargs)
         api = worker.current_api()
         prepared = self._prepared
         if prepared is None or self._prepared_by is not api or self._captured != api.captured():
             prepared = self._prepare(api)
         reference: ObjectRef[R] = api.submit(prepared, args, kwargs)
         return reference
+
+    @functools.cached_property
+    def _signature(self) -> Signature:
+        return Signature(parameters_of(self._definition.function))
 
     def options(self, **options: Any) -> RemoteFunction[P, R]:
         """The same function with other options; this object stays as it is."""

@@ -45,6 +45,8 @@ class ObjectDirectory:
         self._objects: dict[bytes, _Copies] = {}
         self._turn_count = 0
         self._dead_nodes: set[bytes] = set()
+        self._heard: dict[bytes, int] = {}
+        """By node id, the number of the last update."""
         self._free: Batches[Copy] = Batches(patient.send, FreeObjects)
         self._promote: Batches[Copy] = Batches(patient.send, PromoteObjects)
 
@@ -79,8 +81,11 @@ class ObjectDirectory:
             copies.receivers[receiver.node_id] = self._turn_count, receiver
         return copies.receivers[receiver.node_id][0]
 
-    def on_update(self, raylet: Address, changes: Sequence[LocationChange]) -> None:
-        """What a raylet tells of its copies."""
+    def on_update(self, raylet: Address, number: int, changes: Sequence[LocationChange]) -> None:
+        """What a raylet tells of its copies. It tells in order, but a word may arrive twice, and late (G112)."""
+        if number <= self._heard.get(raylet.node_id, 0):
+            return
+        self._heard[raylet.node_id] = number
         for change in changes:
             copies = self._objects.get(change.object_id)
             is_known = copies is not None and copies.attempt == change.attempt

@@ -172,7 +172,7 @@ class CoreWorkerService:
         return self._core.locator.answer(request.object_id, request.receiver, request.number)
 
     def handle_UpdateObjectLocations(self, request: UpdateObjectLocations, call: Call) -> Done:
-        self._core.directory.on_update(request.raylet, request.changes)
+        self._core.directory.on_update(request.raylet, request.number, request.changes)
         return DONE
 
     def handle_DeleteObjects(self, request: DeleteObjects, call: Call) -> Done:

@@ -66,9 +66,8 @@ class ObjectManager:
         self._read_spilled = read_spilled
         self._reading: set[asyncio.Task[None]] = set()
         """Pushes that wait for a disk."""
-        self._reports: Batches[LocationChange] = Batches(
-            patient.send, lambda changes: UpdateObjectLocations(self.address, changes)
-        )
+        self._reports: Batches[LocationChange] = Batches(patient.send, self._make_report)
+        self._report_count = 0
         self._push_count = 0
         self._question_count = 0
         self._is_closed = False
@@ -123,6 +122,10 @@ class ObjectManager:
         """Tell the owner that there is a copy here, or none; and that questions up to a number are over."""
         if not self._is_closed:
             self._reports.add(owner, [LocationChange(object_id, attempt, is_here, number)])
+
+    def _make_report(self, changes: list[LocationChange]) -> UpdateObjectLocations:
+        self._report_count += 1
+        return UpdateObjectLocations(self.address, self._report_count, changes)
 
     def on_evicted(self, entry: Entry) -> None:
         """A copy has made room for others."""

@@ -238,6 +238,15 @@ class PushActorTask(Request[PushTaskReply], frozen=True):
     """See PushTask."""
 
 
+class ParameterSpec(Record, frozen=True):
+    """Of a function's or method's signature."""
+
+    name: str
+    kind: int
+    """As in ``inspect.Parameter``."""
+    has_default: bool = False
+
+
 class MethodSpec(Record, frozen=True):
     """A method of an actor as its callers know it."""
 
@@ -252,6 +261,8 @@ class MethodSpec(Record, frozen=True):
     """A generator, unless its ``num_returns`` is given."""
     most_unread: int = 0
     """Of a generator: back-pressure; 0: none."""
+    parameters: tuple[ParameterSpec, ...] = ()
+    """What it takes, apart from its object."""
 
 
 class HandleSpec(Record, frozen=True):

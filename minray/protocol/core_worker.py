@@ -277,6 +277,8 @@ class UpdateObjectLocations(Request[Done], frozen=True):
     """From a raylet to the owner. An owner who does not need such a copy answers by freeing it."""
 
     raylet: Address
+    number: int
+    """Among all of the raylet; what arrives once more after a later one is of no account."""
     changes: list[LocationChange]
 
 

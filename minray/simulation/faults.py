@@ -7,6 +7,7 @@ can be shrunk: leaving out a task or a fault does not change what the others mee
 Rules
   * The answer is a function of seed and key alone, filtered by the plan: a rate for each kind, and for all loud kinds
     together a budget. Many quiet faults and few loud ones find more than the reverse.
+  * A loud fault strikes once: a process that is started again under its name comes to the same points.
   * All answers other than 0 are recorded. A replay with exactly those as ``overrides`` is the same run.
   * A delay and a stall can exceed every time-out of the system.
   * Faults begin when the world says that it has started, and stop for good at ``heal``: a system whose faults never
@@ -115,7 +116,7 @@ class Oracle:
     def choose(self, key: Key, n: int) -> int:
         """The answer to one chance."""
         kind = key[0]
-        if not self.active or kind not in self._kinds:
+        if not self.active or kind not in self._kinds or (key in self.answers and kind in LOUD):
             return 0
         if self.overrides is not None:
             answer = min(self.overrides.get(key, 0), n - 1)

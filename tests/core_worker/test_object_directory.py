@@ -33,12 +33,14 @@ class Scene:
         self.peers = RecordingPeers()
         peers: Any = self.peers
         self.lost: list[bytes] = []
+        self.updates = 0
         self.directory = ObjectDirectory(PatientCaller(peers, peers.local), self.lost.extend)
         for name in names:
             self.directory.add(name, Place(1, 1000, ONE))
 
     def hears(self, there: Address, is_here: bool = True, key: bytes = A, attempt: int = 1) -> None:
-        self.directory.on_update(there, [LocationChange(key, attempt, is_here)])
+        self.updates += 1
+        self.directory.on_update(there, self.updates, [LocationChange(key, attempt, is_here)])
 
     def places(self, key: bytes = A) -> list[Address]:
         known = self.directory.locations(key)
@@ -126,6 +128,17 @@ def test_g66_another_copy_takes_the_place_of_the_first_one(dies: bool) -> None:
     assert scene.told() == [("promote", THREE, [Copy(A, 1)])]
     scene.directory.on_node_death(THREE.node_id)
     assert scene.told() == [] and A in scene.lost and len(scene.directory) == (0 if dies else 1)
+
+
+def test_g112_news_that_arrive_once_more_after_later_ones_change_nothing() -> None:
+    scene = Scene(A)
+    scene.hears(TWO)
+    scene.hears(TWO, is_here=False)
+    scene.hears(TWO)
+    scene.directory.on_update(TWO, 2, [LocationChange(A, 1, False)])
+    assert scene.places() == [ONE, TWO]
+    scene.directory.free(A)
+    assert [to for _, to, _ in scene.told()] == [ONE, TWO]
 
 
 def test_g66_no_copy_is_promoted_when_one_of_the_others_goes() -> None:

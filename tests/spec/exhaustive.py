@@ -209,9 +209,8 @@ AIMS = {
     "zombie": Aim("long_stall", "raylet/n1"),
 }
 PAIRED = ("one task", "argument")
-ONLY_NAMED = ("large", "gcs, all stored", "gcs, tail lost", "zombie")
-"""The first takes as long as all the others. In the next two a gcs that comes back dies again wherever it asks the same
-question for the first time, and for ever where it asks before it does anything else; and the last takes long too."""
+ONLY_NAMED = ("large", "zombie")
+"""Each takes as long as all the others."""
 
 
 def listen(scenario: Scenario, faults: Sequence[Fault] = ()) -> tuple[Verdict, list[Key]]:

@@ -22,7 +22,7 @@ NOUNS = {
 BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
 FRONT_PORCH = {
     "__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util", "memory_summary",
-    "actor", "actor_options", "definition", "explanation", "types",
+    "actor", "actor_options", "definition", "signature", "explanation", "types",
 }  # fmt: skip
 ROOTS = {
     "__init__", "__main__", "cli", "cli_state", "cluster_client", "cluster_utils", "discovery", "driver", "in_rays_place",
@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     **dict.fromkeys(
         (
             "worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental",
-            "actor", "actor_options", "definition", "explanation", "types",
+            "actor", "actor_options", "definition", "signature", "explanation", "types",
         ),  # fmt: skip
         FRONT_PORCH
         | {"core_worker", "serialization", "exceptions", "object_ref", "object_ref_generator", "common", "protocol"},

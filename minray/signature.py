@@ -1,0 +1,69 @@
+"""What a function takes: a call with wrong arguments fails where it was made, not in a worker far away.
+
+Ray: python/ray/_private/signature.py
+
+``parameters_of`` reads them from the function itself; they are what a handle of an actor knows of a method, wherever it
+goes. ``Signature`` holds calls against them. The most frequent ones, with as many positional arguments as there may be,
+cost two comparisons; the others are left to ``inspect``, whose messages Python's users know.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from minray.protocol.actor import ParameterSpec
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+ANYTHING = (
+    ParameterSpec("args", int(inspect.Parameter.VAR_POSITIONAL)),
+    ParameterSpec("kwargs", int(inspect.Parameter.VAR_KEYWORD)),
+)
+"""Of functions written in C that do not tell."""
+
+
+def parameters_of(function: Callable[..., Any], is_method: bool = False) -> tuple[ParameterSpec, ...]:
+    """In their order; of a method without the first one, which is its object."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return ANYTHING
+    if is_method and parameters and parameters[0].kind in POSITIONAL:
+        del parameters[0]
+    return tuple(ParameterSpec(one.name, int(one.kind), one.default is not one.empty) for one in parameters)
+
+
+class Signature:
+    """Which calls something takes."""
+
+    def __init__(self, parameters: tuple[ParameterSpec, ...]) -> None:
+        self._parameters = parameters
+        kinds = [one.kind for one in parameters]
+        needs_keywords = any(one.kind == inspect.Parameter.KEYWORD_ONLY and not one.has_default for one in parameters)
+        positional = [one for one in parameters if one.kind in POSITIONAL]
+        self._least = sum(not one.has_default for one in positional)
+        """Without keywords at least so many arguments, and at most so many."""
+        self._most = sys.maxsize if inspect.Parameter.VAR_POSITIONAL in kinds else len(positional)
+        if needs_keywords:
+            self._most = -1
+
+    @cached_property
+    def _full(self) -> inspect.Signature:
+        return inspect.Signature([_parameter(one) for one in self._parameters])
+
+    def check(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises TypeError for arguments with which ``name`` cannot be called."""
+        if kwargs or not self._least <= len(args) <= self._most:
+            try:
+                self._full.bind(*args, **kwargs)
+            except TypeError as error:
+                taken = str(self._full).replace("=Ellipsis", "=...")
+                raise TypeError(f"{name}.remote: {error}; it takes {taken}") from None
+
+
+def _parameter(spec: ParameterSpec) -> inspect.Parameter:
+    default = ... if spec.has_default else inspect.Parameter.empty
+    return inspect.Parameter(spec.name, inspect._ParameterKind(spec.kind), default=default)
