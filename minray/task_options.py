@@ -305,6 +305,7 @@ def _strategy(
     if group.is_empty:
         return SchedulingStrategy()
     check_fits(group, index, to_floats(needs))
+    group._settle()
     return SchedulingStrategy(
         STRATEGY_PLACEMENT_GROUP,
         group_id=group.id.binary(),

@@ -221,6 +221,7 @@ class CoreWorker:
         if self.config.is_driver and self.job is not None and self.gcs.death is None and self.raylet.death is None:
             try:
                 async with asyncio.timeout(1.0):
+                    await self.placement_groups.settle_all()
                     await self.gcs.call(FinishJob(self.job_id))
             except (PlatformError, TimeoutError) as error:
                 logger.debug("could not finish the job: %s", error)

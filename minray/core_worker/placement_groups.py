@@ -2,6 +2,10 @@
 
 Ray: CreatePlacementGroup, RemovePlacementGroup and WaitPlacementGroupReady of src/ray/core_worker/core_worker.h
 
+Making a group without a name, and removing one, asks nobody: the gcs hears of it while the program goes on, again if it
+must. Until it has answered, nothing else is asked about this group, and no list of groups; and nobody else may hear of a
+group that it does not know yet (``is_known``).
+
 ``ready`` is an object of this process that no task makes: its value, the handle, is put in when the gcs says that the group
 is there, or an error when it was removed. (Ray runs an empty task in the group's first bundle; that takes a lease, and
 cannot be had while others use the bundle.)
@@ -10,14 +14,18 @@ cannot be had while others use the bundle.)
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import PLACEMENT_GROUP_ID_BYTES, short
 from minray.common.resources import ResourceSet
 from minray.core_worker.memory_store import StoredObject
 from minray.exceptions import LocalRayletDiedError, TaskPlacementGroupRemoved
 from minray.platform.base import PlatformError, RemoteFailure
+from minray.protocol.base import Done, Request
 from minray.protocol.placement_group import (
     Bundle,
     CreatePlacementGroup,
@@ -29,6 +37,8 @@ from minray.protocol.placement_group import (
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
+
+logger = logging.getLogger(__name__)
 
 CREATED, REMOVED = "CREATED", "REMOVED"
 """The states of a group in which nobody waits for it any more."""
@@ -47,40 +57,103 @@ class PlacementGroups:
         """Objects of ``begin_ready`` that have no value yet: their group, and who waits for it."""
         self._bundles: dict[bytes, list[ResourceSet]] = {}
         """Of the groups that this process has made or looked up; they never change."""
+        self._new: set[bytes] = set()
+        """Groups whose making the gcs has not answered yet; user threads add to it."""
+        self._telling: dict[bytes, deque[Request[Any]]] = {}
+        """By group, what the gcs must hear, the first of which is on its way."""
+        self._settling: dict[bytes, list[asyncio.Future[None]]] = {}
+        """By group, who waits until it has heard all of that."""
 
-    async def create(self, bundles: Sequence[ResourceSet], strategy: str, name: str, detached: bool) -> bytes:
-        """Returns the new group's id. Raises ValueError if the gcs refuses."""
+    # --- made and removed
+
+    def describe(self, bundles: Sequence[ResourceSet], strategy: str, name: str, detached: bool) -> PlacementGroupInfo:
+        """A new group; in any thread."""
         core = self._core
         random = core.platform.host.random_bytes(PLACEMENT_GROUP_ID_BYTES - len(core.job_id))
-        described = [Bundle(bundle) for bundle in bundles]
-        group_id = random + core.job_id
         actor = core.actor_receiver.actor
-        group = PlacementGroupInfo(
-            group_id,
+        return PlacementGroupInfo(
+            random + core.job_id,
             name,
             self._namespace(),
             strategy,
-            described,
+            [Bundle(bundle) for bundle in bundles],
             state="",
             job_id=core.job_id,
             detached=detached,
             creator=b"" if actor is None else actor.actor_id,
         )
-        reply = await core.gcs.call(CreatePlacementGroup(group))
+
+    def announce(self, group: PlacementGroupInfo) -> None:
+        """A user thread is about to post ``create``."""
+        self._new.add(group.group_id)
+
+    def create(self, group: PlacementGroupInfo) -> None:
+        """One without a name, which nobody can refuse."""
+        self._bundles[group.group_id] = [bundle.resources for bundle in group.bundles]
+        self._tell(group.group_id, CreatePlacementGroup(group))
+
+    async def create_named(self, group: PlacementGroupInfo) -> None:
+        """Raises ValueError if its name is taken."""
+        await self.settle_all()
+        reply = await self._core.gcs.call(CreatePlacementGroup(group))
         if reply.refused:
             raise ValueError(reply.refused)
-        self._bundles[group_id] = list(bundles)
-        return group_id
+        self._bundles[group.group_id] = [bundle.resources for bundle in group.bundles]
 
-    async def remove(self, group_id: bytes) -> None:
+    def remove(self, group_id: bytes) -> None:
         """Nothing happens if it was removed before."""
-        await self._core.gcs.call(RemovePlacementGroup(group_id))
+        self._tell(group_id, RemovePlacementGroup(group_id))
+
+    def is_known(self, group_id: bytes) -> bool:
+        """Whether others may ask about it; in any thread."""
+        return group_id not in self._new
+
+    def _tell(self, group_id: bytes, request: Request[Any]) -> None:
+        """Say it after what was said before."""
+        waiting = self._telling.setdefault(group_id, deque())
+        waiting.append(request)
+        if len(waiting) == 1:
+            self._say_next(group_id)
+
+    def _say_next(self, group_id: bytes) -> None:
+        self._core.gcs.send(self._telling[group_id][0], partial(self._on_told, group_id))
+
+    def _on_told(self, group_id: bytes, reply: Done | None, error: PlatformError | None, _: Sequence[Any]) -> None:
+        if isinstance(error, RemoteFailure) and not self._core.is_exiting:
+            logger.debug("telling the gcs again of group %s: %s", short(group_id), error)
+            asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._say_next, group_id)
+            return
+        waiting = self._telling[group_id]
+        waiting.popleft()
+        self._new.discard(group_id)
+        if waiting:
+            self._say_next(group_id)
+            return
+        del self._telling[group_id]
+        for settling in self._settling.pop(group_id, ()):
+            if not settling.done():
+                settling.set_result(None)
+
+    async def settle(self, group_id: bytes) -> None:
+        """Until the gcs has heard what this process has done with the group (or is gone)."""
+        if group_id in self._telling:
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._settling.setdefault(group_id, []).append(settled)
+            await settled
+
+    async def settle_all(self) -> None:
+        for group_id in list(self._telling):
+            await self.settle(group_id)
+
+    # --- asked about
 
     async def get(self, group_id: bytes) -> PlacementGroupInfo | None:
+        await self.settle(group_id)
         return (await self._core.gcs.call(GetPlacementGroup(group_id))).group
 
     async def named(self, name: str) -> PlacementGroupInfo | None:
         """The group of this name in the namespace of this job."""
+        await self.settle_all()
         return (await self._core.gcs.call(GetPlacementGroup(b"", name, self._namespace()))).group
 
     async def bundles_of(self, group_id: bytes) -> list[ResourceSet]:
@@ -103,6 +176,7 @@ class PlacementGroups:
 
     async def _until_decided(self, group_id: bytes) -> PlacementGroupInfo | None:
         """Wait until it is created or removed; None: the gcs does not know it (any more)."""
+        await self.settle(group_id)
         while True:
             try:
                 reply = await self._core.gcs.call(WaitPlacementGroup(group_id, WAIT_S))
@@ -158,6 +232,7 @@ class PlacementGroups:
 
     async def explain(self, group_id: bytes) -> tuple[str, bool]:
         """Which group this is and how far, and why no further, for people; and whether all of it is there."""
+        await self.settle(group_id)
         try:
             reply = await self._core.gcs.call(GetPlacementGroup(group_id))
         except PlatformError as error:

@@ -12,7 +12,7 @@ import os
 from functools import lru_cache
 
 from minray.common.config import SystemConfig
-from minray.platform.base import Disk, Network, Platform, Processes
+from minray.platform.base import CHUNK_BYTES, Disk, Network, Platform, Processes
 from minray.platform.compressed_disk import CompressedDisk
 from minray.platform.disk import RealDisk
 from minray.platform.external_storage import ExternalDisk, is_external
@@ -47,7 +47,9 @@ def make_platform(
     else:
         network = StreamNetwork(token, host)
         user_code.outbox = network.outbox
-        bulk = [Lane(StreamNetwork(token, host), f"minray-lane-{number}") for number in range(lanes)]
+        bulk = [
+            Lane(StreamNetwork(token, host, write_bytes=CHUNK_BYTES), f"minray-lane-{number}") for number in range(lanes)
+        ]
 
     def open_disk(path: str) -> Disk:
         external = is_external(path)

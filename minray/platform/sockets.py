@@ -238,8 +238,10 @@ class StreamNetwork:
         server_ssl: ssl.SSLContext | None = None,
         client_ssl: ssl.SSLContext | None = None,
         max_transfer_bytes: int = MAX_TRANSFER_BYTES,
+        write_bytes: int | None = None,
     ) -> None:
-        self.outbox = Outbox(max_transfer_bytes)
+        """``write_bytes``: how much of large buffers is written at once; more is faster, if small messages may wait."""
+        self.outbox = Outbox(max_transfer_bytes, write_bytes)
         self.counters = self.outbox.counters
         self.token = token
         self.host = host

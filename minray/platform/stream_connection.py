@@ -54,7 +54,7 @@ logger = logging.getLogger("minray.platform.sockets")
 BATCH_BYTES = 1024 * 1024
 """A batch is closed when it reaches this size, so that the peer can begin with it."""
 WRITE_BYTES = 1024 * 1024
-"""How much of the waiting buffers is written at once: what a small message may have to wait for."""
+"""How much of the waiting buffers is written at once, unless said otherwise: what a small message may have to wait for."""
 MAX_FRAME_BYTES = MAX_RECORD_BYTES + 64 * 1024
 """One record of the largest size, its method and its ids."""
 MAX_TRANSFER_BYTES = 64 * 1024**3
@@ -90,10 +90,12 @@ _NOWHERE = memoryview(b"")
 class Outbox:
     """What the connections of one process share: who has something to send at the end of this turn, where bytes arrive."""
 
-    def __init__(self, max_transfer_bytes: int = MAX_TRANSFER_BYTES) -> None:
+    def __init__(self, max_transfer_bytes: int = MAX_TRANSFER_BYTES, write_bytes: int | None = None) -> None:
         self.counters = Counters()
         self.max_transfer_bytes = max_transfer_bytes
         """The largest sum of buffers that a peer may announce."""
+        self.write_bytes = write_bytes or WRITE_BYTES
+        """How much of the waiting buffers is written at once."""
         self.receive_buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
         """One for all, since what has arrived is looked at before anything else arrives; costs what was ever used of it."""
         self._due: list[_Connection] = []
@@ -174,7 +176,7 @@ class _Connection(asyncio.BufferedProtocol):
         """Bytes of this chunk that have not arrived."""
         self._chunk_rest = _NOWHERE
         """Where these belong; nowhere once the connection has ended."""
-        transport.set_write_buffer_limits(high=WRITE_BYTES // 4)
+        transport.set_write_buffer_limits(high=outbox.write_bytes // 4)
 
     # Sending
 
@@ -226,7 +228,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _write_chunks(self) -> None:
         """One write, of a piece of every waiting buffer or as many as fit; then it is the others' turn."""
-        room = WRITE_BYTES
+        room = self._outbox.write_bytes
         pieces: list[bytes | memoryview] = []
         while room > 0 and self._sending:
             call_id, index, left = self._sending.popleft()

@@ -59,6 +59,16 @@ class PlacementGroup:
     def bundle_count(self) -> int:
         return len(self.bundle_specs)
 
+    def _settle(self) -> None:
+        """Somebody else is going to hear of it: not before the gcs has."""
+        api = worker.connected_api()
+        if api is not None and not api.core.placement_groups.is_known(self.id.binary()):
+            api.run_on_loop(lambda: api.core.placement_groups.settle(self.id.binary()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle()
+        return self.__dict__
+
     def _check(self, method: str) -> None:
         if self.is_empty:
             raise ValueError(f"{method}() needs a placement group, and this is PlacementGroup.empty()")
@@ -97,8 +107,13 @@ def placement_group(
         raise TypeError(f"name must be a str, not {type(name).__name__}")
     api = worker.current_api()
     groups = api.core.placement_groups
-    group_id = api.run_on_loop(lambda: groups.create(described, strategy, name, lifetime == "detached"))
-    return PlacementGroup(PlacementGroupID(group_id), [to_floats(bundle) for bundle in described])
+    group = groups.describe(described, strategy, name, lifetime == "detached")
+    if name:
+        api.run_on_loop(lambda: groups.create_named(group))
+    else:
+        groups.announce(group)
+        api.post(groups.create, group)
+    return PlacementGroup(PlacementGroupID(group.group_id), [to_floats(bundle) for bundle in described])
 
 
 def _check_bundles(bundles: Any) -> list[dict[str, int]]:
@@ -123,11 +138,14 @@ def _is_number(value: Any) -> bool:
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """Decide that the group ends; what runs in it is being killed then, and its resources are free a moment later."""
+    """The group ends; what runs in it is being killed then, and its resources are free a moment later.
+
+    Returns at once. Whatever this process asks about placement groups from now on is answered as if it had ended.
+    """
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group takes a PlacementGroup, not {type(placement_group).__name__}")
     api, group_id = worker.current_api(), placement_group.id.binary()
-    api.run_on_loop(lambda: api.core.placement_groups.remove(group_id))
+    api.post(api.core.placement_groups.remove, group_id)
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
@@ -154,6 +172,7 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
     """
     api = worker.current_api()
     if placement_group is None:
+        api.run_on_loop(api.core.placement_groups.settle_all)
         return {group.group_id.hex(): _row(group) for group in api.known_placement_groups()}
     group_id = placement_group.id.binary()
     group = api.run_on_loop(lambda: api.core.placement_groups.get(group_id))

@@ -153,6 +153,7 @@ def core_leftovers(core: Any) -> list[str]:
         "answers on their way": core.intake._answering,
         "unanswered tasks": [task for task in core.receiver._tasks.values() if task.reply is None],
         "placement groups that are waited for": core.placement_groups._waiting,
+        "placement groups that the gcs is told of": core.placement_groups._telling,
         "actors being made": core.actors._creations,
         "handles of own actors": core.actors._handles,
         "actors that are called": list(core.actors.clients),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import minray
+from minray.common.ids import PlacementGroupID
 from minray.simulation import FaultPlan, SimCluster
 from minray.util import placement_group, placement_group_table, remove_placement_group
 from minray.util.placement_group import PlacementGroup, get_current_placement_group
@@ -450,3 +451,75 @@ def test_g106_removing_a_group_kills_its_actors_also_those_that_may_restart(rest
 
     gone = "ActorPlacementGroupRemoved"
     assert judged(body)[0] == [gone, gone if restarts else "ActorDiedError", gone, gone]
+
+
+# --- the gcs hears of it while the program goes on
+
+
+@minray.remote(num_cpus=0)
+def awaits(group: PlacementGroup) -> bool:
+    return group.wait(60)
+
+
+@pytest.mark.parametrize("word", ["CreatePlacementGroup", "CreatePlacementGroup reply"])
+@pytest.mark.parametrize("seed", seeds(3))
+def test_g104_a_new_group_is_there_for_everybody_who_can_hear_of_it(seed: int, word: str) -> None:
+    """Messages about it are lost with their channels, and nobody takes it for unknown, or removed."""
+
+    def strike(cluster: SimCluster) -> None:
+        break_channels(cluster, [word], budget=5, one_in=1)
+
+    def body() -> list[Any]:
+        groups = [placement_group([{"CPU": 1}]) for _ in range(5)]
+        states = [
+            groups[0].wait(60),
+            outcome_of(awaits.remote(groups[1])),
+            outcome_of(where.options(scheduling_strategy=inside(groups[2])).remote()) in nodes_of(groups[2]),
+            state_of(groups[3]) in ("PENDING", "PREPARED", "CREATED"),
+            outcome_of(groups[4].ready()) == groups[4],
+            len(placement_group_table()),
+        ]
+        for group in groups:
+            remove_placement_group(group)
+        return states + [state_of(group) for group in groups]
+
+    assert judged(body, strike, seed=seed, nodes=[{"num_cpus": 5}])[0] == [True] * 5 + [5] + ["REMOVED"] * 5
+
+
+def test_g104_making_and_removing_many_groups_waits_for_nobody() -> None:
+    """Not even while the gcs stands still; what was made and removed meanwhile is gone as a whole."""
+    clusters = []
+
+    def body() -> list[Any]:
+        loop = clusters[0].world.loop
+        loop.call_soon_threadsafe(loop.stall, clusters[0].processes["gcs"], 3.0)
+        time.sleep(0.1)
+        began = time.monotonic()
+        for _ in range(20):
+            remove_placement_group(placement_group([{"CPU": 1}]))
+        took = [time.monotonic() - began < 0.1]
+        first = placement_group([{"CPU": 1}], name="again")
+        remove_placement_group(first)
+        second = placement_group([{"CPU": 1}], name="again")
+        took.append(time.monotonic() - began > 2.5)
+        remove_placement_group(second)
+        until(lambda: minray.available_resources() == minray.cluster_resources())
+        return took + [{group["state"] for group in placement_group_table().values()}]
+
+    assert judged(body, clusters.append, nodes=[{"num_cpus": 1}] * 2)[0] == [True, True, {"REMOVED"}]
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_g106_what_a_driver_removes_last_is_removed(seed: int) -> None:
+    """Its farewell comes after the word of it, also if that has to be said again."""
+    with SimCluster([{"num_cpus": 1}], seed) as cluster:
+        cluster.run(lambda: placement_group([{"CPU": 1}], name="kept", lifetime="detached").wait(), 60)
+        break_channels(cluster, ["RemovePlacementGroup", "RemovePlacementGroup reply"], budget=1, one_in=1)
+
+        def removes() -> None:
+            (group,) = placement_group_table().values()
+            remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group["placement_group_id"]))))
+
+        cluster.run(removes)
+        cluster.settle()
+        assert cluster.run(minray.available_resources)["CPU"] == 1
