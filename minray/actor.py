@@ -71,7 +71,8 @@ class ActorClass:
 
         Raises TypeError for arguments that the constructor does not take.
         """
-        self._signature.check(self._definition.name, args, kwargs)
+        if not self._signature.takes(args, kwargs):
+            raise self._signature.refusal(self._definition.name, args, kwargs)
         api = worker.current_api()
         spec = self._spec or make_handle_spec(self._class, self._options)
         self._spec = spec
@@ -171,7 +172,8 @@ class ActorHandle:
 
     def _call(self, method: _Prepared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         template, signature = method
-        signature.check(template.template.name, args, kwargs)
+        if not signature.takes(args, kwargs):
+            raise signature.refusal(template.template.name, args, kwargs)
         client, most = self._client, self._spec.max_pending_calls
         if 0 < most <= client.submitted - client.ended:
             raise PendingCallsLimitExceeded(reason=f"{most} calls of actor {self._actor_id.hex()} are pending")

@@ -51,7 +51,8 @@ class RemoteFunction(Generic[P, R]):
         A generator function returns an ObjectRefGenerator, unless it has another ``num_returns`` than "streaming".
         Raises TypeError for arguments that the function does not take.
         """
-        self._signature.check(self._name(), args, kwargs)
+        if not self._signature.takes(args, kwargs):
+            raise self._signature.refusal(self._name(), args, kwargs)
         api = worker.current_api()
         prepared = self._prepared
         if prepared is None or self._prepared_by is not api or self._captured != api.captured():

@@ -54,14 +54,23 @@ class Signature:
     def _full(self) -> inspect.Signature:
         return inspect.Signature([_parameter(one) for one in self._parameters])
 
-    def check(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raises TypeError for arguments with which ``name`` cannot be called."""
-        if kwargs or not self._least <= len(args) <= self._most:
-            try:
-                self._full.bind(*args, **kwargs)
-            except TypeError as error:
-                taken = str(self._full).replace("=Ellipsis", "=...")
-                raise TypeError(f"{name}.remote: {error}; it takes {taken}") from None
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether it can be called with these."""
+        if not kwargs and self._least <= len(args) <= self._most:
+            return True
+        return self._refused(args, kwargs) is None
+
+    def refusal(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError:
+        """Why ``name`` cannot be called with what it does not take."""
+        taken = str(self._full).replace("=Ellipsis", "=...")
+        return TypeError(f"{name}.remote: {self._refused(args, kwargs)}; it takes {taken}")
+
+    def _refused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError | None:
+        try:
+            self._full.bind(*args, **kwargs)
+        except TypeError as error:
+            return error
+        return None
 
 
 def _parameter(spec: ParameterSpec) -> inspect.Parameter:

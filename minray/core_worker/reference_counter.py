@@ -147,7 +147,7 @@ class ReferenceCounter:
         reference = self._references[object_id]
         reference.local -= 1
         assert reference.local >= 0, "an ObjectRef was dropped twice"
-        if not reference.is_held():
+        if not reference.local:
             self._maybe_free(object_id, reference, effects)
 
     def add_submitted(self, object_ids: Iterable[bytes], owners: Iterable[Address | None]) -> None:
@@ -328,7 +328,8 @@ class ReferenceCounter:
             effects.freed.append(object_id)
             if reference.owner is not None and reference.held_tickets:
                 effects.give_back.append((object_id, reference.owner, reference.held_tickets))
-            unneeded += self._take_nested(reference)
+            if reference.nested:
+                unneeded += self._take_nested(reference)
 
     def _take_nested(self, reference: Reference) -> list[tuple[bytes, Reference]]:
         """Let go of what is inside a value; returns that."""
