@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.store_provider import StoreProvider
 from minray.object_ref import ObjectRef
@@ -24,6 +25,8 @@ class Result(NamedTuple):
     stored: StoredObject
     refs: list[ObjectRef[Any]]
     """References inside, alive until the owner has taken note of them."""
+    inlined: int = 0
+    """Bytes of it that travel inside the answer."""
 
 
 UNWANTED = Result(StoredObject(b"", (), False, ()), [])
@@ -38,13 +41,24 @@ class ResultKeeper:
         self._inline_limit = inline_limit
         """Larger results go to the object store."""
 
-    def keep(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Result:
-        """Put it into the store of this node, or copy it if it is small. Raises what ``StoreProvider.put`` does."""
-        if value.size() > self._inline_limit:
+    def keep(
+        self,
+        object_id: bytes,
+        attempt: int,
+        value: Serialized,
+        owner: Address,
+        room: int = TASK_RPC_INLINED_BYTES_LIMIT,
+    ) -> Result:
+        """Put it into the store of this node, or copy it if it is small, and not more than the answer has room for.
+
+        Raises what ``StoreProvider.put`` does.
+        """
+        size = value.size()
+        if size > self._inline_limit or size > room:
             place = self._provider.put(object_id, attempt, value, owner)
             return Result(StoredObject(b"", (), False, (), place), value.refs)
         own = value.copied()
-        return Result(StoredObject(own.data, own.buffers, False, ()), value.refs)
+        return Result(StoredObject(own.data, own.buffers, False, ()), value.refs, size)
 
     def discard(self, object_ids: list[bytes], attempt: int) -> None:
         """What was kept of an attempt that ends otherwise; those that are small are just forgotten."""

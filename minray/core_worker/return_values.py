@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from minray import serialization
+from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
 from minray.core_worker.results import UNWANTED, Result, ResultKeeper
 from minray.serialization import Serialized
@@ -62,28 +63,32 @@ class ReturnValues:
 
     def _keep(self, task: ReceivedTask, values: list[Serialized]) -> list[Result]:
         results: list[Result] = []
+        room = TASK_RPC_INLINED_BYTES_LIMIT
         try:
             for value in values:
-                self._keep_next(task, value, results)
+                room -= self._keep_next(task, value, results, room)
         except BaseException:
             self.discard(task, results)
             raise
         return results
 
-    def _keep_next(self, task: ReceivedTask, value: Serialized, results: list[Result]) -> None:
+    def _keep_next(self, task: ReceivedTask, value: Serialized, results: list[Result], room: int) -> int:
+        """Returns how many of the bytes that the answer has room for it takes."""
         index = len(results) + 1
         if index in task.unwanted:
             results.append(UNWANTED)
         else:
             object_id = return_id(task.task_id, index)
-            results.append(self._results.keep(object_id, task.attempt, value, task.header.owner))
+            results.append(self._results.keep(object_id, task.attempt, value, task.header.owner, room))
+        return results[-1].inlined
 
     def _fill(self, task: ReceivedTask, generator: Iterator[Any]) -> list[Result]:
         name, count = task.header.template.name, task.header.template.num_returns
         results: list[Result] = []
+        room = TASK_RPC_INLINED_BYTES_LIMIT
         try:
             for value in itertools.islice(generator, count):
-                self._keep_next(task, serialization.serialize(value), results)
+                room -= self._keep_next(task, serialization.serialize(value), results, room)
             if len(results) < count:
                 raise ValueError(f"task {name} has num_returns={count}, but yielded {len(results)} objects")
         except Exception as error:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import minray as ray
+from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from tests.helpers import wait_for_condition
 from tests.real.support import Files, core, echo, hold
 
@@ -142,9 +143,12 @@ def test_g76_c9_values_around_the_inline_limit(size: int) -> None:
 
 
 def test_g76_c9_small_arguments_travel_in_the_message_and_large_ones_beside_it() -> None:
+    @ray.remote(resources={"none": 1})
+    def never_runs(*arguments: object) -> None: ...
+
     def travels_by_reference(*arguments: object) -> int:
-        """How many arguments of a task, which never runs, were put and are passed by reference."""
-        task = echo.options(resources={"none": 1}).remote(*arguments)
+        """How many arguments of a task were put and are passed by reference."""
+        task = never_runs.remote(*arguments)
         wait_for_condition(lambda: core().tasks.tasks)
         (waiting,) = core().tasks.tasks.values()
         ray.cancel(task)
@@ -186,7 +190,10 @@ def test_g76_c9_many_values_that_are_small_one_by_one() -> None:
     expected = [text[:8] for text in texts]
     assert ray.get(digest.remote(*texts)) == expected
     assert ray.get(digest.remote(*texts[:500], **{f"a{index}": text for index, text in enumerate(texts[500:])})) == expected
-    assert ray.get(echo.options(num_returns=1000).remote(texts)) == texts
+    several = echo.options(num_returns=1000).remote(texts)
+    assert ray.get(several) == texts
+    places = [core().store.objects[ref.binary()].place for ref in several]
+    assert sum(place is None for place in places) == TASK_RPC_INLINED_BYTES_LIMIT // (90_000 + 100)
     refs = [ray.put(text) for text in texts]
     assert ray.get(digest.remote(*refs)) == expected
 
