@@ -23,8 +23,9 @@ from minray.protocol.object_store import NO_ROOM, PINNED, TASK_ARGUMENTS, Pinned
 from minray.protocol.raylet import Dependency
 from minray.raylet.lease_dependency_manager import LeaseDependencyManager
 
-PATIENCE_S = 1.0
-"""So long others keep back for a lease whose arguments are on their way, or that waits for resources."""
+PATIENCE_S, MOST_PATIENCE_S = 1.0, 30.0
+"""So long, at least and at most, others keep back for a lease whose arguments are on their way or have come, after the last
+one that takes arguments has begun: its turn will come, too. In between, twice as long as it took from one to the next lately."""
 
 
 class LeaseArguments:
@@ -47,6 +48,10 @@ class LeaseArguments:
         """What is being fetched, by lease."""
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
         """Of leases that are ahead."""
+        self._turn_at = 0.0
+        """When the last lease with arguments was given resources."""
+        self._turn_s = 0.0
+        """How much later the next one was, lately; rather the longest time than the mean."""
         self._pins: dict[bytes, dict[bytes, bytes]] = {}
         """The names of pins, by lease and object."""
         self._arrived: dict[bytes, None] = {}
@@ -94,7 +99,18 @@ class LeaseArguments:
 
         self._questions[lease_id] = self._store.pin_together(b"", wanted, TASK_ARGUMENTS, on_answer)
 
+    def _note_turn(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._turn_at:
+            self._turn_s = max(now - self._turn_at, 0.9 * self._turn_s)
+        self._turn_at = now
+
     def _on_late(self, lease_id: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        late_at = self._turn_at + min(max(PATIENCE_S, 2 * self._turn_s), MOST_PATIENCE_S)
+        if self._turn_at and loop.time() < late_at:
+            self._timers[lease_id] = loop.call_at(late_at, self._on_late, lease_id)
+            return
         del self._timers[lease_id]
         self.manager.on_late(lease_id)
         self._advance()
@@ -122,7 +138,10 @@ class LeaseArguments:
         """It was given resources: keep its arguments, which are here, until it ends."""
         self._arrived.pop(lease_id, None)
         self._stop_timer(lease_id)
-        pins = self._pins.setdefault(lease_id, {}) if lease_id in self._dependencies else {}
+        if lease_id not in self._dependencies:
+            return
+        self._note_turn()
+        pins = self._pins.setdefault(lease_id, {})
         for object_id in self.manager.needed(lease_id):
             if object_id not in pins:
                 entry = self._store.table.find(object_id)

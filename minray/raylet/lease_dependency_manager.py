@@ -12,8 +12,8 @@ Rules
   * Nothing is pinned for a lease that has no resources yet. Of leases that wait for each other's CPUs none keeps memory that
     another one needs. What came early may have gone again when its lease has its turn; then it is fetched once more.
   * So that leases do not take the memory of each other's arguments again and again, what comes *ahead* of running, together
-    with what is pinned, keeps within the same limit. A lease is ahead until it runs, but for a while at most: the one behind
-    it may be what it waits for.
+    with what is pinned, keeps within the same limit. A lease is ahead until it runs, or until ``on_late`` says that this
+    takes too long: the one behind it may be what it waits for.
   * What cannot be brought here is excused: the worker asks for it once more and tells its task why there is none.
 
 What we do not like about it yet: a lease with large arguments can starve while others with small ones keep coming.
@@ -103,7 +103,7 @@ class LeaseDependencyManager:
         return begun
 
     def on_late(self, lease_id: bytes) -> None:
-        """It has been ahead for a while: others need not keep back for it any more."""
+        """It has been ahead for long: others need not keep back for it any more."""
         if lease_id in self._ahead:
             del self._ahead[lease_id]
             self._has_changed = True

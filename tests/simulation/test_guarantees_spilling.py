@@ -13,6 +13,7 @@ import minray
 from minray.exceptions import ObjectStoreFullError, OutOfDiskError
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.faults import DISK
+from minray.simulation.trace import STATE
 from tests.simulation.judge import judged, printed
 from tests.simulation.seeds import seeds
 
@@ -109,6 +110,24 @@ def test_g78_results_and_arguments_of_tasks_are_spilled_and_restored_too() -> No
     result, cluster = spilled(body)
     assert result == WORDS * sum(range(40))
     assert workers_of(cluster).spilled_objects > 20 and workers_of(cluster).restored_objects > 10
+
+
+def test_g86_arguments_of_long_tasks_do_not_chase_each_other_away() -> None:
+    """Those that have come early stay until their tasks have their turn, when it is known how long that takes."""
+
+    @minray.remote
+    def slow_total(*arrays: Any) -> int:
+        time.sleep(3)
+        return sum(int(array.sum()) for array in arrays)
+
+    def body() -> list[int]:
+        refs = put_many(40)
+        return minray.get([slow_total.remote(*refs[first : first + 2]) for first in range(0, 40, 2)])
+
+    result, cluster = spilled(body)
+    assert result == [WORDS * (2 * first + 1) for first in range(0, 40, 2)]
+    restored = [event for event in cluster.trace.events if event.kind == STATE and event.details[3] == "RESTORING"]
+    assert 20 <= len(restored) <= 60
 
 
 def test_g75_a_spilled_object_is_restored_and_not_made_again() -> None:
