@@ -25,7 +25,7 @@ from minray.raylet.lease_dependency_manager import LeaseDependencyManager
 
 PATIENCE_S, MOST_PATIENCE_S = 1.0, 30.0
 """So long, at least and at most, others keep back for a lease whose arguments are on their way or have come, after the last
-one that takes arguments has begun: its turn will come, too. In between, twice as long as it took from one to the next lately."""
+one that takes arguments has begun: its turn will come. In between, twice as long as it took from one to the next lately."""
 
 
 class LeaseArguments:

@@ -1,4 +1,4 @@
-"""Actors in programs: how they are made, found by name and ended, and the one class that all of them are of.
+"""Actors in programs: how they are made, found by name and ended, and the two classes that they are of.
 
 A handle is bound under the name of the ``Create`` that made it, in every process that holds it; one that was found by name
 is bound under that of its ``Find``, since it does not keep the actor alive. What actors are asked to do is a ``Call``
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.exceptions import ActorAlreadyExistsError
-from tests.spec.stage import BORN, END, ERRORS, RUN, Outcome, Stage, Tagged
+from tests.spec.stage import BORN, END, ERRORS, RUN, History, Outcome, Stage, Tagged
 
 if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
@@ -34,6 +34,8 @@ class Create(Tagged, frozen=True):
     max_restarts: int = 0
     max_task_retries: int = 0
     max_concurrency: int = 1
+    is_async: bool = False
+    """Whether its methods are coroutines, of which many run at once."""
     num_cpus: int | None = None
     """None: one to be placed, none to live."""
     named: bool = False
@@ -44,11 +46,11 @@ class Create(Tagged, frozen=True):
 
     def perform(self, stage: Stage) -> Outcome:
         args, nested = stage.bound(self.args), stage.bound(self.nested)
-        actor_class = Performer.options(
+        actor_class = (AsyncPerformer if self.is_async else Performer).options(
             num_cpus=self.num_cpus,
             max_restarts=self.max_restarts,
             max_task_retries=self.max_task_retries,
-            max_concurrency=self.max_concurrency,
+            max_concurrency=None if self.is_async else self.max_concurrency,
             name=self.name if self.named else None,
             namespace=NAMESPACE if self.named else None,
         )
@@ -58,6 +60,10 @@ class Create(Tagged, frozen=True):
         except ActorAlreadyExistsError:
             outcome["taken"] = True
         return outcome
+
+    def keeps_order(self) -> bool:
+        """Whether its calls begin one after the other."""
+        return self.max_concurrency == 1 and not self.is_async
 
     def foresee(self, scope: Scope) -> None:
         scope.foresee_actor(self)
@@ -119,9 +125,8 @@ class ExitActor(Tagged, frozen=True):
         minray.actor.exit_actor()
 
 
-@minray.remote
-class Performer:
-    """The one class of all actors."""
+class Actor:
+    """What both classes of actors are."""
 
     def __init__(self, create: Create, nested: dict[str, Any], *args: Any) -> None:
         stage = Stage(nested)
@@ -131,13 +136,38 @@ class Performer:
         if create.type:
             raise ERRORS[create.type](create.name)
 
-    def perform(self, call: Call, nested: dict[str, Any], *args: Any) -> Any:
+    def enter(self, call: Call, nested: dict[str, Any], args: tuple[Any, ...]) -> Stage:
         stage = Stage(nested)
         print(json.dumps([RUN, call.name, [stage.open(value) for value in args], list(nested)]))
-        print(json.dumps([END, call.name, stage.play(call.body)]))
+        return stage
+
+    def leave(self, call: Call, nested: dict[str, Any], stage: Stage, history: History) -> Any:
+        print(json.dumps([END, call.name, history]))
         if call.keep:
             self._kept.update(nested)
         return call.body.end.perform(call.name, stage)
 
+
+@minray.remote
+class Performer(Actor):
+    """Its methods are functions."""
+
+    def perform(self, call: Call, nested: dict[str, Any], *args: Any) -> Any:
+        stage = self.enter(call, nested, args)
+        return self.leave(call, nested, stage, stage.play(call.body))
+
     def generate(self, operation: Generate, refs: dict[str, Any]) -> Iterator[Any]:
         yield from operation.items(refs)
+
+
+@minray.remote
+class AsyncPerformer(Actor):
+    """Its methods are coroutines."""
+
+    async def perform(self, call: Call, nested: dict[str, Any], *args: Any) -> Any:
+        stage = self.enter(call, nested, args)
+        return self.leave(call, nested, stage, await stage.play_awaiting(call.body))
+
+    async def generate(self, operation: Generate, refs: dict[str, Any]) -> AsyncIterator[Any]:
+        for item in operation.items(refs):
+            yield item

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
+from tests.spec.groups import REMOVED, Group, Remove
 from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, Submit
 from tests.spec.stage import BORN, END, RUN, History, parse_word
 
@@ -100,6 +101,8 @@ class Scope:
         uses_up = losses.deaths > task.max_retries or is_repeated(task) or losses.files
         if losses.deaths > 0 and uses_up:
             errors |= losses.errors()
+        if task.group in model.removed_groups:
+            errors.add(REMOVED)
         if losses.objects and (uses_up or task.name in model.cancelled):
             errors.add(LOST_OBJECT)
         if model.cancelled.get(task.name):
@@ -216,7 +219,9 @@ class Model:
             if isinstance(operation, Cancel) and operation.ref in self.tasks:
                 self._cancel(self.tasks[operation.ref], operation.force, operation.recursive)
         exits = any(isinstance(task.body.end, Exit) for task in program.tasks())
-        self.owners_die = losses.deaths > 0 or exits or any(self.cancelled.values())
+        self.removed_groups = {operation.group for operation in program.walk() if isinstance(operation, Remove)}
+        has_groups = any(isinstance(operation, Group) for operation in program.walk())  # all of them end before their jobs
+        self.owners_die = losses.deaths > 0 or exits or has_groups or any(self.cancelled.values())
         """Whether processes that run tasks can die."""
         self.fates = Fates(program, losses, self.owners_die)
         for driver in program.drivers:
@@ -268,7 +273,7 @@ class Model:
     def keeps_order(self, call: Call) -> bool:
         """Whether it begins before all calls that its caller makes later (G49, G51, G52)."""
         fate = self.fates.of(call.actor)
-        is_plain = fate is not None and fate.create.max_concurrency == 1
+        is_plain = fate is not None and fate.create.keeps_order()
         return is_plain and fate is not None and retries_of(call, fate) == 0 and not self.losses.objects
 
     def can_be_lost(self, name: str) -> bool:

@@ -18,6 +18,7 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -27,7 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.exceptions import RayError
+from minray.util.placement_group import PlacementGroup, remove_placement_group
+from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.groups import Group, Ready, Remove
 from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word
 
 if TYPE_CHECKING:
@@ -56,15 +60,20 @@ class Submit(Tagged, frozen=True):
     max_retries: int = 3
     retry_exceptions: bool = False
     spread: bool = False
+    group: str = ""
+    """The placement group that it runs in."""
 
     def perform(self, stage: Stage) -> Outcome:
         args, nested = stage.bound(self.args), stage.bound(self.nested)
+        strategy: Any = "SPREAD" if self.spread else "DEFAULT"
+        for group in stage.bound((self.group,)):
+            strategy = PlacementGroupSchedulingStrategy(stage.refs[group])
         task = execute.options(
             num_cpus=self.num_cpus,
             resources=dict(self.resources),
             max_retries=self.max_retries,
             retry_exceptions=self.retry_exceptions,
-            scheduling_strategy="SPREAD" if self.spread else "DEFAULT",
+            scheduling_strategy=strategy,
             name=self.name,
         )
         stage.refs[self.name] = task.remote(self.name, self.body, stage.pick(nested), *stage.pick(args).values())
@@ -331,6 +340,10 @@ class Sleep(Tagged, frozen=True):
         time.sleep(self.seconds)
         return {"of": []}
 
+    async def perform_awaiting(self, stage: Stage) -> Outcome:
+        await asyncio.sleep(self.seconds)
+        return {"of": []}
+
     def foresee(self, scope: Scope) -> None:
         """Time changes nothing."""
 
@@ -338,7 +351,9 @@ class Sleep(Tagged, frozen=True):
         yield from reading.check_names(self.name, (), outcome)
 
 
-Operation = Submit | Put | Get | Wait | Cancel | Drop | Generate | Why | Sleep | Create | Call | Find | Kill
+Operation = (
+    Submit | Put | Get | Wait | Cancel | Drop | Generate | Why | Sleep | Create | Call | Find | Kill | Group | Ready | Remove
+)
 
 
 # --- The ends of tasks ---
@@ -467,5 +482,10 @@ def generate(operation: Generate, refs: dict[str, Any]) -> Iterator[Any]:
 
 
 def perform(driver: Body) -> History:
-    """Play a driver's body; whoever calls it is connected to a cluster."""
-    return Stage({}).play(driver)
+    """Play a driver's body; whoever calls it is connected to a cluster. Its placement groups end with it."""
+    stage = Stage({})
+    history = stage.play(driver)
+    for thing in stage.refs.values():
+        if isinstance(thing, PlacementGroup):
+            remove_placement_group(thing)
+    return history

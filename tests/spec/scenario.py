@@ -33,6 +33,7 @@ from minray.simulation.trace import LIFE, Trace
 from tests.simulation.invariants import Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
 from tests.simulation.rest import unrest
+from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
 from tests.spec.programs import Body, Call, Program, Submit, perform
 from tests.spec.stage import END, RUN, History
@@ -100,7 +101,8 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         if not self.world.nodes or not self.program.drivers:
             return False
         head = self.world.nodes[0]
-        return all(
+        slots = sum(operation.bundles for operation in self.program.walk() if isinstance(operation, Group))
+        return slots + 1 <= head.resources.get(SLOT, 1) and all(
             task.num_cpus <= head.num_cpus and all(n <= head.resources.get(key, 0) for key, n in task.resources.items())
             for task in self.program.tasks()
         ) and all((actor.num_cpus or 0) <= head.num_cpus for actor in self.program.actors())

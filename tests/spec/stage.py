@@ -51,6 +51,14 @@ class Stage:
     def play(self, body: Body) -> History:
         return [operation.perform(self) for operation in body.operations]
 
+    async def play_awaiting(self, body: Body) -> History:
+        """The same in a coroutine, which lets others go on where an operation knows how."""
+        history = []
+        for operation in body.operations:
+            perform = getattr(operation, "perform_awaiting", None)
+            history.append(operation.perform(self) if perform is None else await perform(self))
+        return history
+
 
 def word_of(name: str, inside: list[str]) -> str:
     return f"{name}[{' '.join(inside)}]" if inside else name

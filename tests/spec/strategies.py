@@ -12,15 +12,18 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 
 from minray.simulation.faults import LOUD, QUIET
 from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.groups import SLOT, Group, Ready, Remove
 from tests.spec.programs import (
     Body,
     Call,
@@ -360,9 +363,56 @@ def write_world(random: Random) -> World:
 
 def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = write_world(random)
-    program = Writer(random, world.nodes).program(size)
+    program = with_async_actors(Writer(random, world.nodes).program(size), Random(f"async actors of {seed}"))
     world = msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS))
-    return Scenario(program, with_small_stores(world, random) if world.inline_limit else world, seed)
+    world = with_small_stores(world, random) if world.inline_limit else world
+    return with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
+
+
+def with_async_actors(program: Program, random: Random) -> Program:
+    """Half of the actors that take several calls at once take them as coroutines."""
+
+    def change(tree: Any) -> Any:
+        if isinstance(tree, list | tuple):
+            return [change(branch) for branch in tree]
+        if not isinstance(tree, dict):
+            return tree
+        changed = {key: change(value) for key, value in tree.items()}
+        if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
+            changed |= {"max_concurrency": 1, "is_async": True}
+        return changed
+
+    return msgspec.convert(change(msgspec.to_builtins(program)), Program)
+
+
+def with_groups(scenario: Scenario, random: Random) -> Scenario:
+    """In a fifth of the scenarios drivers make placement groups, and have some of their tasks run there."""
+    if random.random() >= 0.2:
+        return scenario
+    names = (f"group{number}" for number in itertools.count(1))
+    drivers = tuple(Body(_with_groups(driver.operations, names, random), driver.end) for driver in scenario.program.drivers)
+    slots = {SLOT: 1 + sum(one.bundles for driver in drivers for one in driver.operations if isinstance(one, Group))}
+    nodes = tuple(Node(node.num_cpus, node.resources | slots) for node in scenario.world.nodes)
+    world = msgspec.structs.replace(scenario.world, nodes=nodes)
+    return msgspec.structs.replace(scenario, program=Program(drivers), world=world)
+
+
+def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random: Random) -> tuple[Operation, ...]:
+    """Of one driver: a group or two, from somewhere on, perhaps until somewhere."""
+    changed = list(operations)
+    for _ in range(random.choice((1, 1, 2))):
+        name, at = next(names), random.randint(0, len(changed))
+        for index, operation in enumerate(changed[at:], at):
+            if isinstance(operation, Submit) and not operation.group and random.random() < 0.5:
+                waits = any(isinstance(inner, Get | Wait | Generate | Kill | Find) for inner in operation.body.walk())
+                slot = {SLOT: 1} if not waits and random.random() < 0.5 else {}
+                changed[index] = msgspec.structs.replace(operation, group=name, num_cpus=0, resources=slot, spread=False)
+        changed.insert(at, Group(name, random.randint(1, 2), random.choice(("PACK", "SPREAD", "STRICT_PACK"))))
+        if random.random() < 0.3:
+            changed.insert(random.randint(at + 1, len(changed)), Ready(f"ready of {name}", name))
+        if random.random() < 0.4:
+            changed.insert(random.randint(at + 1, len(changed)), Remove(f"removal of {name}", name))
+    return tuple(changed)
 
 
 def with_small_stores(world: World, random: Random) -> World:
