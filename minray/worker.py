@@ -121,8 +121,10 @@ def wait(
     api = current_api()
     if not object_refs:
         return [], []
-    refs: list[Any] = [ref._peek() if isinstance(ref, ObjectRefGenerator) else ref for ref in object_refs]
-    _check_refs("wait", refs, TypeError)
+    refs: list[Any] = object_refs
+    if set(map(type, object_refs)) != {ObjectRef}:
+        refs = [ref._peek() if isinstance(ref, ObjectRefGenerator) else ref for ref in object_refs]
+        _check_refs("wait", refs, TypeError)
     if not isinstance(num_returns, int):
         raise TypeError(f"num_returns must be an int, not {type(num_returns).__name__}")
     if not 0 < num_returns <= len(object_refs):
@@ -130,7 +132,7 @@ def wait(
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout must not be negative, but is {timeout}")
     found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
-    if refs != object_refs:
+    if refs is not object_refs:
         given = dict(zip(refs, object_refs, strict=True))
         found = [given[ref] for ref in found[0]], [given[ref] for ref in found[1]]
     return found
