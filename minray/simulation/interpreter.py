@@ -188,7 +188,8 @@ class _Stream:
         process = current_process.get()
         if process is None or process.on_text is None:
             return self._real.write(text)
-        process.on_text(self._name, text)
+        if process.alive:  # else its threads are being unwound, which an event loop of its user's may survive for a moment
+            process.on_text(self._name, text)
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from joblib import register_parallel_backend
@@ -22,6 +24,7 @@ from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
 import minray as ray
 from minray.util.crew import Crew, cluster_cpus, connect
 
+CALLBACKS_TIMEOUT_S = 5.0
 LARGE_BYTES = 100 * 1024
 """What is larger is put into the store once; smaller values travel with each call."""
 
@@ -56,6 +59,8 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self, n_jobs: int = 1, parallel: Any = None, ray_remote_args: dict[str, Any] | None = None, **_: Any
     ) -> int:
         self.parallel = parallel
+        self._callbacks = threading.Condition()
+        self._callback_count = 0
         self._n_jobs = self.effective_n_jobs(n_jobs)
         self._remote_args = ray_remote_args or self._remote_args
         self._begin()
@@ -72,16 +77,31 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         batch, refs = self._lighten(func)
         future = self._crew.submit(_run, batch, *refs)
         if callback is not None:
-            future.add_done_callback(callback)
+            future.add_done_callback(partial(self._call_back, callback))
         return future
+
+    def _call_back(self, callback: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+        with self._callbacks:
+            self._callback_count += 1
+        try:
+            callback(future)
+        finally:
+            with self._callbacks:
+                self._callback_count -= 1
+                self._callbacks.notify_all()
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """A call has raised: the others are not wanted any more."""
+        """A call has raised: the others are not wanted any more.
+
+        Callbacks of joblib that run just now are waited for: they would take what the next call dispatches for their own.
+        """
         if self._crew is not None:
             self._crew.kill()
+        with self._callbacks:
+            self._callbacks.wait_for(lambda: not self._callback_count, CALLBACKS_TIMEOUT_S)
         self._refs.clear()
         if ensure_ready:
             self._begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,3 +95,31 @@ def test_programs_for_ray_find_the_backend_under_rays_name(backend: None) -> Non
     register_ray()
     with joblib.parallel_config(backend="ray", n_jobs=2, ray_remote_args={"num_cpus": 0}):
         assert os.getpid() not in joblib.Parallel()(joblib.delayed(os.getpid)() for _ in range(2))
+
+
+def test_a_call_that_is_given_up_is_over_before_the_next_one_begins(backend: None) -> None:
+    """joblib's own callbacks would take what is dispatched then for their own."""
+    from joblib.parallel import BatchedCalls
+
+    from minray.util.joblib import MinrayBackend
+
+    order: list[str] = []
+    begun, giving_up = threading.Event(), threading.Event()
+    minray_backend = MinrayBackend()
+    minray_backend.configure(1)
+    crew = minray_backend._crew
+    assert crew is not None
+    kill = crew.kill
+    crew.kill = lambda: (giving_up.set(), kill())  # type: ignore[method-assign, assignment]
+
+    def callback(_: object) -> None:
+        begun.set()
+        giving_up.wait(30)
+        order.append("callback")
+
+    minray_backend.submit(BatchedCalls([(abs, (-1,), {})], (minray_backend, 1)), callback)
+    assert begun.wait(30)
+    minray_backend.abort_everything(ensure_ready=False)
+    order.append("given up")
+    minray_backend.terminate()
+    assert order == ["callback", "given up"]
