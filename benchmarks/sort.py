@@ -43,7 +43,7 @@ MODULES = {"minray": "minray", "ray": "ray", "dask": "distributed"}
 class Job(NamedTuple):
     """One sort."""
 
-    library: str
+    system: str
     store_bytes: int
     data_bytes: int
     partitions: int
@@ -91,7 +91,7 @@ def verify(job: Job, summaries: list[Summary], checksums: list[int]) -> None:
 
 def with_ray(job: Job) -> dict[str, float]:
     """Also of minray, whose names are the same."""
-    ray = importlib.import_module(job.library)
+    ray = importlib.import_module(job.system)
     ray.init(num_cpus=WORKERS, object_store_memory=job.store_bytes, logging_level="ERROR", log_to_driver=False)
     cutting = ray.remote(cut).options(num_returns=job.partitions + 1)
     merging = ray.remote(merge)
@@ -104,7 +104,7 @@ def with_ray(job: Job) -> dict[str, float]:
     summaries = ray.get(merged)
     taken_s = time.perf_counter() - start
     verify(job, summaries, ray.get(sums))
-    spilled, restored = disk_of_minray(ray) if job.library == "minray" else disk_of_ray()
+    spilled, restored = disk_of_minray(ray) if job.system == "minray" else disk_of_ray()
     ray.shutdown()
     return {"seconds": taken_s, "spilled": spilled, "restored": restored}
 
@@ -177,7 +177,7 @@ def show(job: Job, found: dict[str, float] | None) -> None:
     if found is not None:
         volumes = "".join(f"{found[name] / MEBIBYTE:>12.0f}" for name in ("spilled", "restored"))
         cells = f"{found['seconds']:>10.1f}{volumes}"
-    print(f"{size:>14}{job.partitions:>12}  {job.library:8}{cells}", file=sys.stderr)
+    print(f"{size:>14}{job.partitions:>12}  {job.system:8}{cells}", file=sys.stderr)
 
 
 def main() -> None:
@@ -192,7 +192,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.job:
         job = Job(*json.loads(arguments.job))
-        print(json.dumps(with_dask(job) if job.library == "dask" else with_ray(job)))
+        print(json.dumps(with_dask(job) if job.system == "dask" else with_ray(job)))
         return
     if arguments.quick:
         arguments.store_mebibytes, arguments.partitions = 80, [50, 100]
