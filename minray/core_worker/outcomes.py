@@ -152,11 +152,32 @@ class TaskOutcomes:
         elif self._core.tasks.may_retry(task, self._is_preempted(worker, failure)):
             self.retry(task)
         else:
-            self._finish_with_system_error(task, _death_certificate(task, worker, failure))
+            self._finish_with_system_error(task, self._death_certificate(task, worker, failure))
 
     def _is_preempted(self, worker: LeasedWorker, failure: LeaseFailure | None) -> bool:
         """G21: whether it was lost because its node had to go."""
         return self._core.submitter.is_preempted(worker.address.node_id) if failure is None else failure.preempted
+
+    def _death_certificate(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> RayError:
+        name, node_id = task.prepared.template.name, worker.address.node_id
+        if failure is None:
+            return NodeDiedError(task_name=name, node_id=node_id.hex())
+        if failure.node_ended and node_id == self._core.config.node_id:
+            return LocalRayletDiedError(node_id=node_id.hex(), reason=failure.node_ended)
+        if failure.node_ended:
+            return NodeDiedError(task_name=name, node_id=node_id.hex(), reason=failure.node_ended)
+        if not failure.known or not failure.dead:
+            reason = failure.cause or "its raylet does not know what became of it"
+            return WorkerCrashedError(task_name=name, pid=worker.pid, node_id=node_id.hex(), reason=reason)
+        return WorkerCrashedError(
+            task_name=name,
+            pid=failure.pid or worker.pid,
+            node_id=node_id.hex(),
+            exit_code=failure.exit_code,
+            signal_name=signal.Signals(failure.signal).name if failure.signal else "",
+            stderr_tail=tuple(failure.stderr_tail),
+            reason=failure.cause,
+        )
 
     def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
         """G20: made again without end, later each time, unless it has no retries at all."""
@@ -315,21 +336,3 @@ class TaskOutcomes:
             if force and isinstance(worker, LeasedWorker) and task.state is PUSHED and task.worker is worker:
                 raylet = self._core.raylet if worker.raylet is None else self._core.peers.to(worker.raylet)
                 raylet.send(KillWorker(worker.lease_id, "cancelled by force"), lambda *_: None)
-
-
-def _death_certificate(task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> RayError:
-    name = task.prepared.template.name
-    if failure is None:
-        return NodeDiedError(task_name=name, node_id=worker.address.node_id.hex())
-    if not failure.known or not failure.dead:
-        reason = failure.cause or "its raylet does not know what became of it"
-        return WorkerCrashedError(task_name=name, pid=worker.pid, node_id=worker.address.node_id.hex(), reason=reason)
-    return WorkerCrashedError(
-        task_name=name,
-        pid=failure.pid or worker.pid,
-        node_id=worker.address.node_id.hex(),
-        exit_code=failure.exit_code,
-        signal_name=signal.Signals(failure.signal).name if failure.signal else "",
-        stderr_tail=tuple(failure.stderr_tail),
-        reason=failure.cause,
-    )

@@ -157,7 +157,7 @@ class LeaseBroker:
         self._reap_timer: asyncio.TimerHandle | None = None
         self.leaving: NodeDrain | None = None
         """Set: nothing new is leased here any more."""
-        self._closed = False
+        self._closed, self._why_closed = False, ""
 
     # --- What owners ask -----------------------------------------------------------------------------------------------
 
@@ -348,7 +348,9 @@ class LeaseBroker:
             self.local.end(worker.lease_id)
             group_removed = entry.request.shape.strategy.group_id in self._removed_groups
             preempted = self._closed and self.leaving is not None and self.leaving.reason == PREEMPTION
-            certificate = death.certificate(worker.lease_id, worker.doom, worker.memory_usage, group_removed, preempted)
+            certificate = death.certificate(
+                worker.lease_id, worker.doom, worker.memory_usage, group_removed, self._why_closed, preempted
+            )
             self._finish(entry, End(certificate))
         if self._closed:
             return
@@ -538,9 +540,9 @@ class LeaseBroker:
             counts[request.shape.resources] += 1
         return [(dict(resources), count) for resources, count in counts.most_common(MAX_PENDING_SHAPES)]
 
-    async def close(self) -> None:
-        """Kill all workers; nothing is answered any more."""
-        self._closed = True
+    async def close(self, reason: str) -> None:
+        """Kill all workers; nothing is answered any more, but why they died: the node ends for this ``reason``."""
+        self._closed, self._why_closed = True, reason
         self.arguments.close()
         for timer in (self._timer, self._reap_timer):
             if timer is not None:

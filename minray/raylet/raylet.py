@@ -274,7 +274,7 @@ class Raylet:
         self._departure.close()
         loop = asyncio.get_running_loop()
         await asyncio.gather(
-            loop.create_task(self._broker.close(), name="close_workers"),
+            loop.create_task(self._broker.close(self.reason), name="close_workers"),
             loop.create_task(self._say_farewell(), name="unregister_node"),
         )
         self._dispatcher.close()

@@ -45,7 +45,13 @@ class Death:
     """For people: ``exit code 3``, ``signal SIGKILL``, or why it could not be started."""
 
     def certificate(
-        self, lease_id: bytes, doom: str, memory_usage: tuple[int, int], group_removed: bool, preempted: bool
+        self,
+        lease_id: bytes,
+        doom: str,
+        memory_usage: tuple[int, int],
+        group_removed: bool,
+        node_ended: str,
+        preempted: bool,
     ) -> LeaseFailure:
         """For the lease that it served; ``doom`` is why this raylet killed it, if it did, perhaps for the node's memory."""
         tag = int.from_bytes(self.marks[8:16], "little")
@@ -63,6 +69,7 @@ class Death:
             cause,
             *memory_usage,
             group_removed,
+            node_ended,
             preempted,
         )
 

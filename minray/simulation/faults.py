@@ -35,6 +35,8 @@ CUTS_S = (0.0, 0.5, 8.0, 40.0)
 """How long a partition lasts; the sign of asymmetry is drawn apart."""
 ORPHAN_DELAYS_S = (0.001, 0.000_1, 0.1, 1.0)
 """How long children live after their parent."""
+REAPS_S = (0.0, 0.001, 0.01, 0.1)
+"""How much later than everybody else, whose channels break at once, the parent of a process learns of its end."""
 RESETS = ("", "lost", "answer lost", "half-open here", "half-open there")
 """What becomes of a message and its channel; see ``network``."""
 BREAKS = RESETS[:3]
@@ -44,7 +46,7 @@ SLOW_DISK_S = (0.0, 0.05, 1.0, 12.0)
 REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
 """After so long a request arrives once more, if its channel is still open."""
 
-QUIET = ("delay", "stall", "preempt", "orphan", "crash_prefix", "unsynced", "duplicate", "break")
+QUIET = ("delay", "stall", "preempt", "orphan", "reap", "crash_prefix", "unsynced", "duplicate", "break")
 LOUD = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
 DISK = ("slow_disk", "disk_full", "disk_error", "torn_write")
 """What strikes spilled objects; the last two lose some. A plan that wants them names them."""
@@ -70,7 +72,8 @@ class FaultPlan:
     @classmethod
     def quiet(cls) -> FaultPlan:
         """Every kind of harmless irregularity: what a healthy system must not even notice."""
-        return cls({"delay": 0.2, "stall": 0.01, "preempt": 0.1, "orphan": 0.5, "duplicate": 0.02, "break": 0.005})
+        rates = {"delay": 0.2, "stall": 0.01, "preempt": 0.1, "orphan": 0.5, "reap": 0.2, "duplicate": 0.02, "break": 0.005}
+        return cls(rates)
 
     @classmethod
     def swarm(cls, seed: int, targets: tuple[str, ...] = ("worker/",), budget: int = 2) -> FaultPlan:

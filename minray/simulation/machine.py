@@ -22,7 +22,7 @@ from typing import Any
 
 from minray.platform.base import ExitStatus, OnOutput, Platform, StorageFailed
 from minray.simulation.disk import SimDisk
-from minray.simulation.faults import ORPHAN_DELAYS_S, Oracle, StepFaults
+from minray.simulation.faults import ORPHAN_DELAYS_S, REAPS_S, Oracle, StepFaults
 from minray.simulation.interpreter import wall_time
 from minray.simulation.loop import Failure, ProcessGone, SimLoop, SimProcess
 from minray.simulation.memory import SimArena, SimMemory
@@ -119,8 +119,8 @@ class SimChild:
             self._tail.append(line)
         self._on_output(stream, line)
 
-    def on_end(self, status: ExitStatus) -> None:
-        self._parent.call_later(REPORT_S, self._hear_end, status)
+    def on_end(self, status: ExitStatus, delay_s: float) -> None:
+        self._parent.call_later(REPORT_S + delay_s, self._hear_end, status)
 
     def _hear_end(self, status: ExitStatus) -> None:
         self._status = status
@@ -300,7 +300,7 @@ class SimWorld:
 
         def on_death() -> None:
             lines.flush()
-            child.on_end(status)
+            child.on_end(status, REAPS_S[self.oracle.choose(("reap", process.name), len(REAPS_S))])
 
         process.on_exit = on_exit
         process.on_death.append(on_death)

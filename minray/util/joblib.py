@@ -61,6 +61,7 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self.parallel = parallel
         self._callbacks = threading.Condition()
         self._callback_count = 0
+        self._aborted: Crew | None = None
         self._n_jobs = self.effective_n_jobs(n_jobs)
         self._remote_args = ray_remote_args or self._remote_args
         self._begin()
@@ -77,11 +78,13 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         batch, refs = self._lighten(func)
         future = self._crew.submit(_run, batch, *refs)
         if callback is not None:
-            future.add_done_callback(partial(self._call_back, callback))
+            future.add_done_callback(partial(self._call_back, self._crew, callback))
         return future
 
-    def _call_back(self, callback: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+    def _call_back(self, crew: Crew, callback: Callable[[Future[Any]], object], future: Future[Any]) -> None:
         with self._callbacks:
+            if crew is self._aborted:
+                return
             self._callback_count += 1
         try:
             callback(future)
@@ -96,12 +99,14 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
     def abort_everything(self, ensure_ready: bool = True) -> None:
         """A call has raised: the others are not wanted any more.
 
-        Callbacks of joblib that run just now are waited for: they would take what the next call dispatches for their own.
+        Callbacks of joblib that run just now are waited for, and no other ones are called: they would take what the next
+        call of the same ``Parallel`` dispatches for their own, or fail it.
         """
+        with self._callbacks:
+            self._aborted = self._crew
+            self._callbacks.wait_for(lambda: not self._callback_count, CALLBACKS_TIMEOUT_S)
         if self._crew is not None:
             self._crew.kill()
-        with self._callbacks:
-            self._callbacks.wait_for(lambda: not self._callback_count, CALLBACKS_TIMEOUT_S)
         self._refs.clear()
         if ensure_ready:
             self._begin()

@@ -6,11 +6,13 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.helpers import wait_for_condition
 from tests.real.support import Files
 
 joblib = pytest.importorskip("joblib")
@@ -42,6 +44,24 @@ def test_an_exception_ends_the_call_and_the_next_one_goes_on(backend: None) -> N
         with pytest.raises(ZeroDivisionError):
             parallel(joblib.delayed(reciprocal)(number) for number in [1, 0, 1, 1])
         assert parallel(joblib.delayed(reciprocal)(number) for number in [1, 2]) == [1, 0.5]
+
+
+def test_what_an_aborted_call_has_left_is_not_told(backend: None, files: Files) -> None:
+    from minray.util.joblib import MinrayBackend
+
+    told: list[Future[Any]] = []
+    workers = MinrayBackend()
+    workers.configure(n_jobs=1)
+    nested = joblib.parallel.SequentialBackend(nesting_level=1), None
+    left = workers.submit(joblib.parallel.BatchedCalls([joblib.delayed(files.signal("never").wait)()], nested), told.append)
+    workers.abort_everything()
+    with pytest.raises(RuntimeError, match="terminated before"):
+        left.result(timeout=10)
+    next_one = workers.submit(joblib.parallel.BatchedCalls([joblib.delayed(abs)(-1)], nested), told.append)
+    assert next_one.result(timeout=10) == [1]
+    workers.abort_everything()
+    assert told == [next_one]
+    workers.terminate()
 
 
 def test_results_come_as_a_generator_and_late_ones_time_out(backend: None, files: Files) -> None:
@@ -104,17 +124,14 @@ def test_a_call_that_is_given_up_is_over_before_the_next_one_begins(backend: Non
     from minray.util.joblib import MinrayBackend
 
     order: list[str] = []
-    begun, giving_up = threading.Event(), threading.Event()
+    begun = threading.Event()
     minray_backend = MinrayBackend()
     minray_backend.configure(1)
     crew = minray_backend._crew
-    assert crew is not None
-    kill = crew.kill
-    crew.kill = lambda: (giving_up.set(), kill())  # type: ignore[method-assign, assignment]
 
     def callback(_: object) -> None:
         begun.set()
-        giving_up.wait(30)
+        wait_for_condition(lambda: minray_backend._aborted is crew)
         order.append("callback")
 
     minray_backend.submit(BatchedCalls([(abs, (-1,), {})], (minray_backend, 1)), callback)

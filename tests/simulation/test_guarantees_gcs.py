@@ -84,6 +84,16 @@ def test_g110_without_storage_the_end_of_the_gcs_is_the_end_of_the_cluster() -> 
         assert not cluster.workers()
 
 
+@pytest.mark.parametrize("seed", seeds(5))
+def test_g110_a_task_that_ran_when_the_cluster_ended_fails_with_its_cluster(seed: int) -> None:
+    """Its raylet kills its worker, whose channels break before it is seen dead: meanwhile the raylet can be asked."""
+    plan = FaultPlan({"reap": 1.0})
+    with SimCluster([{"num_cpus": 1}], seed, storage="", show_output=False, faults=plan) as cluster:
+        cluster.world.loop.world.call_later(5, cluster.kill, "gcs")
+        outcome = cluster.run(lambda: outcome_of(work.options(max_retries=0).remote(1, 1000)))
+        assert outcome == "LocalRayletDiedError"
+
+
 @pytest.mark.parametrize("node", ["n1", "n2"])
 def test_g111_a_raylet_that_cannot_reach_the_gcs_for_a_minute_ends(node: str) -> None:
     def strike(cluster: SimCluster) -> None:
