@@ -110,8 +110,9 @@ class Subscription:
         self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"follow({self._channel})")
 
     def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None  # a cancelled task keeps its frames, where the collector does not see them
+        if task is not None:
+            task.cancel()
 
     async def _follow(self) -> None:
         epoch, version = b"", 0

@@ -337,12 +337,8 @@ def test_g61_arrays_outlive_shutdown(node: Any) -> None:
 
 
 def test_nothing_is_left_of_a_cluster_in_its_driver(node: Any) -> None:
-    """No descriptors, mappings and objects of minray, however often it connects, when no array is looked at any more.
-
-    gRPC's poller keeps the loops that it has served, and with them what their last callbacks know.
-    """
+    """No descriptors, mappings and objects of minray, however often it connects, when no array is looked at any more."""
     body = """
-        is_grpc = os.environ.get("MINRAY_TRANSPORT") == "grpc"
         identity = ray.remote(lambda value: value)
 
         @ray.remote
@@ -351,7 +347,7 @@ def test_nothing_is_left_of_a_cluster_in_its_driver(node: Any) -> None:
 
         def left():
             maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:minray" in line]
-            cores = [thing for thing in gc.get_objects() if type(thing).__name__ == "CoreWorker" and not is_grpc]
+            cores = [thing for thing in gc.get_objects() if type(thing).__name__ == "CoreWorker"]
             return len(os.listdir("/proc/self/fd")), len(maps), len(cores)
 
         def use():
