@@ -1,6 +1,7 @@
 """For pytest, when Ray is in minray's place: the table of known differences says which tests must fail there.
 
-A test of the table that passes is a failure, so that the table stays true. One that would wait for ever is not run.
+A test of the table that passes is a failure, so that the table stays true, unless Ray does otherwise only at times. One
+that would wait for ever is not run.
 """
 
 from __future__ import annotations
@@ -28,4 +29,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if instead is not None and instead.startswith("waits"):
             item.add_marker(pytest.mark.skip(reason=instead))
         elif instead is not None:
-            item.add_marker(pytest.mark.xfail(strict=True, reason=instead))
+            item.add_marker(pytest.mark.xfail(strict=not instead.startswith("at times"), reason=instead))
