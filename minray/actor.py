@@ -66,6 +66,12 @@ class ActorClass:
         name = self._definition.name
         raise TypeError(f"actor class {name} cannot be instantiated directly: use {name}.remote(...) to make an actor")
 
+    def __getattr__(self, name: str) -> Any:
+        """Constants, static and class methods of the class are there without an actor."""
+        if name.startswith("__") or "_class" not in vars(self):
+            raise AttributeError(f"actor class has no attribute {name!r}")
+        return getattr(self._class, name)
+
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``).
 
@@ -269,7 +275,7 @@ def method(*args: Any, **options: Any) -> Any:
     """
     if len(args) == 1 and callable(args[0]) and not options:
         return args[0]
-    if args or not options:
+    if args:
         raise ValueError("method takes options only: @minray.method(num_returns=2)")
     check_method_options(options, at_call=False)
 

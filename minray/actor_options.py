@@ -23,6 +23,7 @@ from minray.task_options import (
     STREAMING,
     check_integer,
     check_name,
+    check_one_placement,
     check_retry_exceptions,
     located,
     make_shape,
@@ -118,6 +119,7 @@ def check_actor_options(options: Mapping[str, Any], *, at_call: bool) -> None:
             check(name, value)
     if options.get("get_if_exists") and not options.get("name"):
         raise ValueError("get_if_exists=True needs a name")
+    check_one_placement(options)
 
 
 def check_method_options(options: Mapping[str, Any], *, at_call: bool) -> None:

@@ -10,7 +10,8 @@ Ray: python/ray/exceptions.py (and the `RayException` message of src/ray/protobu
 * Frames of minray itself are left out. If there are no others, the trouble is ours, and they stay.
 * A failed argument fails the task: the same error travels on, with a line for each task that it kept from running.
 * A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. One that a task's body let through
-  has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError.
+  has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError; and so
+  has the cancellation of a body that ran.
 
 What we do not like: an exception that is linked to one that cannot be unpickled (its cause, or a member of its group) is
 lost together with it.
@@ -426,11 +427,17 @@ class UnserializableException(_SystemError):
 # --- packing and unpacking --------------------------------------------------------------------------------------------
 
 
-def pack_exception(error: BaseException, *, task_name: str, pid: int, node_id: str, ip: str) -> bytes:
-    """What the executor sends when the task has raised `error`, or when the runtime has to say `error` about it."""
+def pack_exception(
+    error: BaseException, *, task_name: str, pid: int, node_id: str, ip: str, is_bodys: bool = False
+) -> bytes:
+    """What the executor sends when the task has raised `error`, or when the runtime has to say `error` about it.
+
+    `is_bodys`: it is how the task's body ended, though the runtime has made it.
+    """
     failure = TaskFailure(task_name, pid, node_id, ip, _traceback_text(error))
-    raised_by_user = any(not is_runtime(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
-    if not raised_by_user and (_is_wrapper(error) or isinstance(error, RayError) and not isinstance(error, RayTaskError)):
+    stack = traceback.walk_tb(error.__traceback__)
+    is_bodys = is_bodys or any(not is_runtime(frame.f_code.co_filename) for frame, _ in stack)
+    if not is_bodys and (_is_wrapper(error) or isinstance(error, RayError) and not isinstance(error, RayTaskError)):
         return _pack_unchanged(error, failure)
     if _is_wrapper(error):
         # A `get` inside the task raised it, and the task let it through: still one wrapper around the original.

@@ -199,6 +199,13 @@ def check_options(options: Mapping[str, Any], *, at_call: bool) -> None:
             raise ValueError("max_calls belongs into @minray.remote(...), not into .options(...)")
         if value is not None:
             check(name, value)
+    check_one_placement(options)
+
+
+def check_one_placement(options: Mapping[str, Any]) -> None:
+    """The deprecated way to name a placement group does not go with a strategy."""
+    if isinstance(options.get("placement_group"), PlacementGroup) and options.get("scheduling_strategy") is not None:
+        raise ValueError("scheduling_strategy and placement_group are given: use PlacementGroupSchedulingStrategy alone")
 
 
 def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> RuntimeEnv:

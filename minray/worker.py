@@ -143,7 +143,7 @@ def cancel(object_ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool 
     (KeyboardInterrupt), with ``force=True`` its worker is killed. ``recursive`` takes its child tasks along. Idempotent.
 
     Of an actor's running call the coroutine is cancelled, and a plain method finds ``is_canceled()`` true in its runtime
-    context (G45); ``force=True`` is a ValueError there (G44)."""
+    context (G45); what it returns then is lost. ``force=True`` is a ValueError there (G44)."""
     if type(object_ref) is ObjectRefGenerator:
         object_ref = object_ref.completed()
     if type(object_ref) is not ObjectRef:

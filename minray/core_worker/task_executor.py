@@ -4,8 +4,10 @@ Ray: execute_task in python/ray/_raylet.pyx
 
 Everything here but the constructor runs in such a thread. Whatever user code does ends as an ``Execution``: values, or a
 packed exception. ``SystemExit`` ends the process, as anywhere in Python (an actor that exits without an error code ends in
-an orderly way); KeyboardInterrupt is a cancellation if one was asked for. The beginning of each task is marked in memory
-that outlives the process (``Processes.marks``): after a crash its raylet knows which of the pushed tasks never began.
+an orderly way); KeyboardInterrupt is a cancellation if one was asked for. A call of an actor that was cancelled has no
+value, though its method returns one; a coroutine may not even fail in a way of its own. The beginning of each task is
+marked in memory that outlives the process (``Processes.marks``): after a crash its raylet knows which of the pushed tasks
+never began.
 """
 
 from __future__ import annotations
@@ -151,9 +153,11 @@ class TaskExecutor:
             if task.header.template.is_streaming:
                 await self._generators.run_async(_streaming(task), as_async_iterator(result, task.header.template.name))
                 result = None
+            if task.cancelled:
+                raise asyncio.CancelledError
             task.execution = Execution(OK, self._returns.keep(task, result), b"", _us_since(started), False)
         except BaseException as error:
-            task.execution = self._on_exception(task, error, _us_since(started))
+            task.execution = self._on_exception(task, error, _us_since(started), is_coroutine=True)
 
     def shut_down_actor(self) -> None:
         """The user's own clean-up, and then the interpreter's (G27)."""
@@ -172,6 +176,8 @@ class TaskExecutor:
         if task.header.template.is_streaming:
             self._generators.run(_streaming(task), as_iterator(result, task.header.template.name))
             result = None
+        if task.cancelled and task.header.template.method:
+            raise asyncio.CancelledError
         return self._returns.keep(task, result)
 
     def _prepare(self, task: ReceivedTask) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
@@ -209,15 +215,18 @@ class TaskExecutor:
         refs = self._make_refs(stored) if stored.nested else []
         return serialization.deserialize(stored.data, stored.buffers, refs)
 
-    def _on_exception(self, task: ReceivedTask, error: BaseException, duration_us: int) -> Execution:
+    def _on_exception(
+        self, task: ReceivedTask, error: BaseException, duration_us: int, is_coroutine: bool = False
+    ) -> Execution:
         if task.header.template.method and self._is_orderly_exit(error):
             self.wants_exit = str(error.args[0]) if error.args and isinstance(error.args[0], str) else "it has exited"
             error = ActorDiedError(actor_id=task.actor_id.hex(), reason=self.wants_exit)
         elif isinstance(error, SystemExit):
             self._exit(error)
-        if task.cancelled and isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+        if task.cancelled and (is_coroutine or isinstance(error, KeyboardInterrupt | asyncio.CancelledError)):
             cancelled = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
-            return Execution(CANCELLED, [], self._pack(task, cancelled), duration_us, False)
+            packed = self._pack(task, cancelled.with_traceback(error.__traceback__), is_bodys=True)
+            return Execution(CANCELLED, [], packed, duration_us, False)
         results: list[Result] = []
         if isinstance(error, BrokenOff):
             results, error = error.results, error.error
@@ -238,9 +247,10 @@ class TaskExecutor:
             code = 1
         self._platform.processes.exit(code or 0)
 
-    def _pack(self, task: ReceivedTask, error: BaseException) -> bytes:
+    def _pack(self, task: ReceivedTask, error: BaseException, is_bodys: bool = False) -> bytes:
         return pack_exception(
             error,
+            is_bodys=is_bodys,
             task_name=task.header.template.name,
             pid=self._platform.processes.pid,
             node_id=self._node_id_hex,

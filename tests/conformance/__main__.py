@@ -12,8 +12,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 IN_PLACE = ROOT / "tests" / "conformance" / "in_place"
-FILES = ("options", "results_and_errors", "util", "values", "wait_and_get")
-"""Of tests/real: what tasks promise without faults. The others are about actors, faults, and the insides."""
+FILES = (
+    "actors",
+    "cancellation",
+    "generators",
+    "options",
+    "placement_groups",
+    "references",
+    "results_and_errors",
+    "util",
+    "values",
+    "wait_and_get",
+)
+"""Of tests/real: what tasks and actors promise, mostly without faults. The others are about faults and insides."""
 ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

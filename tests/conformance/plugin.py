@@ -1,6 +1,7 @@
 """For pytest, when Ray is in minray's place: the table of known differences says which tests must fail there.
 
-A test of the table that passes is a failure, so that the table stays true. One that would wait for ever is not run.
+A test of the table that passes is a failure, so that the table stays true, unless Ray does otherwise only at times. One
+that would wait for ever, or end the run, is not run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     known = differences()
     for item in items:
         instead = known.get(item.name) or known.get(getattr(item, "originalname", ""))
-        if instead is not None and instead.startswith("waits"):
+        if instead is not None and instead.endswith("not run"):
             item.add_marker(pytest.mark.skip(reason=instead))
         elif instead is not None:
-            item.add_marker(pytest.mark.xfail(strict=True, reason=instead))
+            item.add_marker(pytest.mark.xfail(strict=not instead.startswith("at times"), reason=instead))

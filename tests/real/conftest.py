@@ -22,7 +22,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Any]:
     """What ``init`` returned. A module may have ``INIT``, arguments of its own."""
     arguments = {"num_cpus": CPUS, **getattr(request.module, "INIT", {})}
     if ON_RAY:
-        arguments |= {"include_dashboard": False}
+        arguments |= {"include_dashboard": False, "_system_config": None}
     context = minray.init(**arguments)
     try:
         yield context

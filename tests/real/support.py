@@ -103,6 +103,11 @@ def core() -> Any:
     return api().core
 
 
+def words(pattern: str) -> str | None:
+    """What an error of minray says. Ray says it otherwise, which is nobody's concern."""
+    return None if ON_RAY else pattern
+
+
 @ray.remote
 def hold(started: Signal, release: Signal, result: object = None) -> object:
     """Run until released."""

@@ -325,7 +325,7 @@ def test_g43_cancelling_what_has_finished_changes_nothing() -> None:
         for reference in (value, failed[0], put):
             ray.cancel(reference, force=force)
     assert ray.get([value, put, echo.remote(value)]) == [1, "put", 1]
-    assert isinstance(outcome(failed[0]), ValueError)
+    assert isinstance(outcome(failed[0]), RayTaskError)
 
 
 @pytest.mark.parametrize("recursive", [True, False])

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import minray as ray
-from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from tests.helpers import wait_for_condition
 from tests.real.support import Files, core, echo, hold
 
@@ -192,7 +191,10 @@ def test_g76_c9_many_values_that_are_small_one_by_one() -> None:
     assert ray.get(digest.remote(*texts[:500], **{f"a{index}": text for index, text in enumerate(texts[500:])})) == expected
     several = echo.options(num_returns=1000).remote(texts)
     assert ray.get(several) == texts
-    places = [core().store.objects[ref.binary()].place for ref in several]
+    store = core().store
+    from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
+
+    places = [store.objects[ref.binary()].place for ref in several]
     assert sum(place is None for place in places) == TASK_RPC_INLINED_BYTES_LIMIT // (90_000 + 100)
     refs = [ray.put(text) for text in texts]
     assert ray.get(digest.remote(*refs)) == expected

@@ -468,7 +468,7 @@ def test_g48_a_cancelled_generator_ends(seed: int, limit: int) -> None:
     def strike(cluster: SimCluster) -> None:
         break_channels(cluster, ["CancelTask", "CancelTask reply", *REPORTS], budget=3)
 
-    cancelled = "TaskCancelledError"
+    cancelled = "RayTaskError(TaskCancelledError)"
     assert judged(body, strike, seed=seed)[0] == (1, cancelled, cancelled, True)
 
 

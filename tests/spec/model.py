@@ -37,6 +37,8 @@ from tests.spec.stage import BORN, END, RUN, History, parse_word
 LOST_OWNER = "OwnerDiedError"
 LOST_OBJECT = "ObjectReconstructionFailedError"
 TIMEOUT = "GetTimeoutError"
+CANCELLED = frozenset({"TaskCancelledError", "RayTaskError(TaskCancelledError)"})
+"""What ``get`` raises of what had not begun, and of what had."""
 VALUE = "its value"
 
 
@@ -139,7 +141,7 @@ class Scope:
         for name in task.args:
             errors |= model.errors_seen_by(task.name, name)
         if task.name in model.cancelled:
-            errors.add("TaskCancelledError")
+            errors |= CANCELLED
         refs: tuple[str, ...] = getattr(end, "refs", ())
         model.surely_returned[task.name] = frozenset(name for name in refs if name in inner.sure)
         return errors, not end.error and model.all_have_values(task.args)
@@ -254,7 +256,7 @@ class Model:
             crashes = {DIED, UNAVAILABLE} if fate is None else fate.errors(generator.max_retries, False, weak)
         else:
             crashes = self.losses.errors() if self.losses.deaths > generator.max_retries else set()
-        cancelled = {"TaskCancelledError", "WorkerCrashedError"} if owner in self.cancelled else set()
+        cancelled = {*CANCELLED, "WorkerCrashedError"} if owner in self.cancelled else set()
         return frozenset(crashes | cancelled)
 
     def most_runs(self, task: Submit | Call) -> float:

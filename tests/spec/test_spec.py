@@ -18,7 +18,7 @@ from minray.scheduling.cluster_resource_scheduler import ClusterResourceSchedule
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, report
 from tests.spec.fates import DIED, UNAVAILABLE
-from tests.spec.model import Expectation, Losses, Model, problems
+from tests.spec.model import CANCELLED, Expectation, Losses, Model, problems
 from tests.spec.programs import Body, Call, Cancel, Drop, Exit, Get, Program, Put, Raise, Return, Sleep, Submit, Wait, Why
 from tests.spec.scenario import Answers, Node, Scenario, Verdict, World, losses_of, run, save, struck
 from tests.spec.shrink import shrink
@@ -111,7 +111,7 @@ def test_an_argument_s_failure_is_the_task_s() -> None:
 def test_a_cancellation_reaches_children_and_only_what_is_forced_dies() -> None:
     child = Submit("child", Body())
     program = one(Submit("parent", Body((child,))), Cancel("stop", "parent"), Submit("other", Body()))
-    assert expectation(program, "child").errors == expectation(program, "parent").errors == {"TaskCancelledError"}
+    assert expectation(program, "child").errors == expectation(program, "parent").errors == CANCELLED
     assert expectation(program, "other").is_sure
 
 
