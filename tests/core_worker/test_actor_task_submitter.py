@@ -339,6 +339,7 @@ def test_the_gcs_may_have_a_verdict_before_the_caller_loses_patience() -> None:
     caller.no_verdict()
     caller.alive(1)
     assert caller.pushed == ["1:1 a", "2:1 a*"] and caller.ended == {}
+    assert caller.client.failures == 0, "nobody needs more patience with it next time"
 
 
 def test_the_dead_are_out_of_reach_first() -> None:

@@ -44,7 +44,7 @@ REPLIES = ("reply", "fail", "set_result", "set_exception")
 RELEASES = ("release", "end", "forget", "unwatch", "stop_waiting", "cancel", "close", "withdraw", "return_lease")
 SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
-ACTING = (ast.Call, ast.Await, ast.Yield, ast.Delete, ast.Subscript)
+ACTING = (ast.Call, ast.Await, ast.Yield, ast.Delete)
 """What may do more than to read and to name."""
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -88,14 +88,22 @@ def _commute(first: ast.stmt, second: ast.stmt) -> bool:
     stores: list[set[str]] = []
     loads: list[set[str]] = []
     for statement in (first, second):
-        if any(isinstance(node, ACTING) for node in ast.walk(statement)):
+        nodes = list(ast.walk(statement))
+        entries = [node for node in nodes if isinstance(node, ast.Subscript)]
+        if any(isinstance(node, ACTING) for node in nodes) or not _only_written(entries, statement):
             return False
-        named = [node for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute)]
-        stores.append({ast.unparse(node) for node in named if isinstance(node.ctx, ast.Store)})
+        tables = [entry.value for entry in entries]
+        named = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and node not in tables]
+        stores.append({ast.unparse(node) for node in named if isinstance(node.ctx, ast.Store)} | {*map(ast.unparse, tables)})
         loads.append({ast.unparse(node) for node in named if isinstance(node.ctx, ast.Load)})
         if isinstance(statement, ast.AugAssign):
             loads[-1] |= stores[-1]
     return not (stores[0] & (stores[1] | loads[1]) or stores[1] & loads[0])
+
+
+def _only_written(entries: list[ast.Subscript], statement: ast.stmt) -> bool:
+    """To read an entry of a table may fail."""
+    return not entries or (isinstance(statement, ast.Assign) and all(isinstance(entry.ctx, ast.Store) for entry in entries))
 
 
 def drop_early_return(function: ast.AST) -> Iterator[Change]:
