@@ -46,11 +46,15 @@ class Scene:
         platform: Any = SimpleNamespace(host=SimpleNamespace(time=lambda: EPOCH))
         myself: Any = self
         peers: Any = self.peers
-        self.departure = Departure(platform, HERE, peers, myself, myself, self.raylet_of, self.gone.append)
+        self.departure = Departure(platform, HERE, peers, myself, myself, self.raylet_of, self.on_gone)
 
     @staticmethod
     def raylet_of(node_id: bytes) -> Address:
         return owner("raylet", node_id)
+
+    def on_gone(self, reason: str) -> None:
+        assert self.departure.is_over, "the gcs is told why it has gone"
+        self.gone.append(reason)
 
     # --- the broker and the store
 
@@ -108,6 +112,18 @@ def test_a_node_goes_at_its_deadline_whatever_it_does() -> None:
         await pass_time(0.2)
         assert scene.gone == ["go (its time was up)"] and scene.departure.is_over
         scene.departure.close()
+
+    run(story)
+
+
+def test_a_node_that_has_ended_otherwise_does_not_go_once_more() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.departure.begin(wish(after_s=1.0))
+        scene.departure.close()
+        scene.rest()
+        await pass_time(2.0)
+        assert scene.gone == []
 
     run(story)
 

@@ -31,12 +31,20 @@ class Scene:
         self.questions: list[Question] = []
         self.here: list[bytes] = []
         """Leases whose arguments have come."""
+        self.runs_at_once = False
+        """Whether a lease is given resources as soon as its arguments have come."""
         self.advances = 0
         myself: Any = self
-        self.arguments = LeaseArguments(lambda: myself, LIMIT, self.here.append, self.advance)
+        self.arguments = LeaseArguments(lambda: myself, LIMIT, self.on_here, self.advance)
+
+    def on_here(self, lease_id: bytes) -> None:
+        self.here.append(lease_id)
+        if self.runs_at_once:
+            self.arguments.pin(lease_id)
 
     def advance(self) -> None:
         self.advances += 1
+        self.arguments.begin()
 
     # --- the store
 
@@ -50,6 +58,8 @@ class Scene:
         self.pins.append(name)
 
     def unpin(self, names: list[bytes]) -> None:
+        asked = {one.pin for question in self.questions for one in question.wanted}
+        assert not asked & {*names}, "more may be pinned for a question that is open"
         self.pins = [name for name in self.pins if name not in names]
 
     def pin_together(
@@ -110,6 +120,25 @@ def test_what_came_for_a_lease_without_resources_may_go_and_is_pinned_when_it_ha
         assert len(scene.pins) == 1
         scene.arguments.let_go()
         assert len(scene.pins) == 1, "it has not come just now"
+        scene.arguments.end(b"lease")
+        assert scene.pins == []
+
+    run(story)
+
+
+@pytest.mark.parametrize("status", [PINNED, NO_ROOM])
+def test_arguments_of_a_lease_that_runs_at_once_stay_pinned_however_they_came(status: int) -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.want(b"other", z=10)
+        await scene.answer(PINNED)
+        scene.arguments.manager.on_allocated(b"other")
+        scene.want(b"lease", x=10, y=10)
+        scene.runs_at_once = True
+        scene.objects.add(b"y")  # brought by somebody else
+        await scene.answer(PINNED, status)
+        scene.arguments.let_go()
+        assert len(scene.pins) == 2
         scene.arguments.end(b"lease")
         assert scene.pins == []
 
@@ -197,7 +226,6 @@ def test_others_keep_back_for_a_lease_that_is_ahead_until_it_takes_too_long() ->
         assert len(scene.questions) == 1
         await pass_time(PATIENCE_S + 0.01)
         assert scene.advances == 1
-        scene.arguments.begin()
         assert [one.object_id for one in scene.questions[1].wanted] == [b"y"]
 
     run(story)
@@ -241,6 +269,6 @@ def test_a_lease_without_large_arguments_costs_nothing() -> None:
         assert scene.arguments.fetch(b"lease") and len(scene.arguments.manager) == 0
         scene.arguments.pin(b"lease")
         scene.arguments.end(b"lease")
-        assert scene.pins == []
+        assert scene.pins == [] and scene.arguments._pins == {}
 
     run(story)

@@ -56,6 +56,15 @@ def test_g86_arguments_of_running_leases_take_a_part_of_the_store() -> None:
     assert scene.manager.pinned_bytes == 0 and not len(scene.manager)
 
 
+def test_g86_what_nobody_uses_any_more_counts_again_when_it_is_used_again() -> None:
+    scene = Scene(a=70, b=1)
+    for lease, name in zip("ABC", "aab", strict=True):
+        scene.add(lease, name)
+    assert scene.run("A") == "A"
+    scene.end("A")
+    assert scene.run("B", "C") == "B" and scene.manager.pinned_bytes == 70
+
+
 def test_g86_one_lease_may_always_run() -> None:
     scene = Scene(a=100, b=100)
     scene.add("A", "a")
