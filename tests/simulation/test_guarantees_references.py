@@ -239,3 +239,20 @@ def test_g58_what_a_node_had_borrowed_that_died_is_given_back() -> None:
 
     result, _ = judged(body, strike, nodes=[{"num_cpus": 1}, {"num_cpus": 1, "resources": {"away": 1}}])
     assert result == "ActorDiedError"
+
+
+def test_a_question_for_what_does_not_exist_yet_is_asked_once() -> None:
+    """It is kept open, and answered when there is something to say."""
+    asked = []
+
+    def strike(cluster: SimCluster) -> None:
+        watch_sends(cluster, lambda end, message, word: word != "GetObject" or asked.append(word) is None)
+
+    result, _ = judged(lambda: minray.get(read.remote([late.remote(), minray.put([minray.put("b")])])), strike, nodes=1)
+    assert result == ["late", "b"] and len(asked) <= 4
+
+
+@minray.remote
+def late() -> str:
+    time.sleep(8)
+    return "late"
