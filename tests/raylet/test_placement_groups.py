@@ -51,6 +51,8 @@ class Scene:
         """Groups with leases here."""
         self.seen: list[tuple[float, float, bool]] = []
         """At each advance: free CPUs of the node, those of group A, and whether it heard that there are new ones."""
+        self.is_settled = True
+        """Whether it has advanced since it heard of a removed group."""
         self.peers = RecordingPeers()
         myself: Any = self
         gcs: Any = self.peers.local
@@ -62,9 +64,11 @@ class Scene:
         free = [self.resources.available.get(name, 0) / UNIT for name in ("CPU", group_name("CPU", A))]
         self.seen.append((free[0], free[1], self.nodes.joined))
         self.nodes.joined = False
+        self.is_settled = True
 
     def on_group_removed(self, group_id: bytes) -> None:
         self.removed.append(group_id)
+        self.is_settled = False
 
     def works_in_group(self, group_id: bytes) -> bool:
         return group_id in self.busy
@@ -99,7 +103,7 @@ def test_g99_a_removed_group_s_resources_are_free_when_the_last_lease_in_it_is_o
     scene.commit()
     scene.busy.add(A)
     scene.groups.handle_RemoveBundles(RemoveBundles(A), CALL)
-    assert scene.removed == [A] and len(scene.seen) == 3
+    assert scene.removed == [A] and len(scene.seen) == 3 and scene.is_settled
     scene.groups.settle()
     assert len(scene.seen) == 3 and scene.resources.available["CPU"] == UNIT
     scene.busy.clear()
