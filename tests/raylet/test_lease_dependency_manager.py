@@ -179,3 +179,11 @@ def test_leases_without_large_arguments_are_nothing_to_it() -> None:
     scene.block("A")
     scene.end("A")
     assert scene.manager.needed(b"A") == [] and not len(scene.manager)
+
+
+def test_a_lease_whose_argument_has_gone_again_does_not_stand_in_its_own_way() -> None:
+    scene = Scene()
+    scene.want(A=50)
+    assert scene.begin() == "A"
+    scene.manager.want(b"A")
+    assert scene.begin() == "A"
