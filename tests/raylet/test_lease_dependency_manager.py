@@ -187,3 +187,25 @@ def test_a_lease_whose_argument_has_gone_again_does_not_stand_in_its_own_way() -
     assert scene.begin() == "A"
     scene.manager.want(b"A")
     assert scene.begin() == "A"
+
+
+def test_g86_what_runs_and_is_blocked_keeps_nobody_back() -> None:
+    """It may wait for the one that is to be fetched now."""
+    scene = Scene()
+    scene.want(A=60)
+    assert scene.begin() == "A"
+    scene.here[b"A"] = 60
+    assert scene.run("A") == "A"
+    scene.block("A")
+    scene.want(B=60)
+    assert scene.begin() == "B"
+
+
+def test_g86_a_lease_that_ends_while_it_is_blocked_leaves_nothing_behind() -> None:
+    scene = Scene(a=100, b=100)
+    scene.add("A", "a")
+    assert scene.run("A") == "A"
+    scene.block("A")
+    scene.end("A")
+    scene.add("B", "b")
+    assert scene.run("B") == "B"
