@@ -209,3 +209,12 @@ def test_g86_a_lease_that_ends_while_it_is_blocked_leaves_nothing_behind() -> No
     scene.end("A")
     scene.add("B", "b")
     assert scene.run("B") == "B"
+
+
+def test_a_lease_that_ends_before_its_turn_is_not_fetched_for() -> None:
+    scene = Scene()
+    scene.want(A=60, B=60)
+    assert scene.begin() == "A"
+    scene.end("B")
+    scene.end("A")
+    assert scene.begin() == "" and not len(scene.manager)
