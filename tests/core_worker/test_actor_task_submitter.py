@@ -318,6 +318,16 @@ def test_g36_a_call_that_is_to_be_made_again_ends_with_its_actor() -> None:
     assert caller.ended == {"a": "dead"} and not caller.client.retries
 
 
+def test_g40_a_call_that_is_cancelled_before_it_is_made_again_is_not() -> None:
+    caller = Caller()
+    caller.alive()
+    a = caller.submit("a", retries=1)
+    caller.restarting()
+    caller.cancel(a)
+    caller.alive(1)
+    assert caller.pushed == ["1:1 a"] and caller.ended == {"a": "cancelled"}
+
+
 def test_g36_a_call_whose_arguments_come_again_when_its_actor_is_dead_is_not_kept() -> None:
     caller = Caller()
     caller.alive()
