@@ -56,7 +56,7 @@ class ActorClass:
         self._options = options
         self._spec: HandleSpec | None = None
         self._prepared: tuple[PreparedTemplate, list[tuple[str, int]]] | None = None
-        self._prepared_by: UserApi | None = None
+        self._prepared_by: object = None
         self._captured: SchedulingStrategy | None = None
         """The placement group of the task for which this was prepared, if what it begins runs there too."""
         self.__name__ = definition.name
@@ -114,12 +114,12 @@ class ActorClass:
 
     def _prepare(self, api: UserApi) -> tuple[PreparedTemplate, list[tuple[str, int]]]:
         captured = api.captured()
-        if self._prepared is None or self._prepared_by is not api or self._captured != captured:
+        if self._prepared is None or self._prepared_by is not api.mark or self._captured != captured:
             export = self._definition.export_through(api)
             template, placement = make_constructor_template(
                 export.function_id, self._class, self._options, api.core.job_id, api.base_environment(), captured
             )
-            self._prepared, self._prepared_by = (api.prepare(template, export), placement), api
+            self._prepared, self._prepared_by = (api.prepare(template, export), placement), api.mark
             self._captured = captured
         return self._prepared
 

@@ -26,7 +26,7 @@ class Definition:
         self.job_id = b""
         self.export: FunctionExport | None = None
         """In a process that has exported it itself."""
-        self.exported_by: UserApi | None = None
+        self.exported_by: object = None
 
     @property
     def name(self) -> str:
@@ -35,10 +35,10 @@ class Definition:
     def export_through(self, api: UserApi) -> FunctionExport:
         """Make the definition known to the cluster, unless it is."""
         export = self.export
-        if export is None or self.exported_by is not api:
+        if export is None or self.exported_by is not api.mark:
             # A copy was exported by whom it comes from. (Job ids repeat in other clusters, so equal ones prove nothing.)
             is_copy = self.exported_by is None
-            self.exported_by = api
+            self.exported_by = api.mark
             if is_copy and self.function_id and self.job_id == api.core.job_id:
                 self.export = export = FunctionExport(self.function_id, True)
             else:

@@ -35,7 +35,7 @@ class RemoteFunction(Generic[P, R]):
         self._definition = definition
         self._options = options
         self._prepared: PreparedTemplate | None = None
-        self._prepared_by: UserApi | None = None
+        self._prepared_by: object = None
         self._captured: SchedulingStrategy | None = None
         """The placement group that the task was in for which this was prepared, if child tasks run there too."""
         functools.update_wrapper(self, definition.function)
@@ -55,7 +55,7 @@ class RemoteFunction(Generic[P, R]):
             raise self._signature.refusal(self._name(), args, kwargs)
         api = worker.current_api()
         prepared = self._prepared
-        if prepared is None or self._prepared_by is not api or self._captured != api.captured():
+        if prepared is None or self._prepared_by is not api.mark or self._captured != api.captured():
             prepared = self._prepare(api)
         reference: ObjectRef[R] = api.submit(prepared, args, kwargs)
         return reference
@@ -82,7 +82,7 @@ class RemoteFunction(Generic[P, R]):
         template = make_template(
             export.function_id, self._name(), options, api.core.job_id, api.base_environment(), captured
         )
-        self._prepared, self._prepared_by, self._captured = api.prepare(template, export), api, captured
+        self._prepared, self._prepared_by, self._captured = api.prepare(template, export), api.mark, captured
         return self._prepared
 
     def _name(self) -> str:

@@ -48,6 +48,8 @@ class UserApi:
 
     def __init__(self, core: CoreWorker) -> None:
         self.core = core
+        self.mark = object()
+        """Stands for this connection in definitions, which may outlive it and shall not keep it."""
         self._user_code = core.platform.user_code
         self.post = self._post = self._user_code.post
         self._objects = core.store.objects

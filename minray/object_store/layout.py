@@ -55,13 +55,20 @@ def read(source: memoryview) -> list[memoryview]:
 def lasting_view(data: Buffer, start: int, size: int, on_gone: Callable[..., None], *args: Any) -> memoryview:
     """A part of ``data``; ``on_gone(*args)`` is called when this view, and every view made of it, has gone (G61).
 
-    In whatever thread that may be, so ``on_gone`` should only post.
+    In whatever thread that may be, so ``on_gone`` should only post. It is a method, of an object that no view keeps: views
+    may outlive it, and it may be what they are held by.
     """
     import numpy as np
 
     array = np.frombuffer(data, np.uint8, size, start)
-    weakref.finalize(array, on_gone, *args).atexit = False
+    weakref.finalize(array, _call_method, weakref.WeakMethod(on_gone), args).atexit = False
     return array.data
+
+
+def _call_method(method: weakref.WeakMethod[Callable[..., None]], args: tuple[Any, ...]) -> None:
+    alive = method()
+    if alive is not None:
+        alive(*args)
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:

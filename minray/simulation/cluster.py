@@ -428,20 +428,37 @@ def _journal(world: SimWorld) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Generator[None, None, None]:
-    """Objects go when their last reference goes, or when ``settle`` says so: never at a time that differs between runs.
+    """Objects go when their last reference goes, or when ``settle`` says so: never at a time that differs between runs."""
+    with frozen_heap():
+        was_enabled = gc.isenabled()
+        gc.collect()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
 
-    Whoever runs many clusters does it around all of them: then what existed before is looked at once, not for each. What is
-    left of one cluster is not frozen for the next: it would stay for good.
+
+_freezers = 0
+"""How many have asked that the heap be frozen."""
+
+
+@contextlib.contextmanager
+def frozen_heap() -> Generator[None, None, None]:
+    """What exists now is not looked at by the garbage collector.
+
+    Whoever runs many clusters does it around all of them: then it is looked at once, not for each. What is left of one
+    cluster is not frozen for the next: it would stay for good.
     """
-    was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
-    gc.collect()
-    if not was_frozen:
+    global _freezers
+    if not _freezers:
+        gc.collect()
         gc.freeze()
-    gc.disable()
+    _freezers += 1
     try:
         yield
     finally:
-        if not was_frozen:
+        _freezers -= 1
+        if not _freezers:
             gc.unfreeze()
-        if was_enabled:
-            gc.enable()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import NamedTuple
+
+import msgspec
 
 from minray.simulation.loop import TICKS_PER_SECOND, SimLoop
 
@@ -23,7 +24,9 @@ _RANK = {FAULT: 0, LOG: 0, LIFE: 1, STATE: 1, OUTPUT: 1, RECEIVE: 2, SEND: 2}
 """A story that must be cut keeps the lowest of these, and among equals the latest."""
 
 
-class Event(NamedTuple):
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One of very many, which the garbage collector need not look at."""
+
     ticks: int
     process: str
     kind: str
@@ -72,7 +75,7 @@ class Trace:
         hasher = hashlib.blake2b(str(self._loop.steps).encode(), digest_size=16)
         for event in self.events:
             if event.kind != LOG:  # Logs quote exceptions, and those may quote anything.
-                hasher.update(repr(tuple(event)).encode())
+                hasher.update(repr(msgspec.structs.astuple(event)).encode())
         return hasher.hexdigest()
 
     def story(self, rows: int = MAX_ROWS) -> str:

@@ -337,19 +337,28 @@ def test_g61_arrays_outlive_shutdown(node: Any) -> None:
 
 
 def test_nothing_is_left_of_a_cluster_in_its_driver(node: Any) -> None:
-    """Neither descriptors nor mappings, however often it connects, when no array is looked at any more."""
+    """No descriptors, mappings and objects of minray, however often it connects, when no array is looked at any more."""
     body = """
+        identity = ray.remote(lambda value: value)
+
+        @ray.remote
+        class Actor:
+            pass
+
         def left():
             maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:minray" in line]
-            return len(os.listdir("/proc/self/fd")), len(maps)
+            cores = [thing for thing in gc.get_objects() if type(thing).__name__ == "CoreWorker"]
+            return len(os.listdir("/proc/self/fd")), len(maps), len(cores)
 
         def use():
-            ray.get(ray.put(np.ones(1 << 20)))
+            ray.get(identity.remote(ray.put(np.ones(1 << 20))))
+            ray.get(Actor.remote().__ray_ready__.remote())
             ray.shutdown()
             gc.collect()
 
         use()
         before = left()
+        assert before[2] == 0
         for _ in range(3):
             ray.init(num_cpus=1)
             use()

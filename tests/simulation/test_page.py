@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from minray.simulation import FaultPlan, SimCluster
@@ -70,7 +71,7 @@ def test_the_data_is_the_trace(trace: Trace) -> None:
     assert sorted(lanes) == sorted(trace.nodes()) and lanes[0] == "gcs"
     assert dict(data["lanes"]) == trace.nodes()
     assert [(t, lanes[lane], kind, tuple(details)) for t, lane, kind, details in data["events"]] == [
-        tuple(event) for event in trace.events
+        msgspec.structs.astuple(event) for event in trace.events
     ]
 
 

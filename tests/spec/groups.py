@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from minray.util.placement_group import placement_group, remove_placement_group
+from minray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from tests.spec.stage import Outcome, Stage, Tagged
 
 if TYPE_CHECKING:
@@ -75,3 +75,10 @@ class Remove(Tagged, frozen=True):
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.group,), outcome)
+
+
+def remove_groups(stage: Stage) -> None:
+    """Those that a program which is over has not removed."""
+    for thing in stage.refs.values():
+        if isinstance(thing, PlacementGroup):
+            remove_placement_group(thing)

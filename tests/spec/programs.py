@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.exceptions import RayError
-from minray.util.placement_group import PlacementGroup, remove_placement_group
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.spec.actors import Create, ExitActor, Find, Kill
-from tests.spec.groups import Group, Ready, Remove
+from tests.spec.groups import Group, Ready, Remove, remove_groups
 from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word
 
 if TYPE_CHECKING:
@@ -485,7 +484,5 @@ def perform(driver: Body) -> History:
     """Play a driver's body; whoever calls it is connected to a cluster. Its placement groups end with it."""
     stage = Stage({})
     history = stage.play(driver)
-    for thing in stage.refs.values():
-        if isinstance(thing, PlacementGroup):
-            remove_placement_group(thing)
+    remove_groups(stage)
     return history

@@ -20,6 +20,7 @@ import msgspec
 import minray
 from minray import worker
 from tests.simulation.judge import core_leftovers
+from tests.spec.groups import remove_groups
 from tests.spec.programs import Body
 from tests.spec.real_worker import look_into_worker
 from tests.spec.stage import Stage
@@ -54,6 +55,7 @@ class DriverProcess:
         self._stage = Stage({})
         try:
             history = self._stage.play(body)
+            remove_groups(self._stage)
         except BaseException as error:
             self._say("over", {"failure": f"{type(error).__name__}: {error}"})
         else:

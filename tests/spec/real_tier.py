@@ -34,9 +34,11 @@ from tests.spec.real_faults import CUT, HOLD, KILL, RAYLET, RESET, RESET_ALL, ST
 from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier, RealVerdict
 from tests.spec.scenario import Scenario, World
 from tests.spec.scenario import run as simulate
-from tests.spec.strategies import Size, Writer, write_world
+from tests.spec.strategies import Size, Writer, grouped, with_async_actors, with_slots, write_world
 
 SCALE = 0.05
+SLOTS = 20
+"""For placement groups, on each node: more than the bundles of any program."""
 SIZES = (Size((3, 12), 2), Size((3, 12), 2), Size((20, 50), 3))
 IN_SIMULATION = {KILL: "crash", STOP: "long_stall", RESET: "reset", RESET_ALL: "reset", HOLD: "long_delay", CUT: "cut"}
 """Faults of this tier -> kinds of the simulation."""
@@ -67,10 +69,12 @@ def real_scenario_of(seed: int) -> RealScenario:
     """The scenario of a seed; those of ``SCENARIOS_PER_CLUSTER`` neighbours have the same cluster."""
     shared = Random(f"cluster {seed // SCENARIOS_PER_CLUSTER}")
     nodes = write_world(shared).nodes[:3]
-    shape = Shape(nodes, shared.choice((UNIX, PROXY, PROXY, TCP)), shared.random() < 0.3)
+    shape = Shape(with_slots(nodes, SLOTS), shared.choice((UNIX, PROXY, PROXY, TCP)), shared.random() < 0.3)
     random = Random(f"scenario {seed}")
-    program = scaled(Writer(random, nodes).program(random.choice(SIZES)), SCALE)
-    return RealScenario(program, shape, draw_faults(random, shape), seed)
+    program = with_async_actors(Writer(random, nodes).program(random.choice(SIZES)), random)
+    if random.random() < 0.3:
+        program = grouped(program, random)
+    return RealScenario(scaled(program, SCALE), shape, draw_faults(random, shape), seed)
 
 
 # --- The campaign

@@ -42,7 +42,7 @@ PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
 GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """So long there is no gcs when it has crashed."""
-HEAD_ENDS = ("raylet/head", LIFE, ("ends",))
+HEAD_ENDS = ("raylet/head", ("ends",))
 """In the trace, but for the time."""
 QUIET_SETTLE_S = 30.0
 """Enough when no loud fault has struck."""
@@ -207,7 +207,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
     except Exception as error:
         found.append(f"escaped: {type(error).__name__}: {_head_of(error, 5)}")
     trace = cluster.trace
-    is_over = any(event[1:] == HEAD_ENDS for event in trace.events)
+    is_over = any(event.kind == LIFE and (event.process, event.details) == HEAD_ENDS for event in trace.events)
     if scenario.world.loses_disk:
         found = _without_memory(found, is_over, ("crash", GCS) in {key[:2] for key in cluster.oracle.answers})
     story = trace.story() if found else ""

@@ -389,12 +389,20 @@ def with_groups(scenario: Scenario, random: Random) -> Scenario:
     """In a fifth of the scenarios drivers make placement groups, and have some of their tasks run there."""
     if random.random() >= 0.2:
         return scenario
+    program = grouped(scenario.program, random)
+    slots = 1 + sum(one.bundles for driver in program.drivers for one in driver.operations if isinstance(one, Group))
+    world = msgspec.structs.replace(scenario.world, nodes=with_slots(scenario.world.nodes, slots))
+    return msgspec.structs.replace(scenario, program=program, world=world)
+
+
+def with_slots(nodes: tuple[Node, ...], count: int) -> tuple[Node, ...]:
+    return tuple(Node(node.num_cpus, node.resources | {SLOT: count}) for node in nodes)
+
+
+def grouped(program: Program, random: Random) -> Program:
+    """Each driver makes a group or two."""
     names = (f"group{number}" for number in itertools.count(1))
-    drivers = tuple(Body(_with_groups(driver.operations, names, random), driver.end) for driver in scenario.program.drivers)
-    slots = {SLOT: 1 + sum(one.bundles for driver in drivers for one in driver.operations if isinstance(one, Group))}
-    nodes = tuple(Node(node.num_cpus, node.resources | slots) for node in scenario.world.nodes)
-    world = msgspec.structs.replace(scenario.world, nodes=nodes)
-    return msgspec.structs.replace(scenario, program=Program(drivers), world=world)
+    return Program(tuple(Body(_with_groups(driver.operations, names, random), driver.end) for driver in program.drivers))
 
 
 def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random: Random) -> tuple[Operation, ...]:

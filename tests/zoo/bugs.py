@@ -120,6 +120,25 @@ BUGS = [
         ),
     ),
     Bug(
+        "ray-8791",
+        "An owner that knew of a node's death before a task's reply from there came noted the result on the dead node, and"
+        " never made it again.",
+        "A first copy is noted whether or not its node is known to be dead.",
+        "L5",
+        "late_result",
+        (
+            Mutation(
+                "minray.core_worker.object_directory",
+                "ObjectDirectory.add",
+                """
+                if place.raylet.node_id in self._dead_nodes:
+                    self._forget_node([object_id], place.raylet.node_id)
+                """,
+                "pass",
+            ),
+        ),
+    ),
+    Bug(
         "ray-24359",
         "A task that was cancelled when it had been pushed but had not begun was dropped by its worker without an answer.",
         "The worker forgets the task, and does not answer its push.",

@@ -270,6 +270,36 @@ def lost_home(seed: int) -> Verdict:
     return watched(body, strike, nodes=nodes, seed=seed, faults=FaultPlan.quiet(), driver_node="n1")
 
 
+def late_result(seed: int) -> Verdict:
+    """A node dies, and everybody knows it, while the word of a large result that was made there is still on its way."""
+    draw = Random(seed)
+    number, delay_s = draw.randrange(1, 7), draw.choice((1.0, 3.0, 12.0))
+
+    def strike(cluster: SimCluster) -> None:
+        count = 0
+
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            nonlocal count
+            if word != "PushTask reply" or end.pipe.source.node != "n1":
+                return True
+            count += 1
+            if count == number:
+                end.pipe.put(message, delay_s)
+                cluster.kill("raylet/n1")
+            return count != number
+
+        watch_sends(cluster, on_send)
+
+    def body() -> None:
+        refs = [fill.remote(number) for number in range(12)]
+        for number, ref in enumerate(refs):
+            expect(int(minray.get(ref).max()), number, ())
+
+    nodes = [{"num_cpus": 0}, {"num_cpus": 1}, {"num_cpus": 1}]
+    system = {"max_direct_call_object_size": 100}
+    return watched(body, strike, nodes=nodes, seed=seed, faults=FaultPlan.quiet(), system_config=system)
+
+
 STORE_BYTES, WORDS = 100_000, 1000
 """Of each node's object store, and how many numbers of 8 bytes a value has."""
 
@@ -338,6 +368,7 @@ SCENARIOS: dict[str, Callable[[int], Verdict]] = {
     "mix": mix,
     "actors": actors,
     "lost_home": lost_home,
+    "late_result": late_result,
     "spills": spills,
     CAMPAIGN: campaign,
 }
