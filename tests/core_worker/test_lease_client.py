@@ -75,6 +75,7 @@ class Scene:
     # --- Outcomes
 
     def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Sequence[Any]) -> None:
+        assert task.worker is None, "it may be made again, and pushed to another one at once"
         self.ended.append((task, reply.status))
         self.tasks.move(task, "FINISHED")
 
