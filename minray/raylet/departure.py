@@ -121,11 +121,7 @@ class Departure:
             self._move_count += 1
             to = self._address_of_raylet(others[self._move_count % len(others)].node_id)
             moves.append(asyncio.get_running_loop().create_task(self._move(entry, to, self._move_count), name="move"))
-        try:
-            await asyncio.gather(*moves)
-        finally:
-            for move in moves:
-                move.cancel()
+        await asyncio.gather(*moves)
 
     async def _move(self, entry: Entry, to: Address, number: int) -> None:
         pin = b"move" + self._node_id + number.to_bytes(8, "big")
@@ -137,6 +133,6 @@ class Departure:
                 await raylet.call(PromoteObjects([Copy(entry.object_id, entry.attempt)]))
                 self._store.lose(entry)
         except PlatformError:
-            return
+            pass  # another one is asked next
         finally:
             raylet.send(ReleasePins([pin]), ignore)

@@ -160,7 +160,6 @@ class LeaseArguments:
         if self._dependencies.pop(lease_id, None) is None:
             return
         self.manager.end(lease_id)
-        self._arrived.pop(lease_id, None)
         self._stop_timer(lease_id)
         question = self._questions.pop(lease_id, None)
         if question is not None:

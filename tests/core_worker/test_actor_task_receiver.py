@@ -79,6 +79,10 @@ class Actor(Worker):
         self.act(work)
         self.act(then)
 
+    def timers(self) -> int:
+        """How many may still go off."""
+        return sum(not timer.cancelled() for _, _, timer in self.loop._timers)
+
     def ask_about(self, caller: Address) -> None:
         self.asked_about.append(caller)
 
@@ -321,7 +325,9 @@ def test_g56_a_number_that_does_not_come_is_waited_for_and_then_those_behind_it_
 def test_g56_what_fills_the_hole_in_time_keeps_the_order(actor: Actor) -> None:
     actor.call(2)
     actor.let_time_pass(WAIT_S / 2)
+    assert actor.timers() == 1
     actor.call(1)
+    assert actor.timers() == 0
     actor.let_time_pass(WAIT_S)
     actor.run_all()
     assert actor.log == ["owner 1", "owner 2"]

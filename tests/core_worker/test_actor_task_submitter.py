@@ -308,6 +308,38 @@ def test_g36_a_call_of_a_dead_actor_fails_now_and_later() -> None:
 # --- out of reach
 
 
+def test_g36_a_call_that_is_to_be_made_again_ends_with_its_actor() -> None:
+    caller = Caller()
+    caller.alive()
+    caller.submit("a", retries=1)
+    caller.restarting()
+    assert caller.ended == {} and len(caller.client.retries) == 1
+    caller.dead(1)
+    assert caller.ended == {"a": "dead"} and not caller.client.retries
+
+
+def test_g40_a_call_that_is_cancelled_before_it_is_made_again_is_not() -> None:
+    caller = Caller()
+    caller.alive()
+    a = caller.submit("a", retries=1)
+    caller.restarting()
+    caller.cancel(a)
+    caller.alive(1)
+    assert caller.pushed == ["1:1 a"] and caller.ended == {"a": "cancelled"}
+
+
+def test_g36_a_call_whose_arguments_come_again_when_its_actor_is_dead_is_not_kept() -> None:
+    caller = Caller()
+    caller.alive()
+    a = caller.submit("a", retries=1)
+    assert caller.client.connection is not None
+    caller.submitter.on_task_answered(caller.client.connection, a)  # not begun: an argument is lost
+    caller.tasks.move(a, WAITING)
+    caller.dead()
+    caller.ready(a)
+    assert caller.ended == {"a": "dead"} and not caller.client.retries
+
+
 def test_g39b_calls_of_an_actor_that_cannot_be_reached_are_unavailable_and_later_ones_may_succeed() -> None:
     caller = Caller()
     caller.alive()
@@ -339,6 +371,7 @@ def test_the_gcs_may_have_a_verdict_before_the_caller_loses_patience() -> None:
     caller.no_verdict()
     caller.alive(1)
     assert caller.pushed == ["1:1 a", "2:1 a*"] and caller.ended == {}
+    assert caller.client.failures == 0, "nobody needs more patience with it next time"
 
 
 def test_the_dead_are_out_of_reach_first() -> None:

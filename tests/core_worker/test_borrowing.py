@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import RemoteFailure
@@ -82,6 +84,18 @@ def test_owners_that_are_dead_or_refuse_do_not_hold_up_the_others() -> None:
         scene.peers.asked[0].fail(unreachable())
         scene.peers.asked[1].fail(RemoteFailure("internal", "oops"))
         assert len(await lending) == 3
+
+    run(story)
+
+
+def test_a_mistake_of_ours_while_lending_is_not_passed_over() -> None:
+    async def story() -> None:
+        scene = Scene()
+        lending = asyncio.ensure_future(scene.borrowing.lend(REFS, THIRD))
+        await turns()
+        scene.peers.asked[0].fail(AssertionError("a bug"))  # type: ignore[arg-type]
+        with pytest.raises(AssertionError, match="a bug"):
+            await lending
 
     run(story)
 

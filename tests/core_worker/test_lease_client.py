@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,7 @@ class Scene:
     # --- Outcomes
 
     def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Sequence[Any]) -> None:
+        assert task.worker is None, "it may be made again, and pushed to another one at once"
         self.ended.append((task, reply.status))
         self.tasks.move(task, "FINISHED")
 
@@ -331,13 +333,17 @@ def test_g17_without_a_raylet_the_node_is_dead() -> None:
 
 
 def test_closing_ends_all_enquiries() -> None:
+    def enquiries() -> list[Any]:
+        return [task for task in asyncio.all_tasks() if task.get_name().startswith("judge")]
+
     async def story() -> None:
         scene = Scene()
         scene.granted()
         lose_worker(scene)
         await turns()
+        assert len(enquiries()) == 1
         scene.client.close()
         await turns()
-        assert scene.died == scene.unstarted == []
+        assert enquiries() == [] and scene.died == scene.unstarted == []
 
     run(story)

@@ -335,6 +335,17 @@ def test_tasks_behind_a_surprisingly_long_one_are_fetched_for_an_idle_worker(sce
     assert scene.asked.reclaimed == [stuck]
 
 
+def test_what_is_queued_on_a_node_that_leaves_is_asked_back_once(scene: Scene) -> None:
+    scene.submit(prepare("slow"), count=2)
+    crowded, busy = scene.grant(), scene.grant()
+    scene.submit(prepare(mean_us=SHORT_US), count=4)
+    scene.finish(crowded)
+    assert (len(crowded.in_flight), len(busy.in_flight)) == (4, 1)
+    for worker in (crowded, busy, crowded):
+        scene.submitter.on_node_leaving(worker.address.node_id, False, scene.now)
+    assert scene.asked.reclaimed == [crowded], "what runs is left to run"
+
+
 # --- giving back, fairness
 
 

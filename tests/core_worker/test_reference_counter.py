@@ -11,7 +11,7 @@ import pytest
 
 from minray.core_worker.reference_counter import MAX_HELD_TICKETS, Effects, ReferenceCounter
 from minray.protocol.base import Address
-from minray.protocol.core_worker import RefInfo
+from minray.protocol.core_worker import Loan, RefInfo
 from tests.core_worker.processes import Cluster, Process, Ref
 
 OWN, OTHER, THIRD = (Address(name * 16, b"node-" + name, "sim:") for name in (b"o", b"b", b"c"))
@@ -88,6 +88,18 @@ def test_dropping_twice_is_a_bug_of_ours(counter: ReferenceCounter) -> None:
         counter.remove_local(X, Effects())
 
 
+def test_what_is_held_without_a_reference_is_freed_when_it_is_let_go(counter: ReferenceCounter) -> None:
+    effects = Effects()
+    counter.add_owned(X)
+    counter.hold(X)
+    counter.hold(X)
+    counter.remove_local(X, effects)
+    counter.let_go(X, effects)
+    assert effects.freed == []
+    counter.let_go(X, effects)
+    assert effects.freed == [X] and len(counter) == 0
+
+
 # --- the owner's side
 
 
@@ -113,6 +125,15 @@ def test_g112_a_ticket_noted_late_or_twice_is_noted_once(counter: ReferenceCount
     assert not counter.owns_borrowed()
     counter.lend(X, OTHER, b"t", OWN)
     assert not counter.owns_borrowed()
+
+
+def test_a_ticket_that_comes_home_is_spent_and_not_held(counter: ReferenceCounter) -> None:
+    """Somebody passes on to the owner what is his own."""
+    effects = Effects()
+    counter.add_owned(X)
+    counter.lend(X, OWN, b"t", OTHER)
+    counter.receive_ticket(RefInfo(X, OWN, b"t"), effects)
+    assert not counter.owns_borrowed() and not counter.holds_ticket(Loan(X, b"t"))
 
 
 def test_what_is_freed_cannot_be_lent(counter: ReferenceCounter) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -16,7 +17,9 @@ from minray.protocol.gcs import JOBS, JobConfig, JobInfo, NodeInfo, Poll, PollRe
 from minray.protocol.object_store import CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.raylet import NodeStats, WorkerStatus
 from minray.rpc.connection import PeerUnreachable
+from minray.simulation.loop import SimLoop
 
+T = TypeVar("T")
 A, B, X, Y = b"worker-a", b"worker-b", b"object-x", b"object-y"
 NODE = b"node"
 
@@ -137,6 +140,14 @@ def unreachable(is_certain: bool) -> PeerUnreachable:
     return error
 
 
+def in_virtual_time(reading: Coroutine[Any, Any, T]) -> T:
+    loop = SimLoop()
+    try:
+        return loop.run_until_complete(reading)
+    finally:
+        loop.close()
+
+
 @pytest.mark.parametrize(
     ("worker", "answered", "silent"),
     [
@@ -148,7 +159,7 @@ def unreachable(is_certain: bool) -> PeerUnreachable:
 )
 def test_the_living_are_asked_and_who_is_silent_is_named(worker: Any, answered: list[bytes], silent: list[str]) -> None:
     world: Any = Pretended(worker)
-    objects = asyncio.run(StateReader(world, world.to(at(b"gcs"))).read(0.01))
+    objects = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).read(0.01))
     assert world.asked == [A, B] and [one.worker_id for one in objects.processes] == answered
     assert objects.silent == silent and list(objects.nodes) == [NODE] and objects.stores == {NODE: store(copy(X))}
 
@@ -157,5 +168,5 @@ def test_a_process_answers_for_itself() -> None:
     world: Any = Pretended(process(B))
     own: Any = Statistician.__new__(Statistician)
     own.stats = lambda request: process(A, reference(X))
-    objects = asyncio.run(StateReader(world, world.to(at(b"gcs")), A, own).read(1))
+    objects = in_virtual_time(StateReader(world, world.to(at(b"gcs")), A, own).read(1))
     assert world.asked == [B] and process(A, reference(X)) in objects.processes

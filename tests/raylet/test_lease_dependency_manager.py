@@ -56,6 +56,15 @@ def test_g86_arguments_of_running_leases_take_a_part_of_the_store() -> None:
     assert scene.manager.pinned_bytes == 0 and not len(scene.manager)
 
 
+def test_g86_what_nobody_uses_any_more_counts_again_when_it_is_used_again() -> None:
+    scene = Scene(a=70, b=1)
+    for lease, name in zip("ABC", "aab", strict=True):
+        scene.add(lease, name)
+    assert scene.run("A") == "A"
+    scene.end("A")
+    assert scene.run("B", "C") == "B" and scene.manager.pinned_bytes == 70
+
+
 def test_g86_one_lease_may_always_run() -> None:
     scene = Scene(a=100, b=100)
     scene.add("A", "a")
@@ -170,3 +179,42 @@ def test_leases_without_large_arguments_are_nothing_to_it() -> None:
     scene.block("A")
     scene.end("A")
     assert scene.manager.needed(b"A") == [] and not len(scene.manager)
+
+
+def test_a_lease_whose_argument_has_gone_again_does_not_stand_in_its_own_way() -> None:
+    scene = Scene()
+    scene.want(A=50)
+    assert scene.begin() == "A"
+    scene.manager.want(b"A")
+    assert scene.begin() == "A"
+
+
+def test_g86_what_runs_and_is_blocked_keeps_nobody_back() -> None:
+    """It may wait for the one that is to be fetched now."""
+    scene = Scene()
+    scene.want(A=60)
+    assert scene.begin() == "A"
+    scene.here[b"A"] = 60
+    assert scene.run("A") == "A"
+    scene.block("A")
+    scene.want(B=60)
+    assert scene.begin() == "B"
+
+
+def test_g86_a_lease_that_ends_while_it_is_blocked_leaves_nothing_behind() -> None:
+    scene = Scene(a=100, b=100)
+    scene.add("A", "a")
+    assert scene.run("A") == "A"
+    scene.block("A")
+    scene.end("A")
+    scene.add("B", "b")
+    assert scene.run("B") == "B"
+
+
+def test_a_lease_that_ends_before_its_turn_is_not_fetched_for() -> None:
+    scene = Scene()
+    scene.want(A=60, B=60)
+    assert scene.begin() == "A"
+    scene.end("B")
+    scene.end("A")
+    assert scene.begin() == "" and not len(scene.manager)

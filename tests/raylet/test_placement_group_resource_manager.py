@@ -62,6 +62,19 @@ def test_g112_messages_that_come_twice_change_nothing() -> None:
     assert node.is_as_new()
 
 
+def test_gpus_of_a_bundle_are_the_node_s_again_when_its_group_is_gone() -> None:
+    node = Node(GPU=2)
+    node.reserve(A, 1, {"GPU": UNIT}, {"GPU": UNIT})
+    anywhere = {group_name("GPU", A): UNIT}
+    gpus = [node.resources.allocate(anywhere) for _ in range(2)]
+    assert sorted(number for each in gpus for number in each.taken) == [0, 1]
+    for each in gpus:
+        node.resources.free(anywhere, each)
+    node.bundles.remove(A)
+    node.bundles.settle(lambda group_id: False)
+    assert node.is_as_new() and node.resources._gpus.keys() == {"GPU"} and node.resources.has_room({"GPU": 2 * UNIT})
+
+
 def test_g112_messages_of_an_attempt_that_is_over_find_nothing_and_leave_nothing() -> None:
     node = Node(CPU=3)
     node.bundles.give_back(A, 1)

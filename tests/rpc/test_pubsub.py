@@ -266,6 +266,20 @@ def test_a_failing_gcs_is_asked_again_after_a_pause() -> None:
     tell(story)
 
 
+def test_when_the_gcs_is_gone_for_good_nobody_asks_any_more() -> None:
+    async def story(scene: Scene) -> None:
+        scene.publish(A, b"1")
+        scene.subscription.start()
+        await turns()
+        scene.subscription._peer.give_up("it is gone")
+        scene.network.break_channels()
+        await turns()
+        following = scene.subscription._task
+        assert following is not None and following.done() and following.exception() is None and len(scene.polls) == 2
+
+    tell(story)
+
+
 def test_a_closed_subscription_is_told_nothing() -> None:
     async def story(scene: Scene) -> None:
         scene.subscription.start()

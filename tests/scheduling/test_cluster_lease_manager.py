@@ -258,6 +258,14 @@ def test_g102_hard_affinity_to_an_infeasible_node_fails_and_soft_goes_elsewhere(
     assert cluster.submit(hard, soft) == [f"UNSCHEDULABLE {reason}", "here"]
 
 
+def test_g102_hard_affinity_to_a_node_with_other_labels_says_so() -> None:
+    cluster = Cluster(CPU=4)
+    cluster.join(b"other", CPU=4)
+    wanted = LabelSelector(hard=parse_selector({"zone": "b"}))
+    (fate,) = cluster.submit(request(1, strategy=to_node(b"other"), labels=wanted))
+    assert fate.startswith("UNSCHEDULABLE node affinity: the labels of node other are not") and "zone" in fate
+
+
 def test_g102_a_node_that_nobody_has_named_is_asked_about_first() -> None:
     cluster = Cluster(CPU=1)
     hard, late = request(1, strategy=to_node(b"ghost")), request(1, strategy=to_node(b"late"))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
 
 import minray
 from minray.simulation import FaultPlan, SimCluster
-from tests.simulation.interference import break_channels, kill_sender, replay_requests
+from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.seeds import seeds
 
@@ -126,3 +127,19 @@ def test_g46_children_are_cancelled_too(seed: int, force: bool) -> None:
         break_channels(cluster, ["CancelTask", "CancelTask reply"], budget=2)
 
     assert judged(body, strike, seed=seed)[0] in CANCELLED
+
+
+def test_g42_a_worker_that_ends_itself_when_it_is_told_to_is_told_once_and_not_killed() -> None:
+    words: Counter[str] = Counter()
+
+    def strike(cluster: SimCluster) -> None:
+        watch_sends(cluster, lambda end, message, word: words.update([word]) is None)
+
+    def body() -> str:
+        ref = rest.remote(1, 1000)
+        time.sleep(1)
+        minray.cancel(ref, force=True)
+        return str(outcome_of(ref))
+
+    result, _ = judged(body, strike, nodes=1)
+    assert result in CANCELLED and words["CancelTask"] == 1 and words["KillWorker"] == 0

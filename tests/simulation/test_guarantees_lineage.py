@@ -439,6 +439,21 @@ def test_g72_so_are_arguments_that_only_a_remembered_task_needs() -> None:
     assert lineage(body, config={"max_lineage_bytes": 1500})[0] == ["LINEAGE_EVICTED"]
 
 
+def test_g72_what_only_a_forgotten_task_has_held_is_freed() -> None:
+    """The judge sees whether it is; the results of that task are still here."""
+
+    def body() -> int:
+        value = minray.put(np.full(SIZE, 1, np.uint8))
+        two = making(add).remote(value)
+        made(two)
+        del value
+        others = [making(make).remote(number) for number in range(4)]
+        made(*others)
+        return int(outcome_of(two)[0])
+
+    assert lineage(body, config={"max_lineage_bytes": 1500})[0] == 1
+
+
 def test_g73_without_lineage_what_is_lost_is_lost() -> None:
     def body() -> list[str]:
         ref = making(make).remote(1)

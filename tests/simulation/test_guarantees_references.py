@@ -217,3 +217,42 @@ def test_g63_g64_a_worker_that_owns_what_others_refer_to_outlives_its_task_and_i
 
     values, _ = judged(body, count_deaths, nodes=[{"num_cpus": 1}], seed=seed, faults=FaultPlan.quiet())
     assert values == [0, 1, 2] and len(ended) >= 2
+
+
+@minray.remote(resources={"away": 1})
+class Keeper:
+    def keep(self, refs: list[Any]) -> None:
+        self.refs = refs
+
+
+def test_g58_what_a_node_had_borrowed_that_died_is_given_back() -> None:
+    """Nobody says so of each of its processes; the judge sees what is left of the object."""
+
+    def body() -> str:
+        keeper = Keeper.remote()
+        minray.get(keeper.keep.remote([minray.put("kept")]))
+        time.sleep(10)
+        return outcome_of(keeper.keep.remote([]))
+
+    def strike(cluster: SimCluster) -> None:
+        cluster.world.loop.world.call_later(5, lambda: cluster.kill("raylet/n1"))
+
+    result, _ = judged(body, strike, nodes=[{"num_cpus": 1}, {"num_cpus": 1, "resources": {"away": 1}}])
+    assert result == "ActorDiedError"
+
+
+def test_a_question_for_what_does_not_exist_yet_is_asked_once() -> None:
+    """It is kept open, and answered when there is something to say."""
+    asked = []
+
+    def strike(cluster: SimCluster) -> None:
+        watch_sends(cluster, lambda end, message, word: word != "GetObject" or asked.append(word) is None)
+
+    result, _ = judged(lambda: minray.get(read.remote([late.remote(), minray.put([minray.put("b")])])), strike, nodes=1)
+    assert result == ["late", "b"] and len(asked) <= 4
+
+
+@minray.remote
+def late() -> str:
+    time.sleep(8)
+    return "late"

@@ -1,7 +1,7 @@
 """Small general mistakes in the protocol files, and whether anything notices; ``make mutants`` runs this.
 
-    python -m tests.zoo.mutants [--minutes M] [--seeds N] [--files FILE...]
-    python -m tests.zoo.mutants --sample N [--minutes M] [--seeds N] [--files FILE...]
+    python -m tests.zoo.mutants [--minutes M] [--seeds N] [--guarantees GLOB] [--files FILE...]
+    python -m tests.zoo.mutants --sample N [--minutes M] [--seeds N] [--guarantees GLOB] [--files FILE...]
 
 The first form goes through each of the files, the second draws N mutants of all of them together, one of each file and
 operator in turn; without ``--files`` those are all files of the four rooms.
@@ -9,7 +9,8 @@ operator in turn; without ``--files`` those are all files of the four rooms.
 An operator looks at the syntax tree of a function and says where it would change what; each place is one mutant. A mutant
 is *killed* by the tests of its room, or else by the scenario ``mix`` with one of N seeds, or else by the guarantees that are
 tested in the simulated cluster. Those that survive all three are printed as diffs. Mutants are tried in an order drawn
-once, one of each operator in turn, so that a run which is cut short by the clock has tried a fair sample.
+once, one of each operator in turn, so that a run which is cut short by the clock has tried a fair sample. All guarantees
+take four minutes; ``--guarantees`` names those that may know the file, and `test_guarantees*.py` are all of them.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ from tests.zoo.transplant import CHECKOUT, blocks, run_python, span_of, transpla
 ROOMS = ("scheduling", "raylet", "core_worker", "rpc")
 DEFAULT_FILES = ("minray/raylet/lease_broker.py", "minray/core_worker/task_receiver.py")
 COPIED = ("minray", "tests")
+ALL_GUARANTEES = "test_guarantees*.py"
 TESTS_TIMEOUT_S = 120.0
 SCENARIO_TIMEOUT_S = 120.0
+GUARANTEES_TIMEOUT_S = 1200.0
 NAMES_OF_LIVES = ("lease_id", "attempt", "incarnation", "sequence", "worker_id", "epoch", "worker", "acknowledged")
 """Comparisons of these tell one life of a thing from another."""
 REPLIES = ("reply", "fail", "set_result", "set_exception")
 RELEASES = ("release", "end", "forget", "unwatch", "stop_waiting", "cancel", "close", "withdraw", "return_lease")
 SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
-ACTING = (ast.Call, ast.Await, ast.Yield, ast.Delete, ast.Subscript)
+ACTING = (ast.Call, ast.Await, ast.Yield, ast.Delete)
 """What may do more than to read and to name."""
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -85,14 +88,22 @@ def _commute(first: ast.stmt, second: ast.stmt) -> bool:
     stores: list[set[str]] = []
     loads: list[set[str]] = []
     for statement in (first, second):
-        if any(isinstance(node, ACTING) for node in ast.walk(statement)):
+        nodes = list(ast.walk(statement))
+        entries = [node for node in nodes if isinstance(node, ast.Subscript)]
+        if any(isinstance(node, ACTING) for node in nodes) or not _only_written(entries, statement):
             return False
-        named = [node for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute)]
-        stores.append({ast.unparse(node) for node in named if isinstance(node.ctx, ast.Store)})
+        tables = [entry.value for entry in entries]
+        named = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and node not in tables]
+        stores.append({ast.unparse(node) for node in named if isinstance(node.ctx, ast.Store)} | {*map(ast.unparse, tables)})
         loads.append({ast.unparse(node) for node in named if isinstance(node.ctx, ast.Load)})
         if isinstance(statement, ast.AugAssign):
             loads[-1] |= stores[-1]
     return not (stores[0] & (stores[1] | loads[1]) or stores[1] & loads[0])
+
+
+def _only_written(entries: list[ast.Subscript], statement: ast.stmt) -> bool:
+    """To read an entry of a table may fail."""
+    return not entries or (isinstance(statement, ast.Assign) and all(isinstance(entry.ctx, ast.Store) for entry in entries))
 
 
 def drop_early_return(function: ast.AST) -> Iterator[Change]:
@@ -199,14 +210,15 @@ def _applied(path: str, source: str, operator: str, nodes: list[ast.AST], replac
     return Mutant(path, operator, source.count("\n", 0, span.start) + 1, text)
 
 
-def killer(root: Path, mutant: Mutant, seeds: int) -> str:
+def killer(root: Path, mutant: Mutant, seeds: int, guarantees: str = ALL_GUARANTEES) -> str:
     """What notices the mutant, in a copy of the checkout; empty if nothing does."""
     path = root / mutant.path
     source = path.read_text()
     room = mutant.path.split("/")[1]
     try:
         path.write_text(mutant.text)
-        if not _pass(root, [f"tests/{room}"]):
+        own = sorted(root.glob(f"tests/{room}/test_{path.stem}*.py"))
+        if not (_pass(root, own) and _pass(root, [root / "tests" / room])):
             return "tests"
         done = run_python(root, ["-m", "tests.zoo.catch", "mix", "0", str(seeds)], SCENARIO_TIMEOUT_S)
         if done.returncode != 0:
@@ -214,18 +226,19 @@ def killer(root: Path, mutant: Mutant, seeds: int) -> str:
         seed = json.loads(done.stdout.splitlines()[-1])["seed"]
         if seed is not None:
             return f"mix, seed {seed}"
-        guarantees = sorted(str(file.relative_to(root)) for file in root.glob("tests/simulation/test_guarantees*.py"))
-        return "" if _pass(root, guarantees) else "guarantees"
+        files = sorted(root.glob(f"tests/simulation/{guarantees}"))
+        return "" if _pass(root, files, GUARANTEES_TIMEOUT_S) else "guarantees"
     except subprocess.TimeoutExpired:
         return "the clock"
     finally:
         path.write_text(source)
 
 
-def _pass(root: Path, tests: Sequence[str]) -> bool:
-    """Whether these files and folders of tests pass."""
+def _pass(root: Path, tests: Sequence[Path], timeout_s: float = TESTS_TIMEOUT_S) -> bool:
+    """Whether these files and folders of tests pass, if there are any."""
     options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--timeout", "30"]
-    return run_python(root, ["-m", "pytest", *options, *tests], TESTS_TIMEOUT_S).returncode == 0
+    names = [str(test.relative_to(root)) for test in tests]
+    return not names or run_python(root, ["-m", "pytest", *options, *names], timeout_s).returncode == 0
 
 
 def in_turns(mutants: list[Mutant]) -> list[Mutant]:
@@ -283,6 +296,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.mutants")
     parser.add_argument("--minutes", type=float, default=20.0, help="for each file, or the sample; none is begun after that")
     parser.add_argument("--seeds", type=int, default=30, help="runs of the scenario for each mutant")
+    parser.add_argument("--guarantees", default=ALL_GUARANTEES, help="files of tests/simulation; default: %(default)s")
     parser.add_argument("--sample", type=int, default=0, help="so many of all files together")
     parser.add_argument("--files", nargs="+", default=(), help=f"default: {DEFAULT_FILES}, or all with --sample")
     options = parser.parse_args()
@@ -293,9 +307,9 @@ def main() -> int:
         for name in ("setup.cfg", "pyproject.toml"):
             (root / name).write_text((CHECKOUT / name).read_text())
         if options.sample:
-            judge_sample(root, options.files or all_files(root), options.sample, options.minutes, options.seeds)
+            judge_sample(root, options.files or all_files(root), options.sample, options)
         for file in () if options.sample else options.files or DEFAULT_FILES:
-            judge_sample(root, [file], len((root / file).read_text()), options.minutes, options.seeds)
+            judge_sample(root, [file], len((root / file).read_text()), options)
     return 0
 
 
@@ -304,18 +318,18 @@ def all_files(root: Path) -> list[str]:
     return [str(path.relative_to(root)) for room in ROOMS for path in sorted((root / "minray" / room).rglob("*.py"))]
 
 
-def judge_sample(root: Path, files: Sequence[str], most: int, minutes: float, seeds: int) -> None:
+def judge_sample(root: Path, files: Sequence[str], most: int, options: argparse.Namespace) -> None:
     """Try at most so many mutants of these files, and print what became of them."""
     sources = {file: (root / file).read_text() for file in files}
     mutants = [mutant for file, source in sources.items() for mutant in mutants_of(file, source)]
     Random(0).shuffle(mutants)
     chosen = in_turns(mutants)[:most]
-    deadline = time.monotonic() + 60 * minutes
+    deadline = time.monotonic() + 60 * options.minutes
     score = Score()
     for mutant in chosen:
         if time.monotonic() > deadline:
             break
-        score.add(mutant, killer(root, mutant, seeds), sources[mutant.path])
+        score.add(mutant, killer(root, mutant, options.seeds, options.guarantees), sources[mutant.path])
     score.show(", ".join(files) if len(files) < 4 else f"{len(files)} files", len(mutants))
 
 

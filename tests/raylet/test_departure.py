@@ -1,0 +1,258 @@
+"""A node that is to leave: when it goes, whom it tells, and what it hands over, among pretended neighbours."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minray.platform.base import RemoteFailure
+from minray.protocol.base import DONE, Address
+from minray.protocol.core_worker import LeaveNode
+from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeDrain
+from minray.protocol.object_store import NO_ROOM, PINNED, Pinned, PinObjects, PinReply, PromoteObjects, ReleasePins
+from minray.raylet.departure import LOOK_AGAIN_S, MOST_AT_ONCE, Departure
+from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.rpc.fake_network import pass_time, run, turns
+
+HERE, THERE, FURTHER = b"here", b"there", b"further"
+EPOCH = 1_000_000.0
+
+
+def owner(name: str, node_id: bytes = THERE) -> Address:
+    return Address(name.encode(), node_id, f"sim:{name}")
+
+
+def wish(message: str = "go", after_s: float = 0.0, reason: int = PREEMPTION) -> NodeDrain:
+    return NodeDrain(reason, message, EPOCH + after_s if after_s else 0.0)
+
+
+class Scene:
+    """One node with a worker; it is its own lease broker and object store."""
+
+    def __init__(self, *neighbours: bytes) -> None:
+        self.peers = RecordingPeers()
+        self.entries: dict[bytes, Any] = {}
+        """Leases."""
+        self.pool = SimpleNamespace(workers={b"worker": None})
+        self.local = SimpleNamespace(node_id=HERE, draining=False)
+        views = [self.local, *(SimpleNamespace(node_id=node_id, draining=False) for node_id in neighbours)]
+        self.nodes = SimpleNamespace(local=self.local, alive=lambda: views)
+        self.primaries: list[Any] = []
+        self.table = SimpleNamespace(primaries=lambda: list(self.primaries))
+        self.drained: list[NodeDrain] = []
+        self.gone: list[str] = []
+        platform: Any = SimpleNamespace(host=SimpleNamespace(time=lambda: EPOCH))
+        myself: Any = self
+        peers: Any = self.peers
+        self.departure = Departure(platform, HERE, peers, myself, myself, self.raylet_of, self.on_gone)
+
+    @staticmethod
+    def raylet_of(node_id: bytes) -> Address:
+        return owner("raylet", node_id)
+
+    def on_gone(self, reason: str) -> None:
+        assert self.departure.is_over, "the gcs is told why it has gone"
+        self.gone.append(reason)
+
+    # --- the broker and the store
+
+    def drain(self, drain: NodeDrain) -> None:
+        self.drained.append(drain)
+        self.local.draining = True
+
+    def lose(self, entry: Any) -> None:
+        self.primaries.remove(entry)
+
+    # --- what is here
+
+    def lease(self, holder: str, for_actor: bool = False) -> None:
+        entry = SimpleNamespace(owner=owner(holder), request=SimpleNamespace(for_actor=for_actor))
+        self.entries[b"%d" % len(self.entries)] = entry
+
+    def keep(self, name: bytes, owned_on: bytes = THERE, is_written: bool = True) -> Any:
+        entry = SimpleNamespace(object_id=name, owner=owner("owner", owned_on), attempt=3, is_written=is_written)
+        self.primaries.append(entry)
+        return entry
+
+    def rest(self) -> None:
+        self.entries.clear()
+        self.pool.workers.clear()
+
+    def asked(self, kind: type[Any]) -> list[Any]:
+        """Requests of this kind that wait for an answer; forgets them."""
+        found = [asked for asked in self.peers.asked if isinstance(asked.request, kind)]
+        self.peers.asked = [asked for asked in self.peers.asked if asked not in found]
+        return found
+
+
+def test_a_node_goes_when_nothing_is_left_to_do() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.lease("driver")
+        assert scene.departure.begin(wish()) and scene.drained == [wish()]
+        await pass_time(5.0)
+        scene.entries.clear()
+        await pass_time(2 * LOOK_AGAIN_S)
+        assert scene.gone == [], "a worker may still own objects"
+        scene.rest()
+        await pass_time(2 * LOOK_AGAIN_S)
+        assert scene.gone == ["go"] and scene.departure.is_over
+
+    run(story)
+
+
+def test_a_node_goes_at_its_deadline_whatever_it_does() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.departure.begin(wish(after_s=10.0))
+        await pass_time(9.9)
+        assert scene.gone == []
+        await pass_time(0.2)
+        assert scene.gone == ["go (its time was up)"] and scene.departure.is_over
+        scene.departure.close()
+
+    run(story)
+
+
+def test_a_node_that_has_ended_otherwise_does_not_go_once_more() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.departure.begin(wish(after_s=1.0))
+        scene.departure.close()
+        scene.rest()
+        await pass_time(2.0)
+        assert scene.gone == []
+
+    run(story)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 30.0])
+def test_the_last_wish_counts(after_s: float) -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.departure.begin(wish(after_s=10.0))
+        scene.departure.begin(wish("go later", after_s=after_s))
+        await pass_time(20.0)
+        assert scene.gone == [] and scene.departure.drain == wish("go later", after_s=after_s)
+        scene.rest()
+        await pass_time(2 * LOOK_AGAIN_S)
+        assert scene.gone == ["go later"], "one coroutine waits, not two"
+        scene.departure.close()
+
+    run(story)
+
+
+def test_g112_a_wish_that_comes_twice_is_heard_once() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.lease("driver")
+        assert scene.departure.begin(wish()) and scene.departure.begin(wish())
+        assert len(scene.drained) == 1 and len(scene.asked(LeaveNode)) == 1
+        scene.departure.close()
+
+    run(story)
+
+
+def test_a_node_that_is_to_leave_because_it_is_idle_says_whether_it_is() -> None:
+    async def story() -> None:
+        idle, leased, keeping = Scene(), Scene(), Scene()
+        leased.lease("driver")
+        keeping.keep(b"x")
+        wanted = wish(reason=IDLE_TERMINATION)
+        assert [scene.departure.begin(wanted) for scene in (idle, leased, keeping)] == [True, False, False]
+        assert leased.drained == [] and leased.departure.drain is None
+        leased.departure.begin(wish())
+        assert leased.departure.begin(wanted), "it leaves already"
+        for scene in (idle, leased):
+            scene.departure.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("reason", [PREEMPTION, IDLE_TERMINATION])
+def test_owners_of_leases_hear_of_it_once_each_and_the_gcs_not(reason: int) -> None:
+    async def story() -> None:
+        scene = Scene()
+        for holder in ("a", "b", "a"):
+            scene.lease(holder)
+        scene.lease("gcs", for_actor=True)
+        scene.departure.drain = wish("earlier")
+        scene.departure.begin(wish(reason=reason))
+        told = scene.asked(LeaveNode)
+        assert [asked.address for asked in told] == [owner("a"), owner("b")]
+        assert {asked.request for asked in told} == {LeaveNode(HERE, reason == PREEMPTION)}
+        scene.departure.close()
+
+    run(story)
+
+
+def test_a_first_copy_moves_to_a_neighbour_before_it_is_given_up() -> None:
+    async def story() -> None:
+        scene = Scene(THERE)
+        entry = scene.keep(b"x")
+        own, unwritten = scene.keep(b"own", owned_on=HERE), scene.keep(b"unwritten", is_written=False)
+        scene.rest()
+        scene.departure.begin(wish())
+        await turns()
+        (asked,) = scene.asked(PinObjects)
+        (wanted,) = asked.request.wanted
+        assert asked.address.node_id == THERE and (wanted.object_id, wanted.attempt) == (b"x", entry.attempt)
+        asked.answer(PinReply([Pinned(PINNED)]))
+        await turns()
+        assert entry in scene.primaries
+        (promoted,) = scene.asked(PromoteObjects)
+        promoted.answer(DONE)
+        await turns()
+        assert scene.primaries == [own, unwritten] and scene.asked(ReleasePins)[0].request.pins == [wanted.pin]
+        scene.primaries.remove(unwritten)
+        await pass_time(2 * LOOK_AGAIN_S)
+        assert scene.gone == ["go"], "what belongs to this node's processes ends with them"
+
+    run(story)
+
+
+def test_what_one_neighbour_does_not_take_is_offered_to_the_next() -> None:
+    async def story() -> None:
+        scene = Scene(THERE, FURTHER)
+        entry = scene.keep(b"x")
+        scene.departure.begin(wish())
+        refusals = (
+            lambda asked: asked.answer(PinReply([Pinned(NO_ROOM)])),
+            lambda asked: asked.fail(unreachable()),
+            lambda asked: asked.fail(RemoteFailure("internal", "oops")),
+        )
+        tried, pins = [], []
+        for refuse in refusals:
+            await turns()
+            (asked,) = scene.asked(PinObjects)
+            tried.append(asked.address.node_id)
+            pins.append(asked.request.wanted[0].pin)
+            refuse(asked)
+            await pass_time(1.5 * LOOK_AGAIN_S)
+            assert [released.request.pins for released in scene.asked(ReleasePins)] == [pins[-1:]]
+        assert tried in ([THERE, FURTHER, THERE], [FURTHER, THERE, FURTHER]) and len(set(pins)) == 3
+        assert scene.primaries == [entry] and scene.gone == []
+        scene.departure.close()
+
+    run(story)
+
+
+def test_nothing_is_offered_to_those_that_leave_too_and_little_at_a_time() -> None:
+    async def story() -> None:
+        scene = Scene(THERE)
+        for number in range(MOST_AT_ONCE + 5):
+            scene.keep(b"%d" % number)
+        scene.nodes.alive()[1].draining = True
+        scene.departure.begin(wish())
+        await pass_time(3 * LOOK_AGAIN_S)
+        assert scene.asked(PinObjects) == []
+        scene.nodes.alive()[1].draining = False
+        await pass_time(1.5 * LOOK_AGAIN_S)
+        assert len(scene.asked(PinObjects)) == MOST_AT_ONCE
+        scene.departure.close()
+        await turns()
+        assert len(scene.asked(ReleasePins)) == MOST_AT_ONCE, "whoever is given up lets go"
+
+    run(story)
