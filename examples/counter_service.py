@@ -7,9 +7,10 @@ an actor on a node that lives on, before it answers, and reads that when it begi
 """
 
 import argparse
+from typing import Any
 
 import minray as ray
-from minray.cluster_utils import Cluster, ClusterNode
+from minray.cluster_utils import Cluster
 
 
 @ray.remote(num_cpus=0)
@@ -65,8 +66,9 @@ def main(clients: int = 3, increments: int = 200) -> dict[str, object]:
         cluster.shutdown()
 
 
-def serve(cluster: Cluster, serving: list[ClusterNode], clients: int, increments: int) -> dict[str, object]:
-    counter = Counter.remote(Ledger.remote())
+def serve(cluster: Cluster, serving: list[Any], clients: int, increments: int) -> dict[str, object]:
+    ledger = Ledger.remote()
+    counter = Counter.remote(ledger)
     first_home, _ = ray.get(counter.where.remote())
     counting = [count.remote(counter, f"client {number}", increments) for number in range(clients)]
     while ray.get(counter.increment.remote("main", 1)) < clients * increments // 3:

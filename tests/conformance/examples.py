@@ -17,16 +17,12 @@ EXAMPLES = ROOT / "examples"
 TIMEOUT_S = 300
 
 SAYS = {
-    "broadcast": ("megabytes=2, tasks=6, nodes=2", "[told['tasks'], told['sums are right']]"),
+    "broadcast": ("megabytes=27, tasks=6, nodes=2", "[told['tasks'], told['sums are right']]"),
     "cancel_and_wait": ("tasks=6", "[told['winner'], told['cancelled']]"),
-    "counter_service": ("clients=2, increments=60", "told"),
+    "counter_service": ("clients=2, increments=3000", "told"),
     "dereferencing_too_early": ("users=3, size=100_000", "[told['by reference'][0], told['too early'][0]]"),
     "errors_and_retries": ("", "told"),
     "evolution_strategies": ("environments=2, directions=12, generations=3, seed=1", "len(told)"),
-    "external_sort": (
-        "data_bytes=24 << 20, store_bytes=128 << 20, partitions=6",
-        "[told['sorted'], told['checksum is right']]",
-    ),
     "mistake_get_in_a_loop": ("tasks=6, seconds=0.05, num_cpus=2", "told['get in the loop']"),
     "mistake_large_argument_by_value": ("tasks=5, size=1_000_000", "told['by value'] >= 5 * told['by reference']"),
     "nested_tasks": ("size=500, num_cpus=1", "told[0] == sorted(told[0])"),
@@ -43,6 +39,7 @@ SAYS = {
 }
 """By name: arguments of ``main``, and what of its result must be the same."""
 ONLY_MINRAY = {
+    "external_sort": "says what its store did; `benchmarks/sort.py` runs such tasks on Ray",
     "identifier_index": "counts the messages that its tasks cost",
     "model_from_s3": "needs a server that plays S3",
     "over_constrained": "asks why",
@@ -56,7 +53,7 @@ def for_ray(text: str) -> str:
 
 
 def run(folder: Path, name: str) -> str:
-    """What the example says; raises RuntimeError with its errors if it fails."""
+    """What the example says, or how it fails."""
     arguments, expression = SAYS[name]
     program = f"import {name}\ntold = {name}.main({arguments})\nprint('says:', {expression})"
     done = subprocess.run(
@@ -69,7 +66,7 @@ def run(folder: Path, name: str) -> str:
     )
     says = [line.removeprefix("says: ") for line in done.stdout.splitlines() if line.startswith("says: ")]
     if done.returncode or not says:
-        raise RuntimeError(done.stderr[-3000:])
+        return f"exit code {done.returncode}: {done.stderr[-3000:]}"
     return says[-1]
 
 
