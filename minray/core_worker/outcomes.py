@@ -162,9 +162,9 @@ class TaskOutcomes:
         name, node_id = task.prepared.template.name, worker.address.node_id
         if failure is None:
             return NodeDiedError(task_name=name, node_id=node_id.hex())
-        if failure.node_ended and node_id == self._core.config.node_id:
+        if failure.node_ended is not None and node_id == self._core.config.node_id:
             return LocalRayletDiedError(node_id=node_id.hex(), reason=failure.node_ended)
-        if failure.node_ended:
+        if failure.node_ended is not None:
             return NodeDiedError(task_name=name, node_id=node_id.hex(), reason=failure.node_ended)
         if not failure.known or not failure.dead:
             reason = failure.cause or "its raylet does not know what became of it"

@@ -182,7 +182,7 @@ class ObjectManager:
             call.reply(ChunkReply(False))
             self._pushes.on_sent(request.size)
         else:
-            view = lasting_view(chunk, 0, request.size, self._on_view_gone, b"", request.size)
+            view = lasting_view(chunk, 0, request.size, self._post, self._pushes.on_sent, request.size)
             call.reply(ChunkReply(True), [view])
 
     def _lasting_view(self, entry: Entry, start: int, size: int) -> memoryview:
@@ -191,12 +191,8 @@ class ObjectManager:
         pin = b"send" + self._push_count.to_bytes(8, "big")
         self.store.table.pin(entry, pin, b"")
         arena, place = self.store.place(entry)
-        return lasting_view(arena, place + start, size, self._on_view_gone, pin, size)
-
-    def _on_view_gone(self, pin: bytes, size: int) -> None:
-        self._post(self._on_sent, pin, size)
+        return lasting_view(arena, place + start, size, self._post, self._on_sent, pin, size)
 
     def _on_sent(self, pin: bytes, size: int) -> None:
-        if pin:
-            self.store.unpin([pin])
+        self.store.unpin([pin])
         self._pushes.on_sent(size)

@@ -130,7 +130,8 @@ class StoreClient:
             self._on_unreachable(str(error))
             self._release(pin)
             return Pinned(LOST, reason=str(error))
-        return lasting_view(arena.toreadonly(), start, pinned.size, self._on_view_gone, pin)
+        post = self._platform.user_code.post_later
+        return lasting_view(arena.toreadonly(), start, pinned.size, post, self._release, pin)
 
     def _place(self, offset: int) -> tuple[memoryview, int]:
         """The arena in which this is, and where in it. Raises MemoryFailed."""
@@ -138,10 +139,6 @@ class StoreClient:
         if offset < len(arena):
             return arena, offset
         return self._platform.memory.attach(self._fallback_endpoint), offset - len(arena)
-
-    def _on_view_gone(self, pin: bytes) -> None:
-        """In any thread, also in the middle of anything else."""
-        self._platform.user_code.post_later(self._release, pin)
 
     def _release(self, pin: bytes) -> None:
         self._released.add([pin])

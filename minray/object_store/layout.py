@@ -52,23 +52,25 @@ def read(source: memoryview) -> list[memoryview]:
     return [source[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
-def lasting_view(data: Buffer, start: int, size: int, on_gone: Callable[..., None], *args: Any) -> memoryview:
-    """A part of ``data``; ``on_gone(*args)`` is called when this view, and every view made of it, has gone (G61).
+def lasting_view(
+    data: Buffer, start: int, size: int, post: Callable[..., None], on_gone: Callable[..., None], *args: Any
+) -> memoryview:
+    """A part of ``data``; ``post(on_gone, *args)`` is called when this view, and every view made of it, has gone (G61).
 
-    In whatever thread that may be, so ``on_gone`` should only post. It is a method, of an object that no view keeps: views
-    may outlive it, and it may be what they are held by.
+    In whatever thread that may be. Both are methods, of objects that no view keeps: views may outlive them, and they may be
+    what views are held by.
     """
     import numpy as np
 
     array = np.frombuffer(data, np.uint8, size, start)
-    weakref.finalize(array, _call_method, weakref.WeakMethod(on_gone), args).atexit = False
+    weakref.finalize(array, _post, weakref.WeakMethod(post), weakref.WeakMethod(on_gone), args).atexit = False
     return array.data
 
 
-def _call_method(method: weakref.WeakMethod[Callable[..., None]], args: tuple[Any, ...]) -> None:
-    alive = method()
-    if alive is not None:
-        alive(*args)
+def _post(post: weakref.WeakMethod[Any], on_gone: weakref.WeakMethod[Any], args: tuple[Any, ...]) -> None:
+    poster, method = post(), on_gone()
+    if poster is not None and method is not None:
+        poster(method, *args)
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:

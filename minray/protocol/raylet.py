@@ -135,8 +135,8 @@ class LeaseFailure(Record, frozen=True):
     """It was killed because the node had so many bytes in use of so many; else 0."""
     group_removed: bool = False
     """It was in a placement group that has been removed."""
-    node_ended: str = ""
-    """Why its node ended, and it with the node; empty: the node goes on."""
+    node_ended: str | None = None
+    """Why its node ended, and it with the node; None: the node goes on."""
     preempted: bool = False
     """It was killed because its node had to leave (G21)."""
 

@@ -157,7 +157,8 @@ class LeaseBroker:
         self._reap_timer: asyncio.TimerHandle | None = None
         self.leaving: NodeDrain | None = None
         """Set: nothing new is leased here any more."""
-        self._closed, self._why_closed = False, ""
+        self._why_closed: str | None = None
+        """Set: the node ends."""
 
     # --- What owners ask -----------------------------------------------------------------------------------------------
 
@@ -347,12 +348,12 @@ class LeaseBroker:
         if entry is not None:
             self.local.end(worker.lease_id)
             group_removed = entry.request.shape.strategy.group_id in self._removed_groups
-            preempted = self._closed and self.leaving is not None and self.leaving.reason == PREEMPTION
+            preempted = self._why_closed is not None and self.leaving is not None and self.leaving.reason == PREEMPTION
             certificate = death.certificate(
                 worker.lease_id, worker.doom, worker.memory_usage, group_removed, self._why_closed, preempted
             )
             self._finish(entry, End(certificate))
-        if self._closed:
+        if self._why_closed is not None:
             return
         if death.pid:  # Also of one that has not registered: it may have listened already, and left its socket.
             cause = f"{death.cause}: {worker.doom}" if worker.doom else death.cause
@@ -402,7 +403,7 @@ class LeaseBroker:
 
     def advance(self) -> None:
         """Decide and do everything that can be decided now; called after every change."""
-        if self._closed:
+        if self._why_closed is not None:
             return
         now = self._now()
         has_more = True
@@ -542,7 +543,7 @@ class LeaseBroker:
 
     async def close(self, reason: str) -> None:
         """Kill all workers; nothing is answered any more, but why they died: the node ends for this ``reason``."""
-        self._closed, self._why_closed = True, reason
+        self._why_closed = reason
         self.arguments.close()
         for timer in (self._timer, self._reap_timer):
             if timer is not None:

@@ -50,7 +50,7 @@ class Death:
         doom: str,
         memory_usage: tuple[int, int],
         group_removed: bool,
-        node_ended: str,
+        node_ended: str | None,
         preempted: bool,
     ) -> LeaseFailure:
         """For the lease that it served; ``doom`` is why this raylet killed it, if it did, perhaps for the node's memory."""

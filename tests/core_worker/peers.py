@@ -70,6 +70,12 @@ class RecordingPeers:
         assert [type(asked.request) for asked in self.asked] == list(kinds or [type(self.asked[0].request)])
         return self.asked.pop(0)
 
+    def take_all(self, kind: type[Any]) -> list[Asked]:
+        """Those of this kind, in order; forgets them."""
+        found = [asked for asked in self.asked if isinstance(asked.request, kind)]
+        self.asked = [asked for asked in self.asked if asked not in found]
+        return found
+
 
 def unreachable(is_certain: bool = True) -> PeerUnreachable:
     error = PeerUnreachable("nobody listens there")

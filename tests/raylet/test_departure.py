@@ -80,12 +80,6 @@ class Scene:
         self.entries.clear()
         self.pool.workers.clear()
 
-    def asked(self, kind: type[Any]) -> list[Any]:
-        """Requests of this kind that wait for an answer; forgets them."""
-        found = [asked for asked in self.peers.asked if isinstance(asked.request, kind)]
-        self.peers.asked = [asked for asked in self.peers.asked if asked not in found]
-        return found
-
 
 def test_a_node_goes_when_nothing_is_left_to_do() -> None:
     async def story() -> None:
@@ -149,7 +143,7 @@ def test_g112_a_wish_that_comes_twice_is_heard_once() -> None:
         scene = Scene()
         scene.lease("driver")
         assert scene.departure.begin(wish()) and scene.departure.begin(wish())
-        assert len(scene.drained) == 1 and len(scene.asked(LeaveNode)) == 1
+        assert len(scene.drained) == 1 and len(scene.peers.take_all(LeaveNode)) == 1
         scene.departure.close()
 
     run(story)
@@ -180,7 +174,7 @@ def test_owners_of_leases_hear_of_it_once_each_and_the_gcs_not(reason: int) -> N
         scene.lease("gcs", for_actor=True)
         scene.departure.drain = wish("earlier")
         scene.departure.begin(wish(reason=reason))
-        told = scene.asked(LeaveNode)
+        told = scene.peers.take_all(LeaveNode)
         assert [asked.address for asked in told] == [owner("a"), owner("b")]
         assert {asked.request for asked in told} == {LeaveNode(HERE, reason == PREEMPTION)}
         scene.departure.close()
@@ -196,16 +190,16 @@ def test_a_first_copy_moves_to_a_neighbour_before_it_is_given_up() -> None:
         scene.rest()
         scene.departure.begin(wish())
         await turns()
-        (asked,) = scene.asked(PinObjects)
+        (asked,) = scene.peers.take_all(PinObjects)
         (wanted,) = asked.request.wanted
         assert asked.address.node_id == THERE and (wanted.object_id, wanted.attempt) == (b"x", entry.attempt)
         asked.answer(PinReply([Pinned(PINNED)]))
         await turns()
         assert entry in scene.primaries
-        (promoted,) = scene.asked(PromoteObjects)
+        (promoted,) = scene.peers.take_all(PromoteObjects)
         promoted.answer(DONE)
         await turns()
-        assert scene.primaries == [own, unwritten] and scene.asked(ReleasePins)[0].request.pins == [wanted.pin]
+        assert scene.primaries == [own, unwritten] and scene.peers.take_all(ReleasePins)[0].request.pins == [wanted.pin]
         scene.primaries.remove(unwritten)
         await pass_time(2 * LOOK_AGAIN_S)
         assert scene.gone == ["go"], "what belongs to this node's processes ends with them"
@@ -226,12 +220,12 @@ def test_what_one_neighbour_does_not_take_is_offered_to_the_next() -> None:
         tried, pins = [], []
         for refuse in refusals:
             await turns()
-            (asked,) = scene.asked(PinObjects)
+            (asked,) = scene.peers.take_all(PinObjects)
             tried.append(asked.address.node_id)
             pins.append(asked.request.wanted[0].pin)
             refuse(asked)
             await pass_time(1.5 * LOOK_AGAIN_S)
-            assert [released.request.pins for released in scene.asked(ReleasePins)] == [pins[-1:]]
+            assert [released.request.pins for released in scene.peers.take_all(ReleasePins)] == [pins[-1:]]
         assert tried in ([THERE, FURTHER, THERE], [FURTHER, THERE, FURTHER]) and len(set(pins)) == 3
         assert scene.primaries == [entry] and scene.gone == []
         scene.departure.close()
@@ -247,12 +241,12 @@ def test_nothing_is_offered_to_those_that_leave_too_and_little_at_a_time() -> No
         scene.nodes.alive()[1].draining = True
         scene.departure.begin(wish())
         await pass_time(3 * LOOK_AGAIN_S)
-        assert scene.asked(PinObjects) == []
+        assert scene.peers.take_all(PinObjects) == []
         scene.nodes.alive()[1].draining = False
         await pass_time(1.5 * LOOK_AGAIN_S)
-        assert len(scene.asked(PinObjects)) == MOST_AT_ONCE
+        assert len(scene.peers.take_all(PinObjects)) == MOST_AT_ONCE
         scene.departure.close()
         await turns()
-        assert len(scene.asked(ReleasePins)) == MOST_AT_ONCE, "whoever is given up lets go"
+        assert len(scene.peers.take_all(ReleasePins)) == MOST_AT_ONCE, "whoever is given up lets go"
 
     run(story)

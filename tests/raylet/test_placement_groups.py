@@ -26,7 +26,7 @@ from minray.protocol.placement_group import (
 )
 from minray.raylet.placement_groups import REMOVED, PlacementGroups
 from minray.scheduling.local_resource_manager import LocalResourceManager
-from tests.core_worker.peers import Asked, RecordingPeers, unreachable
+from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import run, turns
 
 A, B = b"a" * 18, b"b" * 18
@@ -81,12 +81,6 @@ class Scene:
     def commit(self, group_id: bytes = A, attempt: int = 1) -> list[int]:
         return self.groups.handle_CommitBundles(CommitBundles(group_id, [(0, attempt)]), CALL).missing
 
-    def asked(self, kind: type[Any]) -> list[Asked]:
-        """Requests of this kind that wait for an answer; forgets them."""
-        found = [asked for asked in self.peers.asked if isinstance(asked.request, kind)]
-        self.peers.asked = [asked for asked in self.peers.asked if asked not in found]
-        return found
-
 
 def test_g104_each_step_of_a_bundle_is_followed_by_a_look_at_what_can_run_now() -> None:
     scene = Scene()
@@ -135,14 +129,15 @@ def test_a_group_that_the_news_have_not_named_is_asked_about_once_at_a_time() ->
         for group_id in (A, A, B):
             scene.groups.on_request(group_id)
         await turns(2)
-        assert len(scene.asked(Poll)) == 1
-        about_a, about_b = scene.asked(GetPlacementGroup)
+        assert len(scene.peers.take_all(Poll)) == 1
+        about_a, about_b = scene.peers.take_all(GetPlacementGroup)
         assert [about_a.request.group_id, about_b.request.group_id] == [A, B]
         about_a.fail(unreachable())
         about_b.answer(PlacementGroupReply(group(B)))
         assert scene.removed == []
         scene.groups.on_request(A)
-        assert [asked.request.group_id for asked in scene.asked(GetPlacementGroup)] == [A], "it was not answered before"
+        (again,) = scene.peers.take_all(GetPlacementGroup)
+        assert again.request.group_id == A, "it was not answered before"
         scene.groups.close()
 
     run(story)
@@ -153,7 +148,7 @@ def test_requests_in_a_group_that_was_removed_long_ago_end(answer: PlacementGrou
     async def story() -> None:
         scene = Scene()
         scene.groups.on_request(A)
-        scene.asked(GetPlacementGroup)[0].answer(PlacementGroupReply(answer))
+        scene.peers.take_all(GetPlacementGroup)[0].answer(PlacementGroupReply(answer))
         assert scene.removed == [A]
         scene.groups.close()
 
@@ -164,20 +159,20 @@ def test_the_news_of_groups_are_followed_from_the_first_request_on() -> None:
     async def story() -> None:
         scene = Scene()
         scene.groups.on_request(A)
-        scene.asked(GetPlacementGroup)[0].answer(PlacementGroupReply(group(A)))
+        scene.peers.take_all(GetPlacementGroup)[0].answer(PlacementGroupReply(group(A)))
         await turns(2)
-        (poll,) = scene.asked(Poll)
+        (poll,) = scene.peers.take_all(Poll)
         assert poll.request.channel == PLACEMENT_GROUPS
         poll.answer(PollReply(b"epoch", 2, True, [(A, encode(group(A))), (B, encode(group(B)))]))
         await turns(4)
         scene.groups.on_request(B)
-        assert scene.asked(GetPlacementGroup) == [], "the news have named it"
-        (poll,) = scene.asked(Poll)
+        assert scene.peers.take_all(GetPlacementGroup) == [], "the news have named it"
+        (poll,) = scene.peers.take_all(Poll)
         poll.answer(PollReply(b"epoch", 4, False, [(A, None), (B, encode(group(B, REMOVED)))]))
         await turns(4)
         assert scene.removed == [A, B]
         scene.groups.on_request(B)
-        assert len(scene.asked(GetPlacementGroup)) == 1, "nobody names it any more"
+        assert len(scene.peers.take_all(GetPlacementGroup)) == 1, "nobody names it any more"
         scene.groups.close()
         await turns(2)
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("follow")]

@@ -340,6 +340,13 @@ def test_g53_g54_coroutines_share_one_thread() -> None:
     assert len(set(ray.get(waiting))) == 1
 
 
+def assert_interrupted(ref: Any) -> None:
+    """It was cancelled when it ran."""
+    with pytest.raises(TaskCancelledError) as caught:
+        ray.get(ref)
+    assert isinstance(caught.value, RayTaskError)
+
+
 def test_g45_a_running_coroutine_is_cancelled(files: Files) -> None:
     actor = Async.remote()
     ref = actor.forever.remote(files.signal("started"), files.signal("ended"))
@@ -347,9 +354,7 @@ def test_g45_a_running_coroutine_is_cancelled(files: Files) -> None:
     with pytest.raises(ValueError, match="force=True"):
         ray.cancel(ref, force=True)
     ray.cancel(ref)
-    with pytest.raises(TaskCancelledError) as caught:
-        ray.get(ref)
-    assert isinstance(caught.value, RayTaskError)
+    assert_interrupted(ref)
     files.signal("ended").wait()
     assert ray.get(actor.release.remote()) == 0
 
@@ -360,9 +365,7 @@ def test_g45_a_coroutine_that_ends_in_a_way_of_its_own_is_cancelled_all_the_same
     ref = actor.stubborn.remote(files.signal("started"), then_fails)
     files.signal("started").wait()
     ray.cancel(ref)
-    with pytest.raises(TaskCancelledError) as caught:
-        ray.get(ref)
-    assert isinstance(caught.value, RayTaskError)
+    assert_interrupted(ref)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -54,12 +54,16 @@ def test_what_an_aborted_call_has_left_is_not_told(backend: None, files: Files) 
     workers.configure(n_jobs=1)
     nested = joblib.parallel.SequentialBackend(nesting_level=1), None
     left = workers.submit(joblib.parallel.BatchedCalls([joblib.delayed(files.signal("never").wait)()], nested), told.append)
+    crew = workers._crew
+    assert crew is not None
     workers.abort_everything()
     with pytest.raises(RuntimeError, match="terminated before"):
         left.result(timeout=10)
+    crew.join()
+    assert told == [], "its thread has ended, and calls nobody back any more"
     next_one = workers.submit(joblib.parallel.BatchedCalls([joblib.delayed(abs)(-1)], nested), told.append)
     assert next_one.result(timeout=10) == [1]
-    workers.abort_everything()
+    wait_for_condition(lambda: bool(told))
     assert told == [next_one]
     workers.terminate()
 

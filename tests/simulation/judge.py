@@ -32,6 +32,10 @@ kept: dict[str, Any] = {}
 """What tasks keep beyond their ends: a module's globals are shared by all simulated processes. Emptied by its users."""
 
 
+INTERRUPTED = "RayTaskError(TaskCancelledError)"
+"""The outcome of what was cancelled when it ran; of what had not begun it is TaskCancelledError."""
+
+
 def outcome_of(ref: Any, timeout: float | None = None) -> Any:
     """The value of a reference, or the name of its error."""
     try:

@@ -15,7 +15,7 @@ from minray.exceptions import PendingCallsLimitExceeded, RayError
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
-from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(2)
@@ -441,9 +441,6 @@ class Watching:
 
     def parent(self, other: Any) -> Any:
         return outcome_of(other.run.remote())
-
-
-INTERRUPTED = "RayTaskError(TaskCancelledError)"
 
 
 def test_g45_a_running_plain_call_sees_a_flag_and_its_value_is_lost() -> None:

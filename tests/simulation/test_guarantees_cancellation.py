@@ -11,13 +11,11 @@ import pytest
 import minray
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
-from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
 LEASES = ["RequestWorkerLease", "RequestWorkerLease reply", "CancelWorkerLease", "ReturnWorkerLease"]
-INTERRUPTED = "RayTaskError(TaskCancelledError)"
-"""Cancelled when it ran."""
 CANCELLED = ("TaskCancelledError", INTERRUPTED, "WorkerCrashedError")
 
 

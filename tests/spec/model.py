@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
 from tests.spec.groups import REMOVED, Group, Remove
@@ -37,7 +38,7 @@ from tests.spec.stage import BORN, END, RUN, History, parse_word
 LOST_OWNER = "OwnerDiedError"
 LOST_OBJECT = "ObjectReconstructionFailedError"
 TIMEOUT = "GetTimeoutError"
-CANCELLED = frozenset({"TaskCancelledError", "RayTaskError(TaskCancelledError)"})
+CANCELLED = frozenset({"TaskCancelledError", INTERRUPTED})
 """What ``get`` raises of what had not begun, and of what had."""
 VALUE = "its value"
 

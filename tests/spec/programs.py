@@ -480,9 +480,8 @@ def generate(operation: Generate, refs: dict[str, Any]) -> Iterator[Any]:
     yield from operation.items(refs)
 
 
-def perform(driver: Body) -> History:
+def perform(driver: Body, stage: Stage) -> History:
     """Play a driver's body; whoever calls it is connected to a cluster. Its placement groups end with it."""
-    stage = Stage({})
     history = stage.play(driver)
     remove_groups(stage)
     return history

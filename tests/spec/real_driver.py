@@ -20,8 +20,7 @@ import msgspec
 import minray
 from minray import worker
 from tests.simulation.judge import core_leftovers
-from tests.spec.groups import remove_groups
-from tests.spec.programs import Body
+from tests.spec.programs import Body, perform
 from tests.spec.real_worker import look_into_worker
 from tests.spec.stage import Stage
 
@@ -54,8 +53,7 @@ class DriverProcess:
     def _perform(self, body: Body) -> None:
         self._stage = Stage({})
         try:
-            history = self._stage.play(body)
-            remove_groups(self._stage)
+            history = perform(body, self._stage)
         except BaseException as error:
             self._say("over", {"failure": f"{type(error).__name__}: {error}"})
         else:

@@ -36,14 +36,14 @@ from tests.simulation.rest import unrest
 from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
 from tests.spec.programs import Body, Call, Program, Submit, perform
-from tests.spec.stage import END, RUN, History
+from tests.spec.stage import END, RUN, History, Stage
 
 PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
 GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """So long there is no gcs when it has crashed."""
 HEAD_ENDS = ("raylet/head", ("ends",))
-"""In the trace, but for the time."""
+"""Whose event it is among those of lives, and its details."""
 QUIET_SETTLE_S = 30.0
 """Enough when no loud fault has struck."""
 KeyPart = str | int
@@ -268,7 +268,7 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
 
     def program_of(number: int, body: Body) -> Any:
         def program() -> None:
-            histories[number] = perform(body)
+            histories[number] = perform(body, Stage({}))
             while not verdict_is_in:
                 time.sleep(1)
 
