@@ -97,6 +97,7 @@ class Oracle:
         """If given, these are the only answers that are not 0, whatever the plan says."""
         self.active = False
         """Whether faults happen now."""
+        self._is_over = False
         self.answers: dict[Key, int] = {}
         """Every answer so far that was not 0, in order."""
         self._loud_left = self.plan.budget
@@ -140,9 +141,13 @@ class Oracle:
             self._loud_left -= 1
         return 1 + (number & 0xFFFF_FFFF) % (n - 1)
 
+    def begin(self) -> None:
+        """Let faults happen, unless they have stopped for good."""
+        self.active = not self._is_over
+
     def heal(self) -> None:
         """No more faults."""
-        self.active = False
+        self.active, self._is_over = False, True
 
     # --- Chance that is no fault: entropy, clocks ---
 

@@ -26,6 +26,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 import minray
 from minray.exceptions import RayError
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -437,6 +439,12 @@ class Program(Record, frozen=True):
 
     def actors(self) -> list[Create]:
         return [operation for operation in self.walk() if isinstance(operation, Create)]
+
+    def has_alike_namesakes(self) -> bool:
+        """Whether actors with one name are alike, whoever makes them."""
+        by_name: dict[str, Create] = {}
+        alike = (msgspec.structs.replace(create, name="") for create in self.actors() if create.called)
+        return all(by_name.setdefault(create.called, create) == create for create in alike)
 
     def speakers(self) -> set[str]:
         """The names of all that print lines."""

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from minray.simulation.faults import LOUD, QUIET
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.groups import SLOT, Group, Ready, Remove
+from tests.spec.namesakes import with_namesakes
 from tests.spec.programs import (
     Body,
     Call,
@@ -210,13 +211,13 @@ class Writer:
             max_task_retries=random.choice((0, 0, 1, 2, -1)),
             max_concurrency=random.choice((1, 1, 1, 3)),
             num_cpus=random.choice((None, 0)),
-            named=depth == 0 and random.random() < 0.4,
+            called=name if depth == 0 and random.random() < 0.4 else "",
             seconds=random.choice((0.0, 0.0, 0.02, 0.5)),
             type="ValueError" if self._may_fail and random.random() < 0.1 else "",
         )
         known.append(name)
         self._actors[name] = create
-        if create.named:
+        if create.called:
             self._named.append(name)
         return create
 
@@ -366,6 +367,8 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_async_actors(Writer(random, world.nodes).program(size), Random(f"async actors of {seed}"))
     world = msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS))
     world = with_small_stores(world, random) if world.inline_limit else world
+    random = Random(f"namesakes of {seed}")
+    program = with_namesakes(program, random) if random.random() < 0.35 else program
     return with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
 
 
