@@ -480,8 +480,11 @@ class CoreWorker:
             self.outcomes.cancel(task, force, recursive)
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
+        """Tasks and calls (G46); an actor that the task has made ends with its handles, not before it is there."""
+        constructors = self.actors.constructors()
         for child in self.tasks.children_of(task_id):
-            self.outcomes.cancel(child, force, True)
+            if child.task_id not in constructors:
+                self.outcomes.cancel(child, force, True)
 
     # --- surroundings of the task receiver
 
