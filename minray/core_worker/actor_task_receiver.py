@@ -34,8 +34,8 @@ from minray.platform.base import Platform
 from minray.protocol.actor import ExitActor, PushActorTask
 from minray.protocol.base import DONE, Address, Done, decode
 from minray.protocol.core_worker import (
+    ARGUMENT_FAILED,
     CANCELLED,
-    ENVIRONMENT_FAILED,
     CancelTask,
     CancelTaskReply,
     PushTaskReply,
@@ -286,7 +286,7 @@ class ActorTaskReceiver:
         if failed is None:
             actor.run(task, partial(self._on_executed, task))
         elif task.claim():
-            self._intake.answer_error(task, ENVIRONMENT_FAILED, failed.data)
+            self._intake.answer_error(task, ARGUMENT_FAILED, failed.data)
 
     def _on_executed(self, task: ReceivedTask) -> None:
         execution, task.execution = task.execution, None

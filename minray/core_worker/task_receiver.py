@@ -27,6 +27,7 @@ from minray.exceptions import RuntimeEnvSetupError, TaskCancelledError
 from minray.platform.base import Platform
 from minray.protocol.base import DONE, Done, decode
 from minray.protocol.core_worker import (
+    ARGUMENT_FAILED,
     CANCELLED,
     ENVIRONMENT_FAILED,
     CancelTask,
@@ -175,7 +176,7 @@ class TaskReceiver:
         failed = self._intake.failed_slot(task)
         if failed is not None:
             if task.claim():
-                self._intake.answer_error(task, ENVIRONMENT_FAILED, failed.data)
+                self._intake.answer_error(task, ARGUMENT_FAILED, failed.data)
         elif task.actor_id:
             self._surroundings.run_constructor(task, partial(self._on_executed, task))
         else:

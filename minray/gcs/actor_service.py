@@ -89,7 +89,7 @@ class ActorService:
             owner = self._surroundings.worker_death(row.info.owner)
             if row.info.state == DEAD:
                 self._return_lease(row, "its actor is dead")
-            elif not row.info.detached and (owner is not None or self._surroundings.job_is_over(_job(row))):
+            elif row.needs_owner() and (owner is not None or self._surroundings.job_is_over(_job(row))):
                 await self._end(row.info.actor_id, DeathCause(protocol.OWNER_DIED, "its owner has died"))
             elif row.info.state in (protocol.PENDING_CREATION, protocol.RESTARTING):
                 self._scheduler.create(row)

@@ -249,6 +249,14 @@ def test_who_ends_with_whom() -> None:
     assert table.actors.of_job(b"job2") == []
 
 
+def test_g26_a_detached_actor_ends_with_an_owner_who_has_not_said_how_it_is_made() -> None:
+    table = Table()
+    row = table.register(1, detached=True)
+    assert table.actors.owned_by(OWNER.worker_id) == table.actors.owned_by(OWNER.node_id) == [row]
+    table.create(1)
+    assert table.actors.owned_by(OWNER.worker_id) == []
+
+
 def test_the_oldest_dead_actors_are_forgotten_but_for_their_ids() -> None:
     table = Table(max_dead_actors=2)
     for number in (1, 2, 3):

@@ -74,9 +74,10 @@ class Fate:
 
     @property
     def may_end_by_itself(self) -> bool:
-        """Whether it may be dead although it has been made, and its makers live."""
+        """Whether it may be dead although it has been made; to be made again it may need what its makers had stored."""
         is_used_up = 0 <= self.create.max_restarts < self.crashes
-        return bool(self.create.type) or self.ends or is_used_up
+        is_orphaned = self.losses.stored and self.owner_may_end and self.crashes > 0
+        return bool(self.create.type) or self.ends or is_used_up or is_orphaned
 
     @property
     def may_end(self) -> bool:

@@ -62,6 +62,8 @@ class Losses:
     """Whether values can be lost on disk, however often; or are not made again."""
     silence: bool = False
     """Whether somebody may have said nothing for a while, or was heard late, without being dead."""
+    stored: bool = False
+    """Whether values are in object stores at all."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}

@@ -91,7 +91,8 @@ class NamesakeWriter:
         """What one driver does with it, spread over what it does anyway."""
         random = self._random
         operations = [self._with_task_s_story(operation) for operation in driver.operations]
-        known = [operation.name for operation in operations if isinstance(operation, Submit | Put)]
+        dropped = {operation.ref for operation in operations if isinstance(operation, Drop)}
+        known = [one.name for one in operations if isinstance(one, Submit | Put) and one.name not in dropped]
         merged: list[Operation] = []
         story = self._story(is_maker, known)
         places = sorted(random.randint(0, len(operations)) for _ in story)

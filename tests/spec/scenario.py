@@ -98,13 +98,11 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.decode(text, type=cls)
 
     def is_feasible(self) -> bool:
-        """Whether every task and every actor can run on the head, which no fault takes away; and see ``actors``."""
-        if not self.world.nodes or not self.program.drivers:
+        """Whether every task and every actor can run on the head, which no fault takes away; and actors' names fit."""
+        if not self.world.nodes or not self.program.drivers or not self.program.names_actors_well():
             return False
         head = self.world.nodes[0]
         slots = sum(operation.bundles for operation in self.program.walk() if isinstance(operation, Group))
-        if not self.program.has_alike_namesakes():
-            return False
         return slots + 1 <= head.resources.get(SLOT, 1) and all(
             task.num_cpus <= head.num_cpus and all(n <= head.resources.get(key, 0) for key, n in task.resources.items())
             for task in self.program.tasks()
@@ -122,7 +120,8 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
     deaths = len(raylets) + len(workers) + len(nodes)
     silence = any(key[0] in LOUD and (key[0] != "crash" or key[1] == GCS) for key in answers)
-    return Losses(deaths, may_lose_nodes, may_lose_objects, may_lose_files or not world.lineage, silence)
+    are_stored = world.inline_limit > 0
+    return Losses(deaths, may_lose_nodes, may_lose_objects, may_lose_files or not world.lineage, silence, are_stored)
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
