@@ -90,6 +90,8 @@ class ActorManager:
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._kills: OrderedDict[bytes, None] = OrderedDict()
         """Wishes to kill that were fulfilled."""
+        self._outbid: OrderedDict[bytes, ActorInfo] = OrderedDict()
+        """Actors that were not registered, because these had their names."""
         self._doomed: OrderedDict[bytes, DeathCause] = OrderedDict()
         """Actors that were ended before they were registered, because that had to be asked again; they will not be."""
 
@@ -99,6 +101,13 @@ class ActorManager:
         return [publication for row in in_order for publication in self.on_committed(row)]
 
     # --- Decisions -------------------------------------------------------------------------------------------------------
+
+    def namesake(self, actor: ActorInfo) -> ActorInfo | None:
+        """Another one that has the name, or had it when this was first asked: a repeated question has the same answer."""
+        row = self.named(actor.name, actor.namespace) if actor.name else None
+        if actor.actor_id not in self._outbid and row is not None and row.info.actor_id != actor.actor_id:
+            remember(self._outbid, actor.actor_id, row.info)
+        return self._outbid.get(actor.actor_id)
 
     def register(self, actor: ActorInfo, now: float) -> ActorRow | None:
         """The row of a new actor; None if it is registered, or was."""

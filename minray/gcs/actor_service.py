@@ -109,10 +109,9 @@ class ActorService:
         info = request.actor
         name = f"{info.namespace}/{info.name}".encode() if info.name else b"nameless " + info.actor_id
         async with self._changes.of(name), self._changes.of(info.actor_id):
-            if info.name:
-                row = self._actors.named(info.name, info.namespace)
-                if row is not None and row.info.actor_id != info.actor_id:
-                    return protocol.RegisterActorReply(row.info)
+            existing = self._actors.namesake(info)
+            if existing is not None:
+                return protocol.RegisterActorReply(existing)
             refused = self._refusal(info)
             if refused:
                 return protocol.RegisterActorReply(None, refused)

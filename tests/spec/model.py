@@ -9,7 +9,8 @@ Rules
   * Each loss ends at most one attempt of a task (G16), or takes its value away, so that it has to run again (G67, G70): only
     a task with no more retries than losses may fail for it (G17).
   * An object that a task made is lost when that task's process dies, which faults, forced cancellations and tasks that
-    exit can bring about (G62); what an actor's call made is lost with the actor. Objects of drivers are never lost.
+    exit can bring about (G62); what an actor's call made is lost with the actor. Objects of drivers are never lost,
+    unless a disk loses them.
   * What may become of actors, and then of their calls, is ``fates``' to say. Calls of a plain actor that are never made
     again begin in the order in which a driver has made them (G49); after a driver has killed an actor for good its calls
     fail (G29).
@@ -207,7 +208,8 @@ class Scope:
 
     def foresee_put(self, name: str, refs: tuple[str, ...]) -> None:
         surely = frozenset(ref for ref in refs if ref in self.sure)
-        self.model.objects[name] = Expectation(self.owner, True, frozenset(), refs, surely)
+        errors = frozenset({LOST_OBJECT} if self.model.can_be_lost(name) else ())
+        self.model.objects[name] = Expectation(self.owner, True, errors, refs, surely)
         self.sure.add(name)
 
     def foresee_items(self, generator: Generate) -> None:
@@ -330,8 +332,8 @@ class Model:
         return is_plain and fate is not None and retries_of(call, fate) == 0 and not self.losses.objects
 
     def can_be_lost(self, name: str) -> bool:
-        """Whether it may have to be made again."""
-        return self.losses.objects and name in self.tasks
+        """Whether it may have to be made again, or what was put may be gone."""
+        return self.losses.objects and (name in self.tasks or self.losses.files)
 
 
 def is_repeated(task: Submit | Call) -> bool:
