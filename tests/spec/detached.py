@@ -1,7 +1,7 @@
 """Detached actors at the end of a program: they are still there, answer, and go when they are killed (G26).
 
-When all drivers have ended, one more says farewell to them: it finds each by its name, has it answer a call, kills it, and
-looks for it again. So a run has nothing left in the end, and what was left meanwhile is known: a detached actor that lives
+When all drivers are through, one says farewell to them: it finds each by its name, has it answer a call, kills it, and looks
+for it again. So a run has nothing left in the end, and what was left meanwhile is known: a detached actor that lives
 has a worker and a lease at one node, and its maker, if he lives, keeps its constructor as long as it may have to run again.
 """
 
@@ -31,14 +31,14 @@ def detached_names(program: Program) -> list[str]:
 
 
 def say_farewell(name: str) -> Farewell:
-    """In a driver of its own."""
+    """In any driver, when those of the program are through."""
     try:
         handle = minray.get_actor(name, namespace=NAMESPACE)
     except ValueError:
         return Farewell(name)
     error = ""
     try:
-        minray.get(handle.__ray_ready__.remote())
+        minray.get(handle.__ray_ready__.options(max_task_retries=-1).remote())
     except RayError as raised:
         error = type(raised).__name__
     minray.kill(handle)

@@ -511,7 +511,7 @@ def _check_farewells(model: Model, born: set[str], farewells: Sequence[Farewell]
             continue
         if name in model.freed:
             yield f"G31: the detached actor {name} is there, and was killed"
-        if farewell.error not in ({"", DIED, UNAVAILABLE} if fate.own_crashes or fate.may_end_by_itself else {""}):
+        if farewell.error not in ({""} if was_made and not fate.may_end_by_itself else {"", DIED}):
             yield f"G26: the detached actor {name} lives, and answers with {farewell.error}"
         if farewell.was_found_again:
             yield f"G31: the detached actor {name} is still there when it was killed"
