@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.detached import Farewell
-from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fate, Fates, retries_of
+from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
 from tests.spec.groups import REMOVED, Group, Remove
 from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, Submit
 from tests.spec.stage import BORN, END, RUN, History, parse_word
@@ -100,10 +100,12 @@ class Scope:
     """Names that must be bound now."""
     killed: set[str] = field(default_factory=set)
     """Actors that this process has killed for good."""
+    given: set[str] = field(default_factory=set)
+    """Names that actors were to get here,"""
     latest: dict[str, str] = field(default_factory=dict)
-    """Names of actors -> the last handle that was made here with it."""
+    """the handles that were made last with them,"""
     freed: set[str] = field(default_factory=set)
-    """Names that must be free now."""
+    """and those that must be free now."""
 
     def foresee_body(self, body: Body) -> None:
         for operation in body.operations:
@@ -171,7 +173,7 @@ class Scope:
         fate.ends |= any(model.errors_seen_by(create.name, name) for name in create.args)
         fate.is_stillborn = bool(create.type) or not model.all_have_values(create.args)
         self.latest.pop(create.called, None)
-        if not create.called or create.get_if_exists or self._is_free(create, fate):
+        if not create.called or create.get_if_exists or self._is_free(create.called):
             self.sure.add(create.name)
             self.latest[create.called] = create.name
         elif self._is_there(create.called):
@@ -179,10 +181,11 @@ class Scope:
         else:
             model.perhaps_taken.add(create.name)
         self.freed.discard(create.called)
+        self.given.add(create.called)
 
-    def _is_free(self, create: Create, fate: Fate) -> bool:
-        """Whether the name is, for certain."""
-        return create.called in self.freed or fate.makers == {create.name: DRIVER}
+    def _is_free(self, name: str) -> bool:
+        """Whether nobody can have this name: it was freed, or nobody was to get it yet."""
+        return name in self.freed or (self.model.fates.belongs_to_one_driver(name) and name not in self.given)
 
     def _is_there(self, name: str) -> bool:
         """Whether an actor must have this name."""

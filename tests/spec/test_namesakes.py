@@ -37,7 +37,9 @@ def found(actor_id: str) -> dict[str, Any]:
     return {"of": [], "found": True, "is": actor_id}
 
 
-def broken(program: Program, *histories: Any, losses: Losses | None = None, farewell: Any = None, lines: Any = ()) -> set[str]:
+def broken(
+    program: Program, *histories: Any, losses: Losses | None = None, farewell: Farewell | None = None, lines: Any = ()
+) -> set[str]:
     """The numbers of what these histories show."""
     farewells = [] if farewell is None else [farewell]
     return {text.partition(":")[0] for text in problems(program, losses or Losses(), histories, lines, farewells)}
