@@ -66,6 +66,8 @@ class FaultPlan:
     """Nodes that are not lost: with the head everything ends."""
     aims: tuple[str, ...] = ()
     """The requests that ``duplicate`` and ``break`` strike, with their answers; empty: all."""
+    spared_tasks: tuple[str, ...] = ()
+    """Prefixes of the names of tasks before whose steps nothing loud happens: there are many that do nothing of interest."""
     at_messages: bool = False
     """Whether a process may be struck, beside before the steps of its tasks, before it sends or receives a message."""
 
@@ -82,6 +84,10 @@ class FaultPlan:
         rates = {kind: (0.0, 0.01, 0.1, 0.4)[draw.below(("swarm", kind), 4)] for kind in QUIET}
         loud = {kind: (0.0, 0.001, 0.01)[draw.below(("swarm", kind), 3)] for kind in LOUD}
         return cls({**rates, **loud}, 1 + draw.below(("swarm", "budget"), budget), targets)
+
+    def strikes(self, process: str, task: str) -> bool:
+        """Whether loud faults may happen to this process before a step of this task."""
+        return process.startswith(self.targets) and not task.startswith(self.spared_tasks)
 
     def aimed_at(self, *targets: str) -> FaultPlan:
         return replace(self, targets=targets)
@@ -188,7 +194,7 @@ class StepFaults:
         where = f"before step {ordinal} of {task}"
         if process is self._loop.world:
             return
-        if oracle.overrides is not None or process.name.startswith(oracle.plan.targets):
+        if oracle.overrides is not None or oracle.plan.strikes(process.name, task):
             if oracle.choose(("crash", *place), 2):
                 self._trace.add(process.name, FAULT, "crash", where)
                 process.exit(None, 9)

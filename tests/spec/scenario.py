@@ -63,10 +63,11 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
 
     nodes: tuple[Node, ...] = (Node(),)
     rates: dict[str, float] = {}
-    """See ``FaultPlan``; so are the next three."""
+    """See ``FaultPlan``; so are the next four."""
     budget: int = 0
     targets: tuple[str, ...] = ("worker/",)
     aims: tuple[str, ...] = ()
+    spared_tasks: tuple[str, ...] = ()
     durable: bool = False
     """Whether the gcs has a store, and is started again when it crashes."""
     inline_limit: int = 0
@@ -79,7 +80,7 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether tasks are remembered, and what is lost is made again."""
 
     def plan(self) -> FaultPlan:
-        return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims)
+        return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, spared_tasks=self.spared_tasks)
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):

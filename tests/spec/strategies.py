@@ -66,6 +66,8 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
+IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
+"""What goes on in a cluster where nothing happens, and the beginnings of all connections."""
 INLINE_LIMITS = (0, 0, 1, 40)
 """The values of programs have some tens of bytes: in half of the worlds none is in the object store, else all or some."""
 STORE_BYTES = 4000
@@ -369,6 +371,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_small_stores(world, random) if world.inline_limit else world
     random = Random(f"namesakes of {seed}")
     program = with_namesakes(program, random) if random.random() < 0.35 else program
+    world = at_busy_moments(world, Random(f"moments of {seed}"))
     return with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
 
 
@@ -424,6 +427,17 @@ def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random
         if random.random() < 0.4:
             changed.insert(random.randint(at + 1, len(changed)), Remove(f"removal of {name}", name))
     return tuple(changed)
+
+
+def at_busy_moments(world: World, random: Random) -> World:
+    """In half of the worlds in which processes crash they do so while something begins, ends or changes.
+
+    Elsewhere most of their steps, and so most of the crashes, are those of talk that never ends.
+    """
+    if "crash" not in world.rates or random.random() < 0.5:
+        return world
+    rates = world.rates | {"crash": random.choice((0.01, 0.03))}
+    return msgspec.structs.replace(world, rates=rates, spared_tasks=IDLE_TASKS)
 
 
 def with_small_stores(world: World, random: Random) -> World:
