@@ -120,7 +120,7 @@ class TaskOutcomes:
         for object_id in object_ids:
             reference = core.references.get(object_id)
             if reference is not None and reference.owner is not None:
-                core.resolver.forget(object_id)
+                core.resolver.forget([object_id])
                 core.fetcher.forget_place(object_id)
 
     def _wait_again(self, task: PendingTask) -> None:
@@ -258,7 +258,7 @@ class TaskOutcomes:
         if task.prepared.client is not None:
             task.prepared.client.ended += 1
             if task.handle_id:
-                core.on_call_ended(task.handle_id)
+                core.actors.let_go(task)
 
     def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
         """All return values but those that a generator has yielded before are the error."""

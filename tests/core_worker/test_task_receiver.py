@@ -240,7 +240,7 @@ class Worker:
 
     def drop(self, key: bytes) -> None:
         effects = Effects()
-        self.references.remove_local(key, effects)
+        self.references.remove_local([key], effects)
         self.freed += effects.freed
 
     # --- functions
