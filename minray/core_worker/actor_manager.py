@@ -23,8 +23,6 @@ from minray.core_worker.reference_counter import Effects
 from minray.core_worker.task_manager import (
     FAILED,
     FINISHED,
-    NO_NUMBERS,
-    NO_REFS,
     PUSHED,
     QUEUED,
     WAITING,
@@ -312,8 +310,6 @@ class ActorManager:
     # --- Actions
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
-        if task.attempt:
-            self._core.outcomes.note_what_is_lost(task)
         message = PushActorTask(
             task.task_id,
             connection.client.actor_id,
@@ -327,11 +323,9 @@ class ActorManager:
             task.depth,
             task.args,
             task.arguments,
-            list(task.nested) if task.nested else NO_REFS,
+            task.nested,
             task.inline_buffers,
-            items_arrived=0 if task.stream is None else task.stream.arrived,
-            items_lost=list(task.items_lost) if task.items_lost else NO_NUMBERS,
-            unwanted=list(task.unwanted) if task.unwanted else NO_NUMBERS,
+            self._core.outcomes.rerun(task) if task.attempt else None,
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
 

@@ -284,8 +284,8 @@ class CoreWorker:
 
     def hold_arguments(self, task: PendingTask) -> None:
         """A new task keeps what it refers to."""
-        held = task.held_ids()
-        if held:
+        if task.slots or task.nested:
+            held = task.held_ids()
             self.references.add_submitted(held, [None] * len(held))
         if task.handle_id:
             self.actors.keep(task)

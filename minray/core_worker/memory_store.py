@@ -89,7 +89,8 @@ class MemoryStore:
         if object_id in self.objects:
             return
         self.objects[object_id] = stored
-        self.note_here(object_id, stored)
+        if self._record is not None:
+            self.note_here(object_id, stored)
         waiters = self._waiters.pop(object_id, None)
         if waiters is not None:
             for waiter in waiters:

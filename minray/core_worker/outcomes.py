@@ -36,7 +36,7 @@ from minray.exceptions import (
 )
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
-from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply
+from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply, Rerun
 from minray.protocol.raylet import ENVIRONMENT_FAILED, GROUP_REMOVED, KillWorker, LeaseFailure, LeaseReply
 
 if TYPE_CHECKING:
@@ -128,12 +128,14 @@ class TaskOutcomes:
         self._core.tasks.move(task, WAITING)
         self._core.resolver.resolve(task)
 
-    def note_what_is_lost(self, task: PendingTask) -> None:
+    def rerun(self, task: PendingTask) -> Rerun:
         """It is about to run, not for the first time: which of its results and items are to be made."""
         if task.needs is not None:
             task.unwanted = self._core.recovery.unwanted(task)
-        if task.stream is not None:
-            task.items_lost = dict.fromkeys(self._core.generators.lost_items(task))
+        if task.stream is None:
+            return Rerun(list(task.unwanted), 0, [])
+        task.items_lost = dict.fromkeys(self._core.generators.lost_items(task))
+        return Rerun(list(task.unwanted), task.stream.arrived, list(task.items_lost))
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
         """Its worker died (G16, G17); ``failure`` is None when the whole node did."""

@@ -80,7 +80,7 @@ class Reference(msgspec.Struct, eq=False, gc=False):
 
     def is_in_scope(self) -> bool:
         """Whether its value is needed, here or elsewhere."""
-        return bool(self.local or self.lent) or self.is_held()
+        return bool(self.local or self.lent or self.asked) or self.is_wanted()
 
 
 class Effects:
