@@ -469,8 +469,10 @@ class CoreWorker:
             self.outcomes.cancel(task, force, recursive)
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
+        """Tasks and calls of actors (G46). The actors themselves end with their handles, as always."""
         for child in self.tasks.children_of(task_id):
-            self.outcomes.cancel(child, force, True)
+            if child.prepared.template.actor is None:
+                self.outcomes.cancel(child, force, True)
 
     # --- surroundings of the task receiver
 

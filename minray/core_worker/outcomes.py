@@ -333,8 +333,11 @@ class TaskOutcomes:
                     if not force:
                         return
                     await asyncio.sleep(patience_s)
-            except (TimeoutError, PlatformError) as error:
+            except TimeoutError:
+                pass
+            except PlatformError as error:
                 logger.debug("cancelling %s: %r", short(task.task_id), error)
+                await asyncio.sleep(patience_s)
             if force and isinstance(worker, LeasedWorker) and task.state is PUSHED and task.worker is worker:
                 raylet = self._core.raylet if worker.raylet is None else self._core.peers.to(worker.raylet)
                 raylet.send(KillWorker(worker.lease_id, "cancelled by force"), lambda *_: None)
