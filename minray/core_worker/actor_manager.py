@@ -11,7 +11,6 @@ are, calls on their way included, and when the object is freed, nobody can call 
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -67,7 +66,6 @@ from minray.rpc.pubsub import Subscription
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
 
-logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
 """How long an actor that the gcs has not told of is waited for, before it is asked about."""
@@ -222,16 +220,12 @@ class ActorManager:
 
     def _ask_gcs(self, request: Request[Any], on_reply: Callable[[Any], None]) -> None:
         """What must arrive while there is a gcs."""
-        gcs = self._core.gcs
 
-        def on_answer(reply: Any, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+        def on_answer(reply: Any, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             if reply is not None:
                 on_reply(reply)
-            elif gcs.death is None and not self._core.is_exiting:
-                logger.debug("asking the gcs again: %s", error)
-                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_gcs, request, on_reply)
 
-        gcs.send(request, on_answer)
+        self._core.patient.send_to_gcs(request, on_answer)
 
     # --- following
 
