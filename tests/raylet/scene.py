@@ -59,7 +59,9 @@ class Worker:
         """The ``force`` of every ExitWorker that came."""
         self.refuses = False
         self.answers = True
-        """Whether it answers ExitWorker at all."""
+        """Whether it answers ExitWorker by itself."""
+        self.unanswered: Call | None = None
+        """The last ExitWorker that it has not answered."""
         self.lingers = False
         """Whether it agrees to end and does not."""
         self._platform = platform
@@ -90,6 +92,7 @@ class Worker:
     async def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply | None:
         self.asked.append(request.force)
         if not self.answers:
+            self.unanswered = call
             return None
         agreed = request.force or not (self.refuses or self._scene.workers_refuse)
         if agreed and not self.lingers:

@@ -455,13 +455,13 @@ def test_a_reported_death_of_a_stranger_means_nothing() -> None:
     assert peers._peers == {}
 
 
-def test_forgotten_peers_are_closed() -> None:
+def test_dead_peers_are_closed_and_forgotten() -> None:
     async def story() -> None:
         network = FakeNetwork()
         network.listen_at("fake:a", b"a", lambda incoming: incoming.reply(encode(Answer(1))))
         peers = endpoints(network)
         await peers.to(address(b"a")).call(Ask(1))
-        peers.forget(b"a")
+        peers.on_death_of(b"a", "it is reported dead")
         assert network.channels[0].closed and peers._peers == {}
 
     run(story)
