@@ -185,7 +185,8 @@ async def test_g86_arguments_are_let_go_with_their_lease_and_a_blocked_one_holds
         assert copy is not None
         store.seal(copy)
         copies.append(copy)
-        requests.append(msgspec.structs.replace(scene.request(), dependencies=[Dependency(object_id, scene.address, 400_000)]))
+        argument = Dependency(object_id, scene.address, 400_000)
+        requests.append(msgspec.structs.replace(scene.request(), dependencies=[argument]))
     first = scene.worker(await scene.ask(requests[0]))
     second = scene.ask(requests[1])
     await scene.settle()
