@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -199,6 +201,18 @@ async def test_g86_arguments_are_let_go_with_their_lease_and_a_blocked_one_holds
     assert [len(copy.pins) for copy in copies] == [0, 0]
 
 
+@scenario(num_prestart_workers=0)
+async def test_a_lease_is_granted_when_its_arguments_have_come(scene: Scene) -> None:
+    store = scene.raylets["head"].store
+    copy = store.table.create(b"x" * 28, 0, 1000, scene.address, b"", False)
+    assert copy is not None
+    waiting = scene.ask(msgspec.structs.replace(scene.request(), dependencies=[Dependency(b"x" * 28, scene.address, 1000)]))
+    await scene.settle()
+    assert not waiting.done() and scene.spawns == 0
+    store.seal(copy)
+    await scene.until(waiting.done, limit_s=1)
+
+
 # --- The death of workers ----------------------------------------------------------------------------------------------
 
 
@@ -346,6 +360,27 @@ async def test_of_a_node_that_ends_nothing_is_heard_but_how_its_workers_ended(sc
         await broker.close("the test is over")
     assert isinstance(end, asyncio.Future) and (await end).node_ended == "the test is over"
     assert deaths == [] and not child.done()
+
+
+@scenario(cpus=1, num_prestart_workers=0)
+async def test_nothing_begins_any_more_on_a_node_that_ends(scene: Scene) -> None:
+    broker = scene.raylets["head"]._broker
+    leases = [await scene.lease(), await scene.lease({})]
+    for lease_id, _ in leases:
+        await scene.give_back(lease_id)
+    argument = Dependency(b"x" * 28, scene.address, 1000)
+    scene.ask(msgspec.structs.replace(scene.request(), dependencies=[argument]))
+    scene.ask(scene.request(env="/another"))
+    await scene.nap(0.1)
+    timers = [broker._timer, broker._reap_timer, *broker.arguments._timers.values()]
+    assert len(timers) == 3
+    await broker.close("the test is over")
+    assert all(timer is not None and timer.cancelled() for timer in timers)
+    spawns = scene.spawns
+    late: Any = SimpleNamespace(reply=lambda reply: None)
+    broker.request(scene.request(env="/a/third"), late)
+    await scene.settle()
+    assert scene.spawns == spawns
 
 
 # --- The death of owners -----------------------------------------------------------------------------------------------
