@@ -167,12 +167,14 @@ async def test_what_a_cancelled_request_was_given_goes_at_once_to_the_next(scene
     scene.silent_starts = 1
     no_worker_yet = scene.request(env="/a")
     cancelled = scene.ask(no_worker_yet)
-    waiting = scene.ask(scene.request(env="/b"))
+    next_one = scene.request(env="/b")
+    waiting = scene.ask(next_one)
     await scene.nap(0.1)
-    assert not waiting.done()
-    await scene.raylet().call(CancelWorkerLease(no_worker_yet.lease_id))
-    await scene.until(waiting.done, limit_s=1)
-    assert (await cancelled).kind == CANCELLED and waiting.result().worker == reply.worker
+    broker = scene.raylets["head"]._broker
+    assert broker.states.get(next_one.lease_id) == "QUEUED"
+    broker.cancel(no_worker_yet.lease_id)
+    assert broker.states.get(next_one.lease_id) == "GRANTED"
+    assert (await cancelled).kind == CANCELLED and (await waiting).worker == reply.worker
 
 
 # --- Arguments ---------------------------------------------------------------------------------------------------------
@@ -193,8 +195,9 @@ async def test_g86_arguments_are_let_go_with_their_lease_and_a_blocked_one_holds
     second = scene.ask(requests[1])
     await scene.settle()
     assert not second.done()  # both together are more than 70 % of the store
-    await scene.raylet().call(first.blocked_message(True))
-    await scene.until(second.done, limit_s=0.1)
+    broker = scene.raylets["head"]._broker
+    broker.on_blocked(first.config.worker_id, 1, True)
+    assert broker.states.get(requests[1].lease_id) == "GRANTED"
     assert [len(copy.pins) for copy in copies] == [1, 1]
     for request in requests:
         await scene.give_back(request.lease_id)
@@ -206,11 +209,14 @@ async def test_a_lease_is_granted_when_its_arguments_have_come(scene: Scene) -> 
     store = scene.raylets["head"].store
     copy = store.table.create(b"x" * 28, 0, 1000, scene.address, b"", False)
     assert copy is not None
-    waiting = scene.ask(msgspec.structs.replace(scene.request(), dependencies=[Dependency(b"x" * 28, scene.address, 1000)]))
+    request = msgspec.structs.replace(scene.request(), dependencies=[Dependency(b"x" * 28, scene.address, 1000)])
+    scene.ask(request)
     await scene.settle()
-    assert not waiting.done() and scene.spawns == 0
+    states = scene.raylets["head"]._broker.states
+    assert states.get(request.lease_id) == "FETCHING" and scene.spawns == 0
     store.seal(copy)
-    await scene.until(waiting.done, limit_s=1)
+    await scene.nap(0)
+    assert states.get(request.lease_id) == "ALLOCATED"
 
 
 # --- The death of workers ----------------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from minray.protocol.core_worker import ExitWorkerReply
 from minray.protocol.raylet import GRANTED, UNSCHEDULABLE, GetNodeStats
 from tests.raylet.scene import Scene, scenario
@@ -71,20 +69,6 @@ async def test_a_worker_that_never_registers_is_killed_and_replaced(scene: Scene
     assert 60 <= asyncio.get_running_loop().time() - began < 62
     await scene.settle()
     assert len((await scene.raylet().call(GetNodeStats())).workers) == 1
-
-
-@scenario(num_prestart_workers=0, worker_register_timeout_seconds=60.0)
-async def test_a_timer_that_goes_off_a_moment_early_is_set_again(scene: Scene) -> None:
-    """As asyncio's may, by the resolution of its clock."""
-    scene.silent_starts = 1
-    broker, now = scene.raylets["head"]._broker, asyncio.get_running_loop().time
-    waiting = scene.ask(scene.request())
-    await scene.nap(1)
-    assert broker._wake_at is not None
-    times = iter([broker._wake_at - 1e-9])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker, "_now", lambda: next(times, None) or now())
-        await scene.until(waiting.done, limit_s=61)
 
 
 @scenario(cpus=1)
