@@ -17,6 +17,7 @@ from minray.common.ids import return_id
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.actor_task_submitter import ActorClient, Connection
 from minray.core_worker.dependency_resolver import DependencyResolver
+from minray.core_worker.future_resolver import OnLarge
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
 from minray.core_worker.outcomes import MAX_MEMORY_DELAY_S, TaskOutcomes
@@ -40,6 +41,7 @@ from minray.exceptions import (
 from minray.protocol import core_worker as protocol
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import CancelTask, PushTaskReply, Value
+from minray.protocol.object_store import Place
 from minray.protocol.raylet import (
     ENVIRONMENT_FAILED,
     GRANTED,
@@ -76,6 +78,10 @@ class Owner:
         self.log: list[str] = []
         """What others were told."""
         self.freed: list[bytes] = []
+        self.probes: dict[bytes, OnLarge] = {}
+        """Who waits to hear where a borrowed object is."""
+        self.cancelled: list[bool] = []
+        """Of each task that has ended, whether it was known to be cancelled then."""
         self.discarded: list[tuple[list[bytes], int, Address]] = []
         self.contradicts: RayError | None = None
         self.lost: tuple[int, ...] = ()
@@ -98,7 +104,8 @@ class Owner:
         self.store.put(key, self.error_object(failure))
 
     def on_object(self, key: bytes, value: StoredObject) -> None:
-        self.store.put(key, value)
+        if self.references.is_in_scope(key):
+            self.store.put(key, value)
 
     on_result = on_object
 
@@ -108,14 +115,14 @@ class Owner:
     def discard(self, object_ids: Sequence[bytes], attempt: int, raylet: Address) -> None:
         self.discarded.append((list(object_ids), attempt, raylet))
 
-    def probe(self, key: bytes, *rest: Any) -> None:
-        self.log.append("asks where an argument is")
+    def probe(self, key: bytes, owner: Address, limit: int, on_large: OnLarge) -> None:
+        self.probes[key] = on_large
 
     def forget_place(self, key: bytes) -> None:
         self.log.append("forgets a place")
 
     def remember(self, task: PendingTask, values: Sequence[StoredObject | None]) -> None:
-        pass
+        self.cancelled.append(task.cancelled)
 
     def look_after(self, task: PendingTask) -> None:
         self.log.append("looks after what was lost meanwhile")
@@ -145,7 +152,8 @@ class Owner:
         self.log.append("call")
 
     def on_task_ended(self, client: ActorClient) -> None:
-        self.log.append("no call to wait for")
+        waiting = any(task.prepared.client is client for task in self.tasks.tasks.values())
+        self.log.append("a call to wait for" if waiting else "no call to wait for")
 
     # --- what happens
 
@@ -351,10 +359,12 @@ def test_calls_that_did_not_start_are_ready_again(owner: Owner) -> None:
 def test_of_missing_arguments_only_what_is_known_of_those_of_others_is_forgotten(owner: Owner) -> None:
     owner.references.add_owned(object_id("own"))
     owner.references.add_local(object_id("borrowed"), OTHER)
+    task = owner.submit(object_id("borrowed"), owner=OTHER)
+    owner.probes[object_id("borrowed")](Place(0, 1 << 20, RAYLET))
     owner.outcomes.on_missing([object_id("own"), object_id("never heard of")])
-    assert owner.log == []
+    assert owner.log == [] and owner.resolver.is_resolved(task)
     owner.outcomes.on_missing([object_id("borrowed")])
-    assert owner.log == ["forgets a place"]
+    assert owner.log == ["forgets a place"] and not owner.resolver.is_resolved(task)
 
 
 def test_a_task_that_runs_again_is_told_what_is_lost_and_one_that_runs_for_the_first_time_is_not(owner: Owner) -> None:
@@ -528,9 +538,10 @@ def test_when_the_cluster_is_gone_everything_ends_also_what_somebody_waits_for(o
 
 def test_what_is_submitted_without_a_cluster_fails_at_once(owner: Owner) -> None:
     task, stream = pending(prepare(num_returns=2)), pending(prepare(is_streaming=True))
-    for each in (task, stream):
-        owner.outcomes.on_lost_cluster(each)
-    assert owner.results(task) == [LocalRayletDiedError] * 2 and owner.log == ["stream begins", "stream ends"]
+    owner.outcomes.on_lost_cluster(task)
+    assert owner.results(task) == [LocalRayletDiedError] * 2 and owner.log == []
+    owner.outcomes.on_lost_cluster(stream)
+    assert owner.log == ["stream begins", "stream ends"]
     assert owner.references.is_in_scope(task.result_ids()[1])
 
 
@@ -542,7 +553,7 @@ def test_g40_what_is_not_pushed_is_cancelled_at_once(owner: Owner) -> None:
     for task in tasks:
         owner.outcomes.cancel(task, False, True)
     assert [owner.results(task) for task in tasks] == [[TaskCancelledError]] * 4
-    assert owner.log == ["no call to wait for"] * 2
+    assert owner.log == ["no call to wait for"] * 2 and owner.cancelled == [True] * 4
     owner.submitter.on_turn(0.0)
     assert owner.asked.requests == []
 
