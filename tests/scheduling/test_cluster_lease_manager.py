@@ -273,9 +273,42 @@ def test_g102_a_node_that_nobody_has_named_is_asked_about_first() -> None:
     assert cluster.machine.unknown_nodes() == [b"ghost", b"late"]
     cluster.join(b"late", CPU=1)
     cluster.machine.on_nodes_confirmed([b"ghost", b"late"])
+    assert cluster.machine.unknown_nodes() == []
     cluster.assign()
     assert cluster.fate(hard) == f"UNSCHEDULABLE node affinity: there is no node {b'ghost'.hex()}"
     assert cluster.fate(late) == "SPILLBACK late"
+
+
+# --- Large arguments, leaving ------------------------------------------------------------------------------------------
+
+
+def test_a_request_whose_arguments_have_come_too_late_for_its_node_is_offered_to_others() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    large = request(1, arguments=[b"x"])
+    assert cluster.submit(large, request(1)) == ["waiting", "here"]
+    cluster.machine.on_arguments_here(large.lease_id)
+    cluster.assign()
+    assert cluster.fate(large) == "SPILLBACK other"
+
+
+def test_what_waits_on_a_node_that_is_to_leave_goes_elsewhere() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.report(b"other")
+    plain, large, hopped = request(1), request(1, arguments=[b"x"]), request(1, second_hop=True)
+    assert cluster.submit(request(1), plain, large, hopped) == ["here", "queued", "waiting", "queued"]
+    cluster.machine.on_arguments_here(large.lease_id)
+    cluster.machine.drain()
+    cluster.assign()
+    assert [cluster.fate(each) for each in (plain, large, hopped)] == ["SPILLBACK other", "SPILLBACK other", "REJECT"]
+    assert cluster.local.waiting() == [] and len(cluster.local.leases) == 1
+
+
+def test_a_spilled_request_that_wants_another_node_is_rejected() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    assert cluster.submit(request(1, second_hop=True, strategy=to_node(b"other"))) == ["REJECT"]
 
 
 # --- Policies ----------------------------------------------------------------------------------------------------------

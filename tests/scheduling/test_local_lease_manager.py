@@ -111,6 +111,37 @@ def test_depth_does_not_matter_while_nobody_is_blocked() -> None:
     assert node.give(first, deep) == [first]
 
 
+# --- Large arguments ---------------------------------------------------------------------------------------------------
+
+
+def test_g86_a_request_has_no_turn_before_its_arguments_are_here_and_holds_nothing_meanwhile() -> None:
+    node = Node(CPU=1)
+    first, second = request(arguments=[b"x"]), request(arguments=[b"y"])
+    node.queue(first, second)
+    assert node.assign() == [] and node.fetching == [first, second]
+    assert node.assign() == node.fetching == [], "it is said once what is to be fetched"
+    assert node.give(plain := request()) == [plain]
+    node.end(plain)
+    assert node.machine.on_arguments_here(second.lease_id) is second and node.assign() == [second]
+    assert node.pinned == [second.lease_id]
+    assert node.machine.on_arguments_here(b"not waiting") is None
+
+
+def test_g86_who_must_wait_for_memory_or_for_arguments_that_have_gone_holds_up_nobody() -> None:
+    node = Node(CPU=2)
+    requests = [request(arguments=[b"x"]), request(arguments=[b"y"])]
+    node.queue(*requests)
+    for each in requests:
+        node.machine.on_arguments_here(each.lease_id)
+    node.must_wait = [requests[0]]
+    assert node.assign() == [requests[1]] and node.assign() == []
+    node.machine.on_arguments_gone(requests[0].lease_id)
+    node.must_wait = []
+    assert node.assign() == [] and node.states.get(requests[0].lease_id) == "FETCHING"
+    node.machine.on_arguments_here(requests[0].lease_id)
+    assert node.assign() == [requests[0]]
+
+
 # --- Fairness ----------------------------------------------------------------------------------------------------------
 
 
