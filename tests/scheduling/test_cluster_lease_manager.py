@@ -279,6 +279,34 @@ def test_g102_a_node_that_nobody_has_named_is_asked_about_first() -> None:
     assert cluster.fate(late) == "SPILLBACK late"
 
 
+def test_g102_hard_affinity_to_a_node_that_is_to_leave_says_so() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.nodes.on_node(b"other", "other", {"CPU": 10_000}, True, "", {}, draining=True)
+    (fate,) = cluster.submit(request(1, strategy=to_node(b"other")))
+    assert fate.startswith("UNSCHEDULABLE node affinity: node other") and "is to leave the cluster" in fate
+
+
+def test_g100_infeasible_work_goes_where_there_is_more_than_before() -> None:
+    """As when a bundle of a placement group is there."""
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.report(b"other", CPU=1)
+    large = request({"bundle": 1})
+    assert cluster.submit(large) == ["waiting"]
+    more = {"CPU": 10_000, "bundle": 10_000}
+    cluster.nodes.on_resources(b"other", 5, more, more)
+    cluster.assign()
+    assert cluster.fate(large) == "SPILLBACK other"
+
+
+def test_a_node_that_is_forgotten_gets_nothing() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.nodes.on_node_forgotten(b"other")
+    cluster.nodes.on_node_forgotten(b"here")  # a restarted gcs has not heard of us yet
+    assert cluster.submit(request(1), request(1)) == ["here", "queued"] and cluster.nodes.get(b"other") is None
+
+
 # --- Large arguments, leaving ------------------------------------------------------------------------------------------
 
 
@@ -312,6 +340,13 @@ def test_a_spilled_request_that_wants_another_node_is_rejected() -> None:
 
 
 # --- Policies ----------------------------------------------------------------------------------------------------------
+
+
+def test_g103_among_equals_the_own_node_is_taken() -> None:
+    nodes = [(bytes([number]), used) for number, used in enumerate((0.0, 0.4, 0.6))]
+    assert policy.hybrid(nodes, b"\1", 0.5, 3, lambda: 0.99) == b"\1", "under the threshold all are equal"
+    assert policy.hybrid(nodes, b"\2", 0.5, 2, lambda: 0.99) == b"\1"
+
 
 LOADS = st.lists(st.floats(0, 1), min_size=1, max_size=20)
 

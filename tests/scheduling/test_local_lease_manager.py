@@ -142,6 +142,15 @@ def test_g86_who_must_wait_for_memory_or_for_arguments_that_have_gone_holds_up_n
     assert node.assign() == [requests[0]]
 
 
+def test_a_request_that_ends_before_its_arguments_are_fetched_is_not_fetched_for_and_others_are() -> None:
+    node = Node(CPU=1)
+    ended, other = request(arguments=[b"x"]), request(arguments=[b"y"])
+    node.queue(ended, other)
+    node.end(ended)
+    assert node.assign() == [] and node.fetching == [other] and node.machine.waiting() == [other]
+    assert node.machine.on_arguments_here(ended.lease_id) is None
+
+
 # --- Fairness ----------------------------------------------------------------------------------------------------------
 
 
@@ -253,6 +262,20 @@ def test_tasks_without_cpus_are_many_but_not_boundless() -> None:
 
 
 # --- Others want it ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_contended_as_long_as_somebody_waits_whom_its_worker_could_not_serve() -> None:
+    node = Node(CPU=1)
+    (held,) = node.give(request())
+    same, others = request(), [request(owner="other"), request(owner="other")]
+    node.queue(same)
+    assert not node.machine.is_contended(held)
+    node.queue(*others)
+    seen = []
+    for each in (*others, same):
+        seen.append(node.machine.is_contended(held))
+        node.end(each)
+    assert seen == [True, True, False] and not node.machine.is_contended(held)
 
 
 def test_a_lease_is_contended_when_somebody_else_waits() -> None:
