@@ -92,6 +92,17 @@ async def test_a_node_that_is_shut_down_leaves_nothing_and_says_farewell(scene: 
 
 
 @scenario(cpus=2)
+async def test_a_node_that_has_ended_listens_nowhere_and_nothing_goes_off_in_it_any_more(scene: Scene) -> None:
+    lease_id, _ = await scene.lease()
+    await scene.give_back(lease_id)
+    scene.ask(scene.request({"GPU": 1}))
+    await scene.settle()
+    await scene.raylets["head"].close("the test is over")
+    await scene.until(lambda: "head" in scene.reasons)
+    assert scene.left["head"] == []
+
+
+@scenario(cpus=2)
 async def test_g111_a_node_without_its_gcs_ends_after_a_minute(scene: Scene) -> None:
     began = asyncio.get_running_loop().time()
     scene.kill("gcs")
