@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+
+from minray.common.config import worker_endpoint
+from minray.common.task_spec import STRATEGY_AFFINITY, SchedulingStrategy
 from minray.protocol.base import DONE, Address, decode
 from minray.protocol.gcs import (
+    NODES,
     RESOURCES,
     WORKER_DEATHS,
     CheckAlive,
@@ -17,7 +23,15 @@ from minray.protocol.gcs import (
     ReportResources,
     UnregisterNode,
 )
-from minray.protocol.raylet import CancelWorkerLease, GetNodeStats, Shutdown
+from minray.protocol.raylet import (
+    GRANTED,
+    SPILLBACK,
+    UNSCHEDULABLE,
+    CancelWorkerLease,
+    GetNodeStats,
+    ReturnWorkerLease,
+    Shutdown,
+)
 from minray.raylet.ended_leases import CANCELLED_EARLY, KEPT_S, MAX_KEPT, RETURNED, EndedLeases
 from minray.rpc.pubsub import Subscription
 from tests.raylet.scene import Scene, scenario
@@ -160,7 +174,53 @@ async def test_a_node_whose_gcs_is_gone_from_the_start_ends_and_says_so(scene: S
     scene.kill("gcs")
     scene.add_node("late", {"CPU": 1})
     await scene.until(lambda: "late" in scene.reasons)
-    assert "gcs" in scene.reasons["late"]
+    assert "gcs" in scene.reasons["late"] and scene.left["late"] == []
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
+async def test_what_waits_here_goes_elsewhere_as_soon_as_there_is_room(scene: Scene) -> None:
+    await scene.lease()
+    request = scene.request(second_hop=True)
+    assert (await scene.ask(request, "other")).kind == GRANTED
+    await scene.settle(2)
+    waiting = scene.ask(scene.request())
+    await scene.settle(2)
+    assert not waiting.done()
+    await scene.raylet("other").call(ReturnWorkerLease(request.lease_id, False, ""))
+    await scene.until(waiting.done, limit_s=1)
+    assert waiting.result().kind == SPILLBACK
+
+
+@scenario(cpus=1)
+async def test_g102_the_gcs_is_asked_once_about_a_node_that_nobody_has_named_and_its_word_decides(scene: Scene) -> None:
+    raylet = scene.raylets["head"]
+    send, polls = raylet._gcs.send, []
+
+    def count(request: Any, *rest: Any) -> None:
+        polls.append(request)
+        send(request, *rest)
+
+    await scene.settle(4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(raylet._gcs, "send", count)
+        strategies = [SchedulingStrategy(STRATEGY_AFFINITY, name.ljust(16)) for name in (b"nobody", b"nowhere")]
+        asked = [scene.ask(scene.request(strategy=strategy)) for strategy in strategies]
+        await scene.until(lambda: all(task.done() for task in asked), limit_s=0.5)
+    assert [task.result().kind for task in asked] == [UNSCHEDULABLE] * 2
+    assert len([poll for poll in polls if isinstance(poll, Poll) and poll.channel == NODES]) <= 2
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
+async def test_the_socket_that_a_dead_worker_has_left_is_removed_by_its_node(scene: Scene) -> None:
+    removed: dict[str, list[str]] = {}
+    for name, raylet in scene.raylets.items():
+        raylet._remove_socket = removed.setdefault(name, []).append
+    _, reply = await scene.lease()
+    worker = scene.worker(reply)
+    worker.exit(1)
+    await scene.until(lambda: removed["head"])
+    await scene.settle()
+    assert removed == {"head": [worker_endpoint("sim:head", worker.config.worker_id)], "other": []}
 
 
 @scenario(cpus=1)
