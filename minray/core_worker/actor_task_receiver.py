@@ -156,7 +156,7 @@ class ActorTaskReceiver:
         stream.forget(request.acknowledged, request.answered)
         if actor.is_ending:
             return None
-        task = ReceivedTask(request, header, call, 0, actor.gpu_ids)
+        task = ReceivedTask.of(request, header, call, 0, actor.gpu_ids)
         stream.tasks[task.sequence] = task
         in_order = request.in_order and request.sequence >= stream.next  # else it fills a hole that was given up
         task.keeps_place = in_order

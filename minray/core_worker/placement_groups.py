@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -215,10 +215,12 @@ class PlacementGroups:
         finally:
             self._waiting.pop(object_id, None)
 
-    def forget(self, object_id: bytes) -> None:
-        """Nobody refers to the object any more."""
-        if object_id in self._waiting:
-            self._waiting.pop(object_id)[1].cancel()
+    def forget(self, object_ids: Iterable[bytes]) -> None:
+        """Nobody refers to these objects any more."""
+        if self._waiting:
+            for object_id in object_ids:
+                if object_id in self._waiting:
+                    self._waiting.pop(object_id)[1].cancel()
 
     def close(self) -> None:
         for _, waiting in list(self._waiting.values()):

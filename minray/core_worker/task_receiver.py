@@ -109,7 +109,7 @@ class TaskReceiver:
             if len(self._headers) >= MAX_HEADERS:
                 self._headers.clear()
             header = self._headers[request.header] = decode(TaskHeader, request.header)
-        task = ReceivedTask(request, header, call, lease_tag(request.lease_id), request.gpu_ids)
+        task = ReceivedTask.of(request, header, call, lease_tag(request.lease_id), request.gpu_ids)
         self._tasks[task.sequence] = task
         if self._exiting or self._blocked:
             self._give_back(task)

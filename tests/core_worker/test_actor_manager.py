@@ -16,7 +16,7 @@ from minray.common.ids import actor_of, job_of_actor
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.actor_manager import ASK_AGAIN_S, MAX_PATIENCE_S, ActorManager, error_of
 from minray.core_worker.actor_task_submitter import ActorClient, Connection
-from minray.core_worker.reference_counter import ReferenceCounter
+from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.task_manager import FAILED, PUSHED, QUEUED, WAITING, PendingTask, TaskManager
 from minray.exceptions import (
     ActorDiedError,
@@ -44,7 +44,7 @@ from minray.protocol.actor import (
     RegisterActorReply,
 )
 from minray.protocol.base import DONE, Address, encode
-from minray.protocol.core_worker import NOT_STARTED, OK, PushTaskReply
+from minray.protocol.core_worker import NOT_STARTED, OK, PushTaskReply, Rerun
 from minray.protocol.gcs import Poll, PollReply
 from tests.core_worker.parts import OWN, address, config, id_of, pending, prepare
 from tests.core_worker.peers import RecordingPeers, unreachable
@@ -63,7 +63,7 @@ class Creator:
         self.peers = RecordingPeers()
         self.gcs = self.peers.local
         self.is_exiting = False
-        self.outcomes = self
+        self.outcomes = self.borrowing = self
         self.platform = SimpleNamespace(user_code=SimpleNamespace(post=lambda work, *arguments: work(*arguments)))
         self.told: list[Any] = []
         self.waiting: list[PendingTask] = []
@@ -89,13 +89,16 @@ class Creator:
         self.tasks.move(task, state)
         self.told.append((task, state))
         for handle in self.freed_with.pop(task.task_id, ()):
-            self.actors.on_freed(handle)
+            self.actors.on_freed([handle])
 
     def finish_with_error(self, task: PendingTask, error: RayError) -> None:
         self.told.append((task, error))
 
-    def note_what_is_lost(self, task: PendingTask) -> None:
-        self.told.append((task, "again"))
+    def rerun(self, task: PendingTask) -> Rerun:
+        return Rerun([1], 2, [3])
+
+    def apply(self, effects: Effects) -> None:
+        self.actors.on_freed(effects.freed)
 
     def on_missing(self, missing: list[bytes]) -> None:
         self.told.append(missing)
@@ -330,13 +333,34 @@ def test_g24_when_there_is_no_handle_the_gcs_is_told_unless_it_knows_better() ->
         assert creator.actors.owns_living()
         for actor_id in (unknown, alive, restartable, dead):
             creator.told.clear()
-            creator.actors.on_freed(handle_of(creator, actor_id))
+            creator.actors.on_freed([handle_of(creator, actor_id)])
             finished = [(creator.constructor(actor_id), "FINISHED")] if actor_id is restartable else []
             assert creator.told == finished, "what will not begin anew needs its arguments no more"
         ended = [request.actor_id for request in creator.asked(EndActor)]
         assert ended == [unknown, alive, restartable] and not creator.actors.owns_living()
-        creator.actors.on_freed(handle_of(creator, alive))
+        creator.actors.on_freed([handle_of(creator, alive)])
         assert len(creator.asked(EndActor)) == 3 and creator.actors.known() == [unknown]
+
+    tell(story)
+
+
+def test_g24_calls_keep_their_actor_until_the_last_of_them_has_ended() -> None:
+    async def story(creator: Creator) -> None:
+        actor_id = creator.create(registered=True)
+        handle = handle_of(creator, actor_id)
+        prepared = prepare("A.f")
+        prepared.client = creator.actors.client(actor_id, OWN, True)
+        calls = [pending(prepared), pending(prepared)]
+        for call in calls:
+            call.handle_id = handle
+            creator.actors.keep(call)
+        effects = Effects()
+        creator.references.remove_local([handle], effects)
+        assert effects.freed == []
+        for call in calls:
+            assert creator.asked(EndActor) == []
+            creator.actors.let_go(call)
+        assert len(creator.asked(EndActor)) == 1 and creator.references.get(handle) is None
 
     tell(story)
 
@@ -344,7 +368,7 @@ def test_g24_when_there_is_no_handle_the_gcs_is_told_unless_it_knows_better() ->
 def test_g26_a_detached_actor_outlives_its_handles() -> None:
     async def story(creator: Creator) -> None:
         actor_id = creator.create(detached=True, registered=True)
-        creator.actors.on_freed(handle_of(creator, actor_id))
+        creator.actors.on_freed([handle_of(creator, actor_id)])
         assert creator.asked(EndActor) == [] and not creator.actors.owns_living()
 
     tell(story)
@@ -452,12 +476,11 @@ def test_an_actor_that_the_gcs_has_forgotten_is_asked_about_unless_it_was_dead()
 def test_a_push_says_which_call_of_which_stream_it_is_and_only_a_repeated_one_what_is_lost() -> None:
     async def story(creator: Creator) -> None:
         task, connection = creator.call(follow(creator))
-        (request,) = creator.asked(PushActorTask)
-        assert (request.task_id, request.stream, request.sequence, request.in_order) == (task.task_id, 1, 1, True)
-        assert creator.told == []
         task.attempt = 1
         creator.actors.push(connection, task, False)
-        assert creator.told == [(task, "again")]
+        first, again = creator.asked(PushActorTask)
+        assert (first.task_id, first.stream, first.sequence, first.in_order) == (task.task_id, 1, 1, True)
+        assert (first.rerun, again.rerun, again.in_order) == (None, Rerun([1], 2, [3]), False)
 
     tell(story)
 

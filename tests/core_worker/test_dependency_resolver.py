@@ -87,9 +87,9 @@ def test_g67_a_task_that_comes_again_keeps_its_small_values_and_waits_for_the_ot
     scene.store.put(B, LARGE)
     task = scene.resolve((A, OWN), (B, OWN))
     assert scene.ready == [task] and scene.resolver.is_resolved(task)
-    scene.store.delete(A)
+    scene.store.delete([A])
     assert scene.resolver.is_resolved(task)
-    scene.store.delete(B)
+    scene.store.delete([B])
     assert not scene.resolver.is_resolved(task)
     scene.resolver.resolve(task)
     assert scene.resolver.missing_of(task) == [B]
@@ -145,7 +145,7 @@ def test_a_large_borrowed_argument_is_enough_when_it_exists_elsewhere(scene: Sce
     assert scene.ready == [task] and task.arguments == [Argument(None, A, OTHER)]
     again = scene.resolve((A, OTHER))
     assert scene.ready == [task, again], "remembered while anybody here holds it"
-    scene.resolver.forget(A)
+    scene.resolver.forget([A])
     scene.resolve((A, OTHER))
     assert len(scene.ready) == 2
 

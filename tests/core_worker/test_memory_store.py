@@ -73,7 +73,7 @@ def test_who_has_stopped_waiting_is_not_released_and_leaves_nothing(store: Memor
 def test_deleting_an_object_releases_those_who_would_wait_for_ever(store: MemoryStore) -> None:
     one = Counted(1)
     store.wait([A], one.waiter)
-    store.delete(A)
+    store.delete([A])
     assert one.releases == 1 and store._waiters == {} and A not in store.objects
 
 
@@ -122,7 +122,7 @@ def test_what_becomes_of_an_object_is_recorded() -> None:
     store.put(put, stored(is_error=True))
     store.wait([never], other.waiter)
     for key in (returned, put, never):
-        store.delete(key)
+        store.delete([key])
     name = short(made_by)
     store.put(never, stored())
     store.replace(never, stored(is_error=True))

@@ -39,11 +39,13 @@ class Owner:
         self.config = SimpleNamespace(system_config=config(**system))
         self.address = OWN
         self.is_exiting = False
-        self.borrowing = self.resolver = self.generators = self
+        self.borrowing = self.resolver = self.generators = self.actors = self
         self.again: list[PendingTask] = []
         """Tasks that were begun again, in that order."""
         self.hurried: list[bool] = []
         """Of tasks that run and shall end soon: whether they are known to have lost something by then."""
+        self.kept: list[bytes] = []
+        """Handles of actors that calls keep."""
         self.errors: dict[bytes, Any] = {}
         myself: Any = self
         self.recovery = ObjectRecoveryManager(myself)
@@ -51,13 +53,15 @@ class Owner:
     # --- the core worker
 
     def apply(self, effects: Effects) -> None:
-        for key in effects.freed:
-            self.store.delete(key)
-            self.recovery.on_freed(key, effects)
+        self.recovery.on_freed(effects)
+        self.store.delete(effects.freed)
 
     def resolve(self, task: PendingTask) -> None:
         assert task.state is WAITING
         self.again.append(task)
+
+    def keep(self, task: PendingTask) -> None:
+        self.kept.append(task.handle_id)
 
     def hurry(self, task: PendingTask) -> None:
         self.hurried.append(task.has_lost_results)
@@ -102,8 +106,7 @@ class Owner:
 
     def drop(self, *keys: bytes) -> None:
         effects = Effects()
-        for key in keys:
-            self.references.remove_local(key, effects)
+        self.references.remove_local(keys, effects)
         self.apply(effects)
 
     def lose(self, *keys: bytes) -> None:
@@ -217,8 +220,7 @@ def test_a_call_that_is_made_again_keeps_its_actor_if_its_handle_is_still_known(
     for task in (known, unknown):
         owner.lose(*owner.end(task))
     assert (known.handle_id, unknown.handle_id) == (object_id("actor"), b"")
-    owner.drop(object_id("actor"))
-    assert owner.references.get(object_id("actor")) is not None, "the call holds it"
+    assert owner.kept == [object_id("actor")]
 
 
 def test_what_only_the_lost_value_kept_is_made_again_if_that_takes_it(owner: Owner) -> None:

@@ -40,7 +40,7 @@ from minray.exceptions import (
 )
 from minray.protocol import core_worker as protocol
 from minray.protocol.base import DONE, Address
-from minray.protocol.core_worker import CancelTask, PushTaskReply, Value
+from minray.protocol.core_worker import FIRST_RUN, CancelTask, PushTaskReply, Rerun, Value
 from minray.protocol.object_store import Place
 from minray.protocol.raylet import (
     ENVIRONMENT_FAILED,
@@ -75,6 +75,7 @@ class Owner:
         self.actors.on_constructor_ready = lambda task: self.log.append("constructor")
         self.actors.on_constructor_failed = lambda task, packed: self.log.append(f"constructor: {kind_of(packed)}")
         self.actors.forget_constructors = lambda: None
+        self.actors.let_go = lambda task: self.log.append("one call less")
         self.log: list[str] = []
         """What others were told."""
         self.freed: list[bytes] = []
@@ -144,9 +145,6 @@ class Owner:
 
     def on_ended(self, task: PendingTask, value: StoredObject | None) -> None:
         self.log.append("stream ends")
-
-    def on_call_ended(self, handle_id: bytes) -> None:
-        self.log.append("one call less")
 
     def on_task_ready(self, client: ActorClient, task: PendingTask) -> None:
         self.log.append("call")
@@ -267,7 +265,7 @@ def test_arguments_are_let_go_when_their_task_has_ended(owner: Owner) -> None:
     owner.store.put(object_id("a"), stored())
     task = owner.pushed(object_id("a"))
     effects = Effects()
-    owner.references.remove_local(object_id("a"), effects)
+    owner.references.remove_local([object_id("a")], effects)
     assert effects.freed == owner.freed == []
     owner.reply(task, protocol.OK, Value(b"v"))
     assert owner.freed == [object_id("a")]
@@ -339,7 +337,7 @@ def test_what_did_not_start_is_pushed_again_in_its_order_unless_it_is_over_or_it
     for task in tasks:
         owner.answered(task)
     tasks[2].cancelled = True
-    owner.store.delete(object_id("a"))
+    owner.store.delete([object_id("a")])
     over = owner.pushed()
     owner.reply(over, protocol.OK, Value(b"v"))
     owner.asked.pushed.clear()
@@ -367,13 +365,14 @@ def test_of_missing_arguments_only_what_is_known_of_those_of_others_is_forgotten
     assert owner.log == ["forgets a place"] and not owner.resolver.is_resolved(task)
 
 
-def test_a_task_that_runs_again_is_told_what_is_lost_and_one_that_runs_for_the_first_time_is_not(owner: Owner) -> None:
+def test_a_task_that_runs_again_is_told_what_is_lost_and_what_its_owner_has(owner: Owner) -> None:
     task = owner.submit()
     owner.lost = (1,)
-    owner.outcomes.note_what_is_lost(task)
-    assert task.unwanted == () and task.items_lost is None
-    task.needs, task.stream = (), SimpleNamespace()  # type: ignore[assignment]
-    owner.outcomes.note_what_is_lost(task)
+    assert owner.outcomes.rerun(task) == FIRST_RUN, "its worker died: it has made nothing yet"
+    task.needs = ()
+    assert owner.outcomes.rerun(task) == Rerun([1], 0, []) and task.items_lost is None
+    task.stream = SimpleNamespace(arrived=5)  # type: ignore[assignment]
+    assert owner.outcomes.rerun(task) == Rerun([1], 5, [2, 4])
     assert task.unwanted == (1,) and list(task.items_lost or ()) == [2, 4]
 
 
@@ -385,7 +384,7 @@ def test_a_retry_waits_for_its_delay_and_for_its_arguments() -> None:
         owner.died(task)
         await pass_time(1)
         assert task.state is PUSHED and task.worker is None
-        owner.store.delete(object_id("a"))
+        owner.store.delete([object_id("a")])
         await pass_time(2)
         assert task.state is WAITING
 
@@ -395,7 +394,7 @@ def test_a_retry_waits_for_its_delay_and_for_its_arguments() -> None:
 def test_a_retry_without_delay_waits_for_arguments_that_are_lost(owner: Owner) -> None:
     owner.store.put(object_id("a"), stored(b"large" * 100_000))
     again, waits = owner.pushed(), owner.pushed(object_id("a"))
-    owner.store.delete(object_id("a"))
+    owner.store.delete([object_id("a")])
     for task in (again, waits):
         owner.reply(task, protocol.FAILED, failed(FAILURE), retryable=True)
     assert (again.state, waits.state) == (PUSHED, WAITING) and owner.asked.pushed[-1][1] is again
@@ -570,7 +569,9 @@ def test_g41_a_worker_is_told_once_and_again_if_its_answer_does_not_come() -> No
         await pass_time(1.1)
         again = owner.peers.take(CancelTask)
         again.fail(unreachable())
-        await turns()
+        await pass_time(0.9)
+        assert owner.peers.asked == []
+        await pass_time(0.2)
         owner.peers.take(CancelTask).answer(DONE)
         await pass_time(5)
         assert owner.peers.asked == [] and owner.background == set()

@@ -173,7 +173,7 @@ def test_what_has_been_freed_is_not_waited_for() -> None:
         owner.own(B)
         asking = asyncio.ensure_future(owner.get(B))
         await turns()
-        owner.store.delete(B)
+        owner.store.delete([B])
         assert (await asking)[0] == ObjectReply(FREED)
 
     ask(story)

@@ -48,6 +48,7 @@ from minray.protocol.core_worker import (
     PushTaskReply,
     ReclaimTasks,
     RefInfo,
+    Rerun,
     TaskHeader,
     Value,
 )
@@ -189,7 +190,7 @@ class Worker:
         header = encode(TaskHeader(made, OWNER))
         task_id = f"{lease_id.decode()}/{sequence}".encode().ljust(24)
         task = PushTask(task_id, attempt, lease_id, sequence, acknowledged, header, 0, data, list(arguments), list(nested))
-        request = msgspec.structs.replace(task, unwanted=list(unwanted))
+        request = msgspec.structs.replace(task, rerun=Rerun(list(unwanted), 0, []))
         asked: Any = Asked()
         self.act(lambda: self.receiver.handle_PushTask(request, asked))
         self.last = request
@@ -241,7 +242,7 @@ class Worker:
 
     def drop(self, key: bytes) -> None:
         effects = Effects()
-        self.references.remove_local(key, effects)
+        self.references.remove_local([key], effects)
         self.freed += effects.freed
 
     # --- functions
