@@ -344,13 +344,14 @@ def test_g24_when_there_is_no_handle_the_gcs_is_told_unless_it_knows_better() ->
     tell(story)
 
 
-def test_g24_calls_keep_their_actor_until_the_last_of_them_has_ended() -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_g24_calls_keep_their_actor_until_the_last_of_them_has_ended(count: int) -> None:
     async def story(creator: Creator) -> None:
         actor_id = creator.create(registered=True)
         handle = handle_of(creator, actor_id)
         prepared = prepare("A.f")
         prepared.client = creator.actors.client(actor_id, OWN, True)
-        calls = [pending(prepared), pending(prepared)]
+        calls = [pending(prepared) for _ in range(count)]
         for call in calls:
             call.handle_id = handle
             creator.actors.keep(call)

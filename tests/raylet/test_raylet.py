@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from minray.common.config import worker_endpoint
 from minray.common.task_spec import STRATEGY_AFFINITY, SchedulingStrategy
-from minray.protocol.base import DONE, Address, decode
+from minray.protocol.base import DONE, Address, decode, encode
 from minray.protocol.gcs import (
+    IDLE_TERMINATION,
     NODES,
     RESOURCES,
     WORKER_DEATHS,
     CheckAlive,
     GetWorkerDeath,
+    NodeDrain,
     NodeInfo,
     NodeResources,
     Poll,
@@ -127,6 +130,14 @@ async def test_g111_a_node_without_its_gcs_ends_after_a_minute(scene: Scene) -> 
 
 
 @scenario(cpus=2)
+async def test_g111_a_node_whose_gcs_cannot_come_back_ends_at_once(scene: Scene) -> None:
+    scene.raylets["head"]._gcs.may_restart = False
+    scene.kill("gcs")
+    await scene.until(lambda: "head" in scene.reasons, limit_s=5)
+    assert scene.reasons["head"].startswith("the gcs is gone")
+
+
+@scenario(cpus=2)
 async def test_g111_also_when_the_gcs_is_there_and_says_nothing(scene: Scene) -> None:
     scene.world.loop.stall(scene.processes["gcs"], 200)
     began = asyncio.get_running_loop().time()
@@ -221,6 +232,38 @@ async def test_the_socket_that_a_dead_worker_has_left_is_removed_by_its_node(sce
     await scene.until(lambda: removed["head"])
     await scene.settle()
     assert removed == {"head": [worker_endpoint("sim:head", worker.config.worker_id)], "other": []}
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
+async def test_what_a_process_has_pinned_is_let_go_on_all_nodes_when_it_dies(scene: Scene) -> None:
+    worker = scene.worker(await scene.ask(scene.request(second_hop=True), "other"))
+    store = scene.raylets["head"].store
+    copy = store.table.create(b"x" * 28, 0, 1000, scene.address, b"", False)
+    assert copy is not None
+    store.seal(copy)
+    store.table.pin(copy, b"pin", worker.config.worker_id)
+    worker.exit(1)
+    await scene.until(lambda: not copy.pins, limit_s=5)
+
+
+@scenario(cpus=1)
+async def test_a_job_that_the_gcs_has_forgotten_is_no_news(scene: Scene) -> None:
+    _, reply = await scene.lease()
+    scene.raylets["head"]._on_job(scene.job_id, None)
+    await scene.settle()
+    assert scene.worker(reply).is_alive and (await scene.lease({}))[1].kind == GRANTED
+
+
+@scenario(cpus=1)
+async def test_a_node_that_missed_the_wish_that_it_leaves_reads_it_in_the_table_of_nodes(scene: Scene) -> None:
+    raylet = scene.raylets["head"]
+    drain = NodeDrain(IDLE_TERMINATION, "it is idle", 0.0)
+    (entry,) = (await scene.gcs.call(Poll(NODES, b"", 0, 1.0))).entries
+    assert entry[1] is not None
+    raylet._on_node(*entry)
+    assert raylet._broker.leaving is None
+    raylet._on_node(entry[0], encode(msgspec.structs.replace(decode(NodeInfo, entry[1]), drain=drain)))
+    assert raylet._broker.leaving == drain
 
 
 @scenario(cpus=1)
