@@ -292,8 +292,10 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 
     The handle does not keep the actor alive.
     """
-    if not isinstance(name, str) or not name:
-        raise ValueError("get_actor takes the name that the actor was given")
+    if not isinstance(name, str):
+        raise TypeError(f"get_actor takes the name that the actor was given, not {type(name).__name__}")
+    if not name:
+        raise ValueError("get_actor takes the name that the actor was given, which is never empty")
     actors = ActorApi(worker.current_api())
     where = namespace or actors.namespace()
     info = actors.named(name, where)

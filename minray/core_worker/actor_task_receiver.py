@@ -35,7 +35,6 @@ from minray.protocol.actor import ExitActor, PushActorTask
 from minray.protocol.base import DONE, Address, Done, decode
 from minray.protocol.core_worker import (
     CANCELLED,
-    ENVIRONMENT_FAILED,
     CancelTask,
     CancelTaskReply,
     PushTaskReply,
@@ -286,7 +285,7 @@ class ActorTaskReceiver:
         if failed is None:
             actor.run(task, partial(self._on_executed, task))
         elif task.claim():
-            self._intake.answer_error(task, ENVIRONMENT_FAILED, failed.data)
+            self._intake.answer_failed_argument(task, failed)
 
     def _on_executed(self, task: ReceivedTask) -> None:
         execution, task.execution = task.execution, None

@@ -26,11 +26,12 @@ from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.task_executor import Execution
 from minray.core_worker.values import from_value, to_values
-from minray.exceptions import pack_exception
+from minray.exceptions import pack_exception, wrap_packed_dependency
 from minray.platform.base import Buffer, Platform
 from minray.protocol.actor import PushActorTask
 from minray.protocol.base import Address
 from minray.protocol.core_worker import (
+    ENVIRONMENT_FAILED,
     FIRST_RUN,
     NOT_STARTED,
     OK,
@@ -282,6 +283,10 @@ class TaskIntake:
             self._begin_answer(task, self._answer_slowly(task, execution, False))
         else:
             self._answer_failed(task, execution, False)
+
+    def answer_failed_argument(self, task: ReceivedTask, failed: StoredObject) -> None:
+        """It will not run: an argument was lost after its owner had seen it."""
+        self.answer_error(task, ENVIRONMENT_FAILED, wrap_packed_dependency(bytes(failed.data), task.header.template.name))
 
     def answer_unstarted(self, task: ReceivedTask, exiting: bool) -> None:
         """It will not run here."""

@@ -175,7 +175,7 @@ class TaskReceiver:
         failed = self._intake.failed_slot(task)
         if failed is not None:
             if task.claim():
-                self._intake.answer_error(task, ENVIRONMENT_FAILED, failed.data)
+                self._intake.answer_failed_argument(task, failed)
         elif task.actor_id:
             self._surroundings.run_constructor(task, partial(self._on_executed, task))
         else:

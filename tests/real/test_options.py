@@ -175,6 +175,7 @@ def test_names_and_contexts() -> None:
     here = ray.get_runtime_context()
     reference = who.options(name="a name").remote()
     name, task_id, job_id, node_id, worker_id, namespace = ray.get(reference)
+    assert ray.get(who.remote())[0] == "who"
     assert name == "a name" and task_id == reference.task_id().hex()
     assert (job_id, node_id, namespace) == (here.get_job_id(), here.get_node_id(), "here")
     assert worker_id != here.get_worker_id()
