@@ -260,7 +260,7 @@ def test_g1_a_failed_argument_fails_the_task_and_the_calls_behind_it_go_on(owner
     for task in (plain, call):
         assert isinstance(owner.error(task), RayTaskError) and isinstance(owner.error(task), RaySystemError)
     assert (plain.state, call.state, constructor.state) == (FAILED, FAILED, WAITING)
-    assert owner.log == ["constructor: RaySystemError", "no call to wait for"]
+    assert owner.log == ["constructor: RayTaskError(RaySystemError)", "no call to wait for"]
 
 
 def test_arguments_are_let_go_when_their_task_has_ended(owner: Owner) -> None:
