@@ -218,12 +218,11 @@ class TaskOutcomes:
 
     def retry(self, task: PendingTask, delay_s: float | None = None) -> None:
         """Its next attempt has begun."""
-        loop = asyncio.get_running_loop()
         if delay_s is None:
             delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
-            loop.call_later(delay_s, lambda: self.on_unstarted([task]))
+            asyncio.get_running_loop().call_later(delay_s, lambda: self.on_unstarted([task]))
         elif self._core.resolver.is_resolved(task):
             self.on_ready(task)
         else:

@@ -11,6 +11,8 @@ from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.task_manager import FAILED, WAITING, PendingTask, PreparedTemplate, TaskManager
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo, Value
+from minray.protocol.object_store import Place
+from minray.protocol.raylet import Dependency
 from tests.core_worker.parts import OWN, address, object_id, pending, prepare, stored
 
 A, B = object_id("a"), object_id("b")
@@ -63,6 +65,15 @@ def test_g10_a_task_waits_for_all_its_arguments(scene: Scene) -> None:
     scene.store.put(B, stored(b"2"))
     assert scene.ready == [task] and task.waiting_for is None
     assert task.arguments == [inlined(stored(b"1"), A), inlined(stored(b"2"), B, OTHER)]
+
+
+def test_g86_a_task_that_is_ready_names_its_large_arguments_and_their_sizes(scene: Scene) -> None:
+    named: list[tuple[Dependency, ...]] = []
+    scene.resolver._on_ready = lambda task: named.append(task.dependencies)
+    scene.store.put(A, StoredObject(b"", (), False, (), Place(0, 1000, OTHER)))
+    scene.resolve((A, OWN), (B, OTHER))
+    scene.probes[B](Place(0, 2000, OTHER))
+    assert named == [(Dependency(A, OWN, 1000), Dependency(B, OTHER, 2000))]
 
 
 def test_arguments_that_are_here_are_no_reason_to_wait(scene: Scene) -> None:

@@ -106,6 +106,19 @@ def test_nothing_is_asked_again_after_the_end(before_the_verdict: bool) -> None:
     run(story)
 
 
+@pytest.mark.parametrize("death", [DEATH, None])
+def test_what_the_gcs_says_after_the_end_is_no_answer_any_more(death: WorkerDeath | None) -> None:
+    scene = Scene()
+    scene.is_silent()
+    scene.patient.close()
+    verdict = scene.peers.take(GetWorkerDeath)
+    if death is not None:
+        verdict.answer(GetWorkerDeathReply(death))
+    else:
+        verdict.fail(unreachable())
+    assert scene.answers == []
+
+
 def test_coroutines_call_patiently_too() -> None:
     async def story() -> None:
         scene = Scene()
