@@ -149,7 +149,7 @@ class _Prepared(NamedTuple):
 class ActorHandle:
     """An actor, from afar. Its methods are attributes: ``handle.method.remote(...)``."""
 
-    __slots__ = ("_actor_id", "_spec", "_owner", "_ref", "_client", "_api", "_prepared", "__weakref__")
+    __slots__ = ("_actor_id", "_spec", "_owner", "_ref", "_client", "_api", "_methods", "_prepared", "__weakref__")
 
     def __init__(self, actor_id: bytes, spec: HandleSpec, owner: Address, ref: ObjectRef[Any] | None) -> None:
         self._actor_id = actor_id
@@ -159,18 +159,19 @@ class ActorHandle:
         """Keeps the actor alive; None for handles that do not."""
         self._api = api = worker.current_api()
         self._client = ActorApi(api).client(actor_id, owner, spec.in_order)
+        self._methods = {method.name: method for method in spec.methods}
         self._prepared: dict[str, _Prepared] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
+        method = self._methods.get(name)
+        if method is not None:
+            return ActorMethod(self, method, "")
         if name in EVERY_ACTORS:
             return ActorMethod(self, MethodSpec(name, parameters=ANYTHING), "")
-        for method in self._spec.methods:
-            if method.name == name:
-                return ActorMethod(self, method, "")
         raise AttributeError(f"actor class {self._spec.class_name} has no method {name!r}")
 
     def __dir__(self) -> list[str]:
-        return [method.name for method in self._spec.methods]
+        return list(self._methods)
 
     @property
     def _actor_id_hex(self) -> str:
@@ -291,8 +292,10 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 
     The handle does not keep the actor alive.
     """
-    if not isinstance(name, str) or not name:
-        raise ValueError("get_actor takes the name that the actor was given")
+    if not isinstance(name, str):
+        raise TypeError(f"get_actor takes the name that the actor was given, not {type(name).__name__}")
+    if not name:
+        raise ValueError("get_actor takes the name that the actor was given, which is never empty")
     actors = ActorApi(worker.current_api())
     where = namespace or actors.namespace()
     info = actors.named(name, where)

@@ -30,7 +30,7 @@ class Definition:
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__qualname__", repr(self.function)))
+        return str(getattr(self.function, "__name__", repr(self.function)))
 
     def export_through(self, api: UserApi) -> FunctionExport:
         """Make the definition known to the cluster, unless it is."""

@@ -52,12 +52,15 @@ class TaskFailure(NamedTuple):
 
     task_name: str
     pid: int
+    """0: nobody's code failed, the system says so."""
     node_id: str
     ip: str
     traceback_str: str
     """Written by the executor, without frames of minray; it ends with the original `Type: message`."""
 
     def __str__(self) -> str:
+        if not self.pid:
+            return self.traceback_str
         where = f"(pid={self.pid}, node={self.node_id[:12]}, ip={self.ip})"
         return f"task {self.task_name} failed {where}\n{self.traceback_str}"
 
@@ -480,16 +483,26 @@ def wrap_dependency(error: RayError, task_name: str) -> RayError:
 
 
 def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
-    """The same for a packed error. Nothing of the user's is unpickled, so it never fails and may run on the loop."""
+    """The same for a packed error. Nothing of the user's is unpickled, so it never fails and may run on the loop.
+
+    What the system says of the argument's task is, for this one, an error of a task like any other.
+    """
     is_task_error, failure_fields, hops_fields, inner = pickle.loads(data)
-    return pickle.dumps((is_task_error, failure_fields, tuple(_Hops(*hops_fields).and_then(task_name)), inner))
+    if not is_task_error:
+        failure_fields = tuple(_said_by_the_system(TaskFailure(*failure_fields).traceback_str))
+    return pickle.dumps((True, failure_fields, tuple(_Hops(*hops_fields).and_then(task_name)), inner))
+
+
+def _said_by_the_system(text: str) -> TaskFailure:
+    """It is not how a body has ended."""
+    return TaskFailure("", 0, "", "", text)
 
 
 def _pack_unchanged(error: RayError, failure: TaskFailure | None = None) -> bytes:
     """`failure` is what remains of a system error that cannot be unpickled; a RayTaskError has its own."""
     if isinstance(error, RayTaskError) and error.task_failure is not None and error.cause is not None:
         return _encode(True, error.task_failure, error._minray_hops, error.cause, _attributes_of(error))
-    failure = failure or TaskFailure("", 0, "", "", _traceback_text(error))
+    failure = failure or _said_by_the_system(_traceback_text(error))
     return _encode(False, failure, error._minray_hops, error)
 
 

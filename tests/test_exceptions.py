@@ -828,11 +828,13 @@ def test_g1_a_failed_argument_fails_the_task_with_the_same_error() -> None:
 
 
 @pytest.mark.parametrize("error", [WorkerCrashedError(pid=3), TaskCancelledError(task_name="f")], ids=by_class)
-def test_g1_a_system_error_of_an_argument_fails_the_task_with_the_same_error(error: RayError) -> None:
+def test_g1_a_system_error_of_an_argument_fails_the_task_with_a_task_error_of_it(error: RayError) -> None:
     before = str(error)
     result = unpack_exception(packed(wrap_dependency(wrap_dependency(error, "g"), "h")))
-    assert type(result) is type(error)
-    assert str(result).splitlines() == [f"at least one argument of task {name} failed" for name in "hg"] + [before]
+    assert isinstance(result, RayTaskError) and isinstance(result, type(error)) and type(result.cause) is type(error)
+    *hops, said = str(result).splitlines()
+    assert hops == [f"at least one argument of task {name} failed" for name in "hg"]
+    assert said == f"minray.exceptions.{type(error).__name__}: {before}"
     assert str(error) == before, "the given error is not changed"
 
 

@@ -11,19 +11,17 @@ are, calls on their way included, and when the object is freed, nobody can call 
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import actor_of, job_of_actor, return_id
 from minray.core_worker.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
+from minray.core_worker.reference_counter import Effects
 from minray.core_worker.task_manager import (
     FAILED,
     FINISHED,
-    NO_NUMBERS,
-    NO_REFS,
     PUSHED,
     QUEUED,
     WAITING,
@@ -68,7 +66,6 @@ from minray.rpc.pubsub import Subscription
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
 
-logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
 """How long an actor that the gcs has not told of is waited for, before it is asked about."""
@@ -171,11 +168,31 @@ class ActorManager:
         self._ask_gcs(EndActor(actor_id, cause), lambda _: None)
         self._on_own_dead(actor_id, cause)
 
-    def on_freed(self, object_id: bytes) -> None:
-        """Perhaps this object stood for an actor: there is no handle of it any more."""
-        actor_id = self._handles.pop(object_id, None)
-        if actor_id is None:
-            return
+    def keep(self, task: PendingTask) -> None:
+        """A call begins that keeps its actor alive."""
+        client = task.prepared.client
+        if not client.keeping:
+            self._core.references.add_submitted([task.handle_id], [None])
+        client.keeping += 1
+
+    def let_go(self, task: PendingTask) -> None:
+        """It has ended."""
+        client = task.prepared.client
+        client.keeping -= 1
+        if not client.keeping:
+            effects = Effects()
+            self._core.references.remove_submitted([task.handle_id], effects)
+            self._core.borrowing.apply(effects)
+
+    def on_freed(self, object_ids: Iterable[bytes]) -> None:
+        """Some of these objects stood for actors, perhaps: there are no handles of those any more."""
+        if self._handles:
+            for object_id in object_ids:
+                actor_id = self._handles.pop(object_id, None)
+                if actor_id is not None:
+                    self._on_without_handles(actor_id)
+
+    def _on_without_handles(self, actor_id: bytes) -> None:
         info = self.info_of(actor_id)
         if info is None or info.state != DEAD:
             self._ask_gcs(EndActor(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more")), lambda _: None)
@@ -203,16 +220,12 @@ class ActorManager:
 
     def _ask_gcs(self, request: Request[Any], on_reply: Callable[[Any], None]) -> None:
         """What must arrive while there is a gcs."""
-        gcs = self._core.gcs
 
-        def on_answer(reply: Any, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+        def on_answer(reply: Any, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             if reply is not None:
                 on_reply(reply)
-            elif gcs.death is None and not self._core.is_exiting:
-                logger.debug("asking the gcs again: %s", error)
-                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_gcs, request, on_reply)
 
-        gcs.send(request, on_answer)
+        self._core.patient.send_to_gcs(request, on_answer)
 
     # --- following
 
@@ -291,8 +304,6 @@ class ActorManager:
     # --- Actions
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
-        if task.attempt:
-            self._core.outcomes.note_what_is_lost(task)
         message = PushActorTask(
             task.task_id,
             connection.client.actor_id,
@@ -306,11 +317,9 @@ class ActorManager:
             task.depth,
             task.args,
             task.arguments,
-            list(task.nested) if task.nested else NO_REFS,
+            task.nested,
             task.inline_buffers,
-            items_arrived=0 if task.stream is None else task.stream.arrived,
-            items_lost=list(task.items_lost) if task.items_lost else NO_NUMBERS,
-            unwanted=list(task.unwanted) if task.unwanted else NO_NUMBERS,
+            self._core.outcomes.rerun(task) if task.attempt else None,
         )
         self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
 

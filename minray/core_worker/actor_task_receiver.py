@@ -34,7 +34,6 @@ from minray.platform.base import Platform
 from minray.protocol.actor import ExitActor, PushActorTask
 from minray.protocol.base import DONE, Address, Done, decode
 from minray.protocol.core_worker import (
-    ARGUMENT_FAILED,
     CANCELLED,
     CancelTask,
     CancelTaskReply,
@@ -156,7 +155,7 @@ class ActorTaskReceiver:
         stream.forget(request.acknowledged, request.answered)
         if actor.is_ending:
             return None
-        task = ReceivedTask(request, header, call, 0, actor.gpu_ids)
+        task = ReceivedTask.of(request, header, call, 0, actor.gpu_ids)
         stream.tasks[task.sequence] = task
         in_order = request.in_order and request.sequence >= stream.next  # else it fills a hole that was given up
         task.keeps_place = in_order
@@ -286,7 +285,7 @@ class ActorTaskReceiver:
         if failed is None:
             actor.run(task, partial(self._on_executed, task))
         elif task.claim():
-            self._intake.answer_error(task, ARGUMENT_FAILED, failed.data)
+            self._intake.answer_failed_argument(task, failed)
 
     def _on_executed(self, task: ReceivedTask) -> None:
         execution, task.execution = task.execution, None

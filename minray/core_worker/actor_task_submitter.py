@@ -75,6 +75,7 @@ class ActorClient:
         "connection",
         "lost",
         "failures",
+        "keeping",
         "submitted",
         "ended",
         "__weakref__",
@@ -96,6 +97,8 @@ class ActorClient:
         """Calls of gone connections, whose fate is open, with that which they had been pushed to."""
         self.failures = 0
         """How often in a row it could not be reached although the gcs believes that it lives."""
+        self.keeping = 0
+        """Calls that are not over and were made with a handle that keeps the actor alive."""
         self.submitted = 0
         """Calls that were made, for ``max_pending_calls``; counted by user threads."""
         self.ended = 0

@@ -36,7 +36,7 @@ class Borrowing:
         patient: PatientCaller,
         own: Address,
         references: ReferenceCounter,
-        on_freed: Callable[[bytes, Effects], None],
+        on_freed: Callable[[Effects], None],
         on_first_lent: Callable[[], None],
     ) -> None:
         self._peers = peers
@@ -44,7 +44,7 @@ class Borrowing:
         self._own = own
         self._references = references
         self._on_freed = on_freed
-        """Forget the value of this object; more may follow from that, which joins the effects."""
+        """Forget the values of what is freed; more may follow from that, which joins the effects."""
         self._on_first_lent = on_first_lent
         """Begin to watch for the deaths of other processes; called once."""
         self._message_count = 0
@@ -55,8 +55,8 @@ class Borrowing:
 
     def apply(self, effects: Effects) -> None:
         """Do what follows from an event."""
-        for object_id in effects.freed:  # which may grow meanwhile
-            self._on_freed(object_id, effects)
+        if effects.freed:
+            self._on_freed(effects)
         for object_id, owner, tickets in effects.give_back:
             self._spent.add(owner, [Loan(object_id, ticket) for ticket in tickets])
         for (borrower, lender_id), loans in effects.doubtful.items():

@@ -36,8 +36,9 @@ class CallSites:
         """Empty for an object that came inside another one."""
         return self._sites.get(object_id, "")
 
-    def forget(self, object_id: bytes) -> None:
-        self._sites.pop(object_id, None)
+    def forget(self, object_ids: Iterable[bytes]) -> None:
+        for object_id in object_ids:
+            self._sites.pop(object_id, None)
 
     def __len__(self) -> int:
         return len(self._sites)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from minray.common.config import WorkerConfig, fallback_endpoint, store_endpoint, worker_endpoint
@@ -94,7 +93,8 @@ class CoreWorker:
         """A driver's way to show what its workers print."""
         self.on_end: Callable[[str], None] | None = None
         """Told once if this process has lost its cluster."""
-        self.drop_ref = partial(platform.user_code.post_later, self.on_ref_dropped)
+        platform.user_code.on_dropped = self.on_refs_dropped
+        self.drop_ref = platform.user_code.drop
         """What ``ObjectRef.__del__`` calls, in whatever thread."""
         self.store = MemoryStore(platform.record)
         self.references = ReferenceCounter()
@@ -111,8 +111,6 @@ class CoreWorker:
         self.statistician = Statistician(self)
         self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician)
         self.is_exiting = False
-        self._no_effects = Effects()
-        """An empty one for the next dropped reference, which mostly has none."""
         self._blocked_count = 0
         self._blocked_sequence = 0
         self._subscriptions: list[Subscription] = []
@@ -286,11 +284,11 @@ class CoreWorker:
 
     def hold_arguments(self, task: PendingTask) -> None:
         """A new task keeps what it refers to."""
-        held = task.held_ids()
-        if held:
+        if task.slots or task.nested:
+            held = task.held_ids()
             self.references.add_submitted(held, [None] * len(held))
         if task.handle_id:
-            self.references.hold(task.handle_id)
+            self.actors.keep(task)
         self.tasks.add(task)
 
     def wait_for_arguments(self, task: PendingTask) -> None:
@@ -369,15 +367,16 @@ class CoreWorker:
         error = OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason)
         self.store.put(object_id, self.error_object(error))
 
-    def _on_freed(self, object_id: bytes, effects: Effects) -> None:
-        self.store.delete(object_id)
-        self.directory.free(object_id)
-        self.resolver.forget(object_id)
-        self.actors.on_freed(object_id)
-        self.placement_groups.forget(object_id)
-        self.recovery.on_freed(object_id, effects)
+    def _on_freed(self, effects: Effects) -> None:
+        self.recovery.on_freed(effects)
+        freed = effects.freed
+        self.store.delete(freed)
+        self.directory.free(freed)
+        self.resolver.forget(freed)
+        self.actors.on_freed(freed)
+        self.placement_groups.forget(freed)
         if self.call_sites is not None:
-            self.call_sites.forget(object_id)
+            self.call_sites.forget(freed)
 
     def on_ref_unpickled(self, object_id: bytes, owner: Address) -> None:
         """A user thread has made an ObjectRef from bytes of the user's own."""
@@ -395,20 +394,10 @@ class CoreWorker:
         """What the reference counter wants to know: the owner, None if that is this process."""
         return None if owner.worker_id == self.config.worker_id else owner
 
-    def on_ref_dropped(self, object_id: bytes) -> None:
-        self._apply_rarely(self.references.remove_local, object_id)
-
-    def on_call_ended(self, handle_id: bytes) -> None:
-        """One call less needs its actor."""
-        self._apply_rarely(self.references.let_go, handle_id)
-
-    def _apply_rarely(self, event: Callable[[bytes, Effects], None], object_id: bytes) -> None:
-        """For an event that mostly has no effects."""
-        effects = self._no_effects
-        event(object_id, effects)
-        if effects.freed:
-            self._no_effects = Effects()
-            self.borrowing.apply(effects)
+    def on_refs_dropped(self, object_ids: Sequence[bytes]) -> None:
+        effects = Effects()
+        self.references.remove_local(object_ids, effects)
+        self.borrowing.apply(effects)
 
     def make_refs(self, stored: StoredObject) -> list[ObjectRef[Any]]:
         """In a user thread: the references inside a value, about to be unpickled."""
@@ -480,10 +469,9 @@ class CoreWorker:
             self.outcomes.cancel(task, force, recursive)
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
-        """Tasks and calls (G46); an actor that the task has made ends with its handles, not before it is there."""
-        constructors = self.actors.constructors()
+        """Tasks and calls (G46); an actor that the task has made ends with its handles, as always."""
         for child in self.tasks.children_of(task_id):
-            if child.task_id not in constructors:
+            if child.prepared.template.actor is None:
                 self.outcomes.cancel(child, force, True)
 
     # --- surroundings of the task receiver

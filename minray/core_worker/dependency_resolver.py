@@ -12,7 +12,7 @@ Those that are in the object store are the task's *dependencies*: whoever grants
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.core_worker.future_resolver import FutureResolver
@@ -129,9 +129,11 @@ class DependencyResolver:
         stored = self._store.objects.get(object_id)
         return self._large.get(object_id) if stored is None else stored.place
 
-    def forget(self, object_id: bytes) -> None:
-        """Nobody here holds this object any more."""
-        self._large.pop(object_id, None)
+    def forget(self, object_ids: Iterable[bytes]) -> None:
+        """Nobody here holds these objects any more."""
+        if self._large:
+            for object_id in object_ids:
+                self._large.pop(object_id, None)
 
     def missing_of(self, task: PendingTask) -> list[bytes]:
         """What a waiting task waits for, for ``why``."""

@@ -144,13 +144,13 @@ class Generators:
         end = self.streams.on_dropped(task_id)
         self._free(task_id, end.unread)
         if end.end is not None:
-            self._core.store.delete(item_id(task_id, end.end + 1))
+            self._core.store.delete([item_id(task_id, end.end + 1)])
         self._let_go(task_id, end.waiting)
 
     def _free(self, task_id: bytes, numbers: list[int]) -> None:
         effects = Effects()
         for number in numbers:
-            self._core.references.remove_local(item_id(task_id, number), effects)
+            self._core.references.remove_local([item_id(task_id, number)], effects)
         self._core.borrowing.apply(effects)
 
     def _let_go(self, task_id: bytes, waiting: list[Call]) -> None:

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from minray.common.ids import short
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
-from minray.core_worker.task_manager import NO_NUMBERS, NO_REFS, PendingTask
+from minray.core_worker.task_manager import PendingTask
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address, Done, Request
-from minray.protocol.core_worker import NOT_STARTED, PushTask, PushTaskReply, ReclaimTasks
+from minray.protocol.core_worker import NOT_STARTED, PushTask, PushTaskReply, ReclaimTasks, Rerun
 from minray.protocol.raylet import (
     CANCELLED,
     ENVIRONMENT_FAILED,
@@ -61,8 +61,8 @@ class Outcomes(Protocol):
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
         """These arguments are being made again."""
 
-    def note_what_is_lost(self, task: PendingTask) -> None:
-        """This is not its first attempt: find out which of its results and items it is to make."""
+    def rerun(self, task: PendingTask) -> Rerun:
+        """This is not its first attempt: which of its results and items it is to make."""
 
     def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
         """No worker will ever be granted for this shape."""
@@ -87,8 +87,6 @@ class LeaseClient:
     # --- Actions
 
     def push(self, worker: LeasedWorker, task: PendingTask) -> None:
-        if task.attempt:
-            self._outcomes.note_what_is_lost(task)
         message = PushTask(
             task.task_id,
             task.attempt,
@@ -99,12 +97,10 @@ class LeaseClient:
             task.depth,
             task.args,
             task.arguments,
-            list(task.nested) if task.nested else NO_REFS,
+            task.nested,
             task.inline_buffers,
             worker.gpu_ids,
-            items_arrived=0 if task.stream is None else task.stream.arrived,
-            items_lost=list(task.items_lost) if task.items_lost else NO_NUMBERS,
-            unwanted=list(task.unwanted) if task.unwanted else NO_NUMBERS,
+            rerun=self._outcomes.rerun(task) if task.attempt else None,
         )
         self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
 

@@ -89,7 +89,8 @@ class MemoryStore:
         if object_id in self.objects:
             return
         self.objects[object_id] = stored
-        self.note_here(object_id, stored)
+        if self._record is not None:
+            self.note_here(object_id, stored)
         waiters = self._waiters.pop(object_id, None)
         if waiters is not None:
             for waiter in waiters:
@@ -107,14 +108,16 @@ class MemoryStore:
             old = AWAITED if object_id in self._waiters else GONE
             self._record("object", _name(object_id), old, ERROR if stored.is_error else HERE)
 
-    def delete(self, object_id: bytes) -> None:
-        """Nobody here holds it any more: it is not needed, or if it has not come, it never will."""
-        stored = self.objects.pop(object_id, None)
-        if self._record is not None and (stored is not None or object_id in self._waiters):
-            old = AWAITED if stored is None else ERROR if stored.is_error else HERE
-            self._record("object", _name(object_id), old, GONE)
-        for waiter in self._waiters.pop(object_id, ()):
-            waiter.on_enough()
+    def delete(self, object_ids: Iterable[bytes]) -> None:
+        """Nobody here holds these any more: they are not needed, or those that have not come never will."""
+        for object_id in object_ids:
+            stored = self.objects.pop(object_id, None)
+            if self._record is not None and (stored is not None or object_id in self._waiters):
+                old = AWAITED if stored is None else ERROR if stored.is_error else HERE
+                self._record("object", _name(object_id), old, GONE)
+            if self._waiters:
+                for waiter in self._waiters.pop(object_id, ()):
+                    waiter.on_enough()
 
     def wait(self, object_ids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
         """Begin to wait; returns the objects that are not here. May release the waiter at once."""

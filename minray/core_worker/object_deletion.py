@@ -66,7 +66,7 @@ class ObjectDeletion:
         for object_id in known:
             put = core.store.replace if object_id in core.store.objects else core.store.put
             put(object_id, error)
-            core.directory.free(object_id)
+            core.directory.free([object_id])
 
     def _error(self, object_ids: Sequence[bytes]) -> StoredObject:
         """One for all of them, since errors are slow to make."""

@@ -124,13 +124,16 @@ class ObjectDirectory:
             self._promote.add(next(iter(copies.raylets.values())), [Copy(object_id, copies.attempt)])
         return not copies.raylets and not copies.receivers
 
-    def free(self, object_id: bytes) -> None:
-        """Nobody needs this object any more, as this attempt has made it."""
-        copies = self._objects.pop(object_id, None)
-        if copies is not None:
-            receivers = {node_id: raylet for node_id, (_, raylet) in copies.receivers.items()}
-            for raylet in {**copies.raylets, **receivers}.values():
-                self.discard([object_id], copies.attempt, raylet)
+    def free(self, object_ids: Iterable[bytes]) -> None:
+        """Nobody needs these objects any more, as these attempts have made them."""
+        if not self._objects:
+            return
+        for object_id in object_ids:
+            copies = self._objects.pop(object_id, None)
+            if copies is not None:
+                receivers = {node_id: raylet for node_id, (_, raylet) in copies.receivers.items()}
+                for raylet in {**copies.raylets, **receivers}.values():
+                    self.discard([object_id], copies.attempt, raylet)
 
     def discard(self, object_ids: Iterable[bytes], attempt: int, raylet: Address) -> None:
         """What this attempt (or an earlier one) has made on that node, or may yet make there, is not needed."""

@@ -93,7 +93,7 @@ class ObjectRecoveryManager:
         effects = Effects()
         for object_id in object_ids:
             self._core.references.forget_value(object_id, effects)
-            self._core.store.delete(object_id)
+        self._core.store.delete(object_ids)
         self._core.borrowing.apply(effects)
         self.recover(object_ids)
 
@@ -131,7 +131,7 @@ class ObjectRecoveryManager:
         logger.debug("task %s runs again (attempt %d): its results are lost", short(task.task_id), task.attempt)
         core.references.add_submitted(needs, [None] * len(needs))
         if task.handle_id and core.references.get(task.handle_id) is not None:
-            core.references.hold(task.handle_id)
+            core.actors.keep(task)
         else:
             task.handle_id = b""
         core.tasks.begin_again(task, needs)
@@ -149,7 +149,9 @@ class ObjectRecoveryManager:
 
     # --- references go
 
-    def on_freed(self, object_id: bytes, effects: Effects) -> None:
-        """Nobody needs the value of this object any more; perhaps somebody needs to be able to make it again."""
-        if self._core.references.get(object_id) is None:
-            self.lineage.on_forgotten(object_id, effects)
+    def on_freed(self, effects: Effects) -> None:
+        """Nobody needs the values of these any more; perhaps somebody needs to be able to make them again."""
+        if len(self.lineage):
+            for object_id in effects.freed:  # which may grow meanwhile
+                if self._core.references.get(object_id) is None:
+                    self.lineage.on_forgotten(object_id, effects)

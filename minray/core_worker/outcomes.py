@@ -36,7 +36,7 @@ from minray.exceptions import (
 )
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
-from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply
+from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply, Rerun
 from minray.protocol.raylet import ENVIRONMENT_FAILED, GROUP_REMOVED, KillWorker, LeaseFailure, LeaseReply
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class TaskOutcomes:
         for object_id in object_ids:
             reference = core.references.get(object_id)
             if reference is not None and reference.owner is not None:
-                core.resolver.forget(object_id)
+                core.resolver.forget([object_id])
                 core.fetcher.forget_place(object_id)
 
     def _wait_again(self, task: PendingTask) -> None:
@@ -128,12 +128,14 @@ class TaskOutcomes:
         self._core.tasks.move(task, WAITING)
         self._core.resolver.resolve(task)
 
-    def note_what_is_lost(self, task: PendingTask) -> None:
+    def rerun(self, task: PendingTask) -> Rerun:
         """It is about to run, not for the first time: which of its results and items are to be made."""
         if task.needs is not None:
             task.unwanted = self._core.recovery.unwanted(task)
-        if task.stream is not None:
-            task.items_lost = dict.fromkeys(self._core.generators.lost_items(task))
+        if task.stream is None:
+            return Rerun(list(task.unwanted), 0, [])
+        task.items_lost = dict.fromkeys(self._core.generators.lost_items(task))
+        return Rerun(list(task.unwanted), task.stream.arrived, list(task.items_lost))
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
         """Its worker died (G16, G17); ``failure`` is None when the whole node did."""
@@ -216,12 +218,11 @@ class TaskOutcomes:
 
     def retry(self, task: PendingTask, delay_s: float | None = None) -> None:
         """Its next attempt has begun."""
-        loop = asyncio.get_running_loop()
         if delay_s is None:
             delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
-            loop.call_later(delay_s, lambda: self.on_unstarted([task]))
+            asyncio.get_running_loop().call_later(delay_s, lambda: self.on_unstarted([task]))
         elif self._core.resolver.is_resolved(task):
             self.on_ready(task)
         else:
@@ -258,7 +259,7 @@ class TaskOutcomes:
         if task.prepared.client is not None:
             task.prepared.client.ended += 1
             if task.handle_id:
-                core.on_call_ended(task.handle_id)
+                core.actors.let_go(task)
 
     def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
         """All return values but those that a generator has yielded before are the error."""
@@ -331,8 +332,11 @@ class TaskOutcomes:
                     if not force:
                         return
                     await asyncio.sleep(patience_s)
-            except (TimeoutError, PlatformError) as error:
+            except TimeoutError:
+                pass
+            except PlatformError as error:
                 logger.debug("cancelling %s: %r", short(task.task_id), error)
+                await asyncio.sleep(patience_s)
             if force and isinstance(worker, LeasedWorker) and task.state is PUSHED and task.worker is worker:
                 raylet = self._core.raylet if worker.raylet is None else self._core.peers.to(worker.raylet)
                 raylet.send(KillWorker(worker.lease_id, "cancelled by force"), lambda *_: None)

@@ -14,10 +14,8 @@ cannot be had while others use the bundle.)
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import PLACEMENT_GROUP_ID_BYTES, short
@@ -25,7 +23,7 @@ from minray.common.resources import ResourceSet
 from minray.core_worker.memory_store import StoredObject
 from minray.exceptions import LocalRayletDiedError, TaskPlacementGroupRemoved
 from minray.platform.base import PlatformError, RemoteFailure
-from minray.protocol.base import Done, Request
+from minray.protocol.base import Request
 from minray.protocol.placement_group import (
     Bundle,
     CreatePlacementGroup,
@@ -37,8 +35,6 @@ from minray.protocol.placement_group import (
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
-
-logger = logging.getLogger(__name__)
 
 CREATED, REMOVED = "CREATED", "REMOVED"
 """The states of a group in which nobody waits for it any more."""
@@ -116,13 +112,10 @@ class PlacementGroups:
             self._say_next(group_id)
 
     def _say_next(self, group_id: bytes) -> None:
-        self._core.gcs.send(self._telling[group_id][0], partial(self._on_told, group_id))
+        self._core.patient.send_to_gcs(self._telling[group_id][0], lambda *_: self._on_told(group_id))
 
-    def _on_told(self, group_id: bytes, reply: Done | None, error: PlatformError | None, _: Sequence[Any]) -> None:
-        if isinstance(error, RemoteFailure) and not self._core.is_exiting:
-            logger.debug("telling the gcs again of group %s: %s", short(group_id), error)
-            asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._say_next, group_id)
-            return
+    def _on_told(self, group_id: bytes) -> None:
+        """Or there is no gcs any more."""
         waiting = self._telling[group_id]
         waiting.popleft()
         self._new.discard(group_id)
@@ -215,10 +208,12 @@ class PlacementGroups:
         finally:
             self._waiting.pop(object_id, None)
 
-    def forget(self, object_id: bytes) -> None:
-        """Nobody refers to the object any more."""
-        if object_id in self._waiting:
-            self._waiting.pop(object_id)[1].cancel()
+    def forget(self, object_ids: Iterable[bytes]) -> None:
+        """Nobody refers to these objects any more."""
+        if self._waiting:
+            for object_id in object_ids:
+                if object_id in self._waiting:
+                    self._waiting.pop(object_id)[1].cancel()
 
     def close(self) -> None:
         for _, waiting in list(self._waiting.values()):

@@ -70,17 +70,17 @@ class Reference(msgspec.Struct, eq=False, gc=False):
     """Why it could not be made again, if it were lost; None: its task is remembered. Set when that task has ended."""
 
     def is_held(self) -> bool:
-        return self.is_wanted() or self.asked > 0
+        return self.asked > 0 or self.is_wanted()
 
     def is_wanted(self) -> bool:
         """Held by more than questions."""
-        if self.local > 0 or self.submitted > 0 or self.contained > 0 or self.pinned:
+        if self.local or self.submitted or self.contained or self.pinned:
             return True
         return self.lineage > 0 and self.obstacle is not None
 
     def is_in_scope(self) -> bool:
         """Whether its value is needed, here or elsewhere."""
-        return self.is_held() or bool(self.lent)
+        return bool(self.local or self.lent or self.asked) or self.is_wanted()
 
 
 class Effects:
@@ -143,12 +143,13 @@ class ReferenceCounter:
         reference.local += 1
         return False
 
-    def remove_local(self, object_id: bytes, effects: Effects) -> None:
-        reference = self._references[object_id]
-        reference.local -= 1
-        assert reference.local >= 0, "an ObjectRef was dropped twice"
-        if not reference.local:
-            self._maybe_free(object_id, reference, effects)
+    def remove_local(self, object_ids: Iterable[bytes], effects: Effects) -> None:
+        for object_id in object_ids:
+            reference = self._references[object_id]
+            reference.local -= 1
+            assert reference.local >= 0, "an ObjectRef was dropped twice"
+            if not reference.local:
+                self._maybe_free(object_id, reference, effects)
 
     def add_submitted(self, object_ids: Iterable[bytes], owners: Iterable[Address | None]) -> None:
         """A task that takes these objects was submitted here (or, on a worker, arrived here)."""
@@ -163,16 +164,6 @@ class ReferenceCounter:
             reference = self._references[object_id]
             reference.submitted -= 1
             assert reference.submitted >= 0, "a task let go of an argument twice"
-            self._maybe_free(object_id, reference, effects)
-
-    def hold(self, object_id: bytes) -> None:
-        """The same for one object that is known here; ``let_go`` undoes it."""
-        self._references[object_id].submitted += 1
-
-    def let_go(self, object_id: bytes, effects: Effects) -> None:
-        reference = self._references[object_id]
-        reference.submitted -= 1
-        if not reference.is_held():
             self._maybe_free(object_id, reference, effects)
 
     def on_value(self, object_id: bytes, nested: Iterable[RefInfo], own_id: bytes, effects: Effects) -> bool:
@@ -318,18 +309,19 @@ class ReferenceCounter:
 
     def _maybe_free(self, object_id: bytes, reference: Reference, effects: Effects) -> None:
         """Forget what nobody needs, and what was held only by that (a chain of any length)."""
-        unneeded = [(object_id, reference)]
-        while unneeded:
+        unneeded: list[tuple[bytes, Reference]] = []
+        while True:
+            if not reference.is_in_scope() and self._references.get(object_id) is reference:
+                if not reference.lineage:
+                    del self._references[object_id]
+                effects.freed.append(object_id)
+                if reference.held_tickets and reference.owner is not None:
+                    effects.give_back.append((object_id, reference.owner, reference.held_tickets))
+                if reference.nested:
+                    unneeded += self._take_nested(reference)
+            if not unneeded:
+                return
             object_id, reference = unneeded.pop()
-            if reference.is_in_scope() or self._references.get(object_id) is not reference:
-                continue
-            if not reference.lineage:
-                del self._references[object_id]
-            effects.freed.append(object_id)
-            if reference.owner is not None and reference.held_tickets:
-                effects.give_back.append((object_id, reference.owner, reference.held_tickets))
-            if reference.nested:
-                unneeded += self._take_nested(reference)
 
     def _take_nested(self, reference: Reference) -> list[tuple[bytes, Reference]]:
         """Let go of what is inside a value; returns that."""

@@ -75,7 +75,7 @@ class ReturnValues:
     def _keep_next(self, task: ReceivedTask, value: Serialized, results: list[Result], room: int) -> int:
         """Returns how many of the bytes that the answer has room for it takes."""
         index = len(results) + 1
-        if index in task.unwanted:
+        if index in task.rerun.unwanted:
             results.append(UNWANTED)
         else:
             object_id = return_id(task.task_id, index)

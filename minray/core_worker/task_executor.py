@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
+import msgspec
 
 from minray import serialization
 from minray.core_worker.function_manager import FunctionManager
@@ -51,19 +52,16 @@ _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", defaul
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
 
-class Execution:
+class Execution(msgspec.Struct, eq=False):
     """How a task ended, on its way to the loop."""
 
-    __slots__ = ("status", "values", "error", "duration_us", "retryable")
-
-    def __init__(self, status: int, values: list[Result], error: bytes, duration_us: int, retryable: bool) -> None:
-        self.status = status
-        self.values = values
-        """One per return value, when OK; when FAILED those that a generator has yielded before."""
-        self.error = error
-        """A packed exception, when not."""
-        self.duration_us = duration_us
-        self.retryable = retryable
+    status: int
+    values: list[Result]
+    """One per return value, when OK; when FAILED those that a generator has yielded before."""
+    error: bytes
+    """A packed exception, when not."""
+    duration_us: int
+    retryable: bool
 
 
 class TaskExecutor:
@@ -271,8 +269,9 @@ class TaskExecutor:
 
 def _streaming(task: ReceivedTask) -> StreamingTask:
     template = task.header.template
-    owner, lost = task.header.owner, task.items_lost
-    return StreamingTask(task.task_id, task.attempt, owner, task.items_arrived, template.most_unread, lost)
+    owner, rerun = task.header.owner, task.rerun
+    most_unread, lost = template.most_unread, frozenset(rerun.items_lost)
+    return StreamingTask(task.task_id, task.attempt, owner, rerun.items_arrived, most_unread, lost)
 
 
 def _us_since(started_ns: int) -> int:

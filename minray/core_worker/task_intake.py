@@ -18,88 +18,87 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from minray.common.ids import short
 from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.task_executor import Execution
 from minray.core_worker.values import from_value, to_values
-from minray.exceptions import pack_exception
+from minray.exceptions import pack_exception, wrap_packed_dependency
 from minray.platform.base import Buffer, Platform
 from minray.protocol.actor import PushActorTask
 from minray.protocol.base import Address
-from minray.protocol.core_worker import NOT_STARTED, OK, PushTask, PushTaskReply, RefInfo, TaskHeader, Value
+from minray.protocol.core_worker import (
+    ARGUMENT_FAILED,
+    FIRST_RUN,
+    NOT_STARTED,
+    OK,
+    PushTask,
+    PushTaskReply,
+    RefInfo,
+    Rerun,
+    TaskHeader,
+    Value,
+)
 from minray.rpc.service import Call
 
 
-class ReceivedTask:
-    """One push."""
+class ReceivedTask(msgspec.Struct, eq=False):
+    """One push. A Struct because there are a hundred thousand a second."""
 
-    __slots__ = (
-        "task_id",
-        "attempt",
-        "actor_id",
-        "lease_tag",
-        "sequence",
-        "header",
-        "depth",
-        "gpu_ids",
-        "items_arrived",
-        "items_lost",
-        "calls",
-        "stored_args",
-        "slots",
-        "takes_arguments",
-        "held",
-        "fetching",
-        "missing",
-        "unwanted",
-        "keeps_place",
-        "cancelled",
-        "execution",
-        "reply",
-        "reply_buffers",
-        "_unclaimed",
-    )
+    task_id: bytes
+    attempt: int
+    actor_id: bytes
+    """Of the actor that it creates, or is a call of; else empty."""
+    lease_tag: int
+    """0 for an actor's calls."""
+    sequence: int
+    header: TaskHeader
+    depth: int
+    gpu_ids: list[int]
+    rerun: Rerun
+    """What is to be made."""
+    takes_arguments: bool
+    calls: list[Call]
+    """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken."""
+    stored_args: StoredObject | None = None
+    slots: list[StoredObject] = []
+    """Values of top-level references, in their order, when all are here."""
+    held: list[bytes] = []
+    """Objects that this task keeps in the reference counter while it is here."""
+    fetching: list[tuple[bytes, Address]] | None = None
+    """Large arguments to be fetched; None: nothing is missing."""
+    missing: list[bytes] = []
+    """Arguments that are being made again, why the task is given back."""
+    keeps_place: bool = False
+    """It waits for arguments that are being made again, and so do the calls of its caller behind it (G49)."""
+    cancelled: bool = False
+    execution: Execution | None = None
+    """How it ended; set by the user thread."""
+    reply: PushTaskReply | None = None
+    """Kept until the owner acknowledges it."""
+    reply_buffers: Sequence[Buffer] = ()
+    _unclaimed: list[bool] = msgspec.field(default_factory=lambda: [True])
 
-    def __init__(
-        self, request: PushTask | PushActorTask, header: TaskHeader, call: Call, tag: int, gpu_ids: list[int]
-    ) -> None:
-        self.task_id = request.task_id
-        self.attempt = request.attempt
-        self.actor_id = request.actor_id
-        """Of the actor that it creates, or is a call of; else empty."""
-        self.lease_tag = tag
-        """0 for an actor's calls."""
-        self.sequence = request.sequence
-        self.header = header
-        self.depth = request.depth
-        self.gpu_ids = gpu_ids
-        self.items_arrived = request.items_arrived
-        self.items_lost = frozenset(request.items_lost)
-        self.calls = [call]
-        """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken."""
-        self.stored_args: StoredObject | None = None
-        self.slots: list[StoredObject] = []
-        """Values of top-level references, in their order, when all are here."""
-        self.takes_arguments = bool(request.args)
-        self.held: list[bytes] = []
-        """Objects that this task keeps in the reference counter while it is here."""
-        self.fetching: list[tuple[bytes, Address]] | None = None
-        """Large arguments to be fetched; None: nothing is missing."""
-        self.missing: list[bytes] = []
-        """Arguments that are being made again, why the task is given back."""
-        self.unwanted = request.unwanted
-        """Results that are not to be made."""
-        self.keeps_place = False
-        """It waits for arguments that are being made again, and so do the calls of its caller behind it (G49)."""
-        self.cancelled = False
-        self.execution: Execution | None = None
-        """How it ended; set by the user thread."""
-        self.reply: PushTaskReply | None = None
-        """Kept until the owner acknowledges it."""
-        self.reply_buffers: Sequence[Buffer] = ()
-        self._unclaimed = [True]
+    @staticmethod
+    def of(
+        request: PushTask | PushActorTask, header: TaskHeader, call: Call, lease_tag: int, gpu_ids: list[int]
+    ) -> ReceivedTask:
+        return ReceivedTask(
+            request.task_id,
+            request.attempt,
+            request.actor_id,
+            lease_tag,
+            request.sequence,
+            header,
+            request.depth,
+            gpu_ids,
+            request.rerun or FIRST_RUN,
+            bool(request.args),
+            [call],
+        )
 
     def claim(self) -> bool:
         """True for the one caller who decides what becomes of this task."""
@@ -284,6 +283,10 @@ class TaskIntake:
             self._begin_answer(task, self._answer_slowly(task, execution, False))
         else:
             self._answer_failed(task, execution, False)
+
+    def answer_failed_argument(self, task: ReceivedTask, failed: StoredObject) -> None:
+        """It will not run: an argument was lost after its owner had seen it."""
+        self.answer_error(task, ARGUMENT_FAILED, wrap_packed_dependency(bytes(failed.data), task.header.template.name))
 
     def answer_unstarted(self, task: ReceivedTask, exiting: bool) -> None:
         """It will not run here."""

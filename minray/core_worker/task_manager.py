@@ -39,8 +39,6 @@ NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
 MOST_RECENT = 1000
 """So many tasks that have ended are remembered, for people."""
 NO_ARGUMENTS: list[Argument] = []
-NO_REFS: list[RefInfo] = []
-NO_NUMBERS: list[int] = []
 NOTHING: list[bytes] = []
 """Shared by all that have none; never changed."""
 TRANSITIONS = {
@@ -104,6 +102,8 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     depth: int
     retries_left: int
     """-1: without end."""
+    handle_id: bytes = b""
+    """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
     attempt: int = 0
     state: str = NEW
     cancelled: bool = False
@@ -128,8 +128,6 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """While it runs: results of an earlier attempt, which this one may not make, were lost meanwhile."""
     memory_kills: int = 0
     """How often its worker was killed because the node had no memory."""
-    handle_id: bytes = b""
-    """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
     needs: tuple[bytes, ...] | None = None
     """Set when it has to run again: what it takes beside the values that it carries along."""
     preemptions: int = 0

@@ -27,7 +27,6 @@ from minray.exceptions import RuntimeEnvSetupError, TaskCancelledError
 from minray.platform.base import Platform
 from minray.protocol.base import DONE, Done, decode
 from minray.protocol.core_worker import (
-    ARGUMENT_FAILED,
     CANCELLED,
     ENVIRONMENT_FAILED,
     CancelTask,
@@ -110,7 +109,7 @@ class TaskReceiver:
             if len(self._headers) >= MAX_HEADERS:
                 self._headers.clear()
             header = self._headers[request.header] = decode(TaskHeader, request.header)
-        task = ReceivedTask(request, header, call, lease_tag(request.lease_id), request.gpu_ids)
+        task = ReceivedTask.of(request, header, call, lease_tag(request.lease_id), request.gpu_ids)
         self._tasks[task.sequence] = task
         if self._exiting or self._blocked:
             self._give_back(task)
@@ -176,7 +175,7 @@ class TaskReceiver:
         failed = self._intake.failed_slot(task)
         if failed is not None:
             if task.claim():
-                self._intake.answer_error(task, ARGUMENT_FAILED, failed.data)
+                self._intake.answer_failed_argument(task, failed)
         elif task.actor_id:
             self._surroundings.run_constructor(task, partial(self._on_executed, task))
         else:

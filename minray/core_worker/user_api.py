@@ -108,8 +108,7 @@ class UserApi:
     ) -> Any:
         """One call: its reference, a list of them, None for ``num_returns=0``, or a generator of them."""
         core = self.core
-        task, _held = self.make_task(prepared, args, kwargs)
-        task.handle_id = handle_id
+        task, _held = self.make_task(prepared, args, kwargs, handle_id)
         task_id = task.task_id
         num_returns = prepared.template.num_returns
         if core.call_sites is not None:
@@ -124,8 +123,8 @@ class UserApi:
         return [ObjectRef(return_id(task_id, index), self._own, core.drop_ref) for index in range(1, num_returns + 1)]
 
     def make_task(
-        self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[PendingTask, list[ObjectRef[Any]]]:
+        self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
+    ) -> tuple[PendingTask, Sequence[ObjectRef[Any]]]:
         """A call with its arguments turned into bytes; and references in them, to be kept until it is posted."""
         core = self.core
         task_id = core.task_ids.next()
@@ -133,14 +132,14 @@ class UserApi:
         running = core.executor.current
         parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
         if not args and not kwargs:
-            return PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries), []
+            return PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries, handle_id), ()
         call = serialization.serialize_call(args, kwargs, self._inline_limit, self._put_serialized)
         value = call.value
         assert value is not None
         slots = tuple((ref._id, ref._owner) for ref in call.slots)
         nested = tuple(RefInfo(ref._id, ref._owner, b"") for ref in value.refs)
         buffers = [bytes(buffer) for buffer in value.buffers]
-        task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries)
+        task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries, handle_id)
         return task, [*call.slots, *value.refs]
 
     def cancel(self, ref: ObjectRef[Any], force: bool, recursive: bool) -> None:

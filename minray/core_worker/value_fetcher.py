@@ -151,7 +151,7 @@ class ValueFetcher:
         if attempt is None or stored.place.attempt == attempt:
             effects = Effects()
             core.references.forget_value(object_id, effects)
-            core.store.delete(object_id)
+            core.store.delete([object_id])
             core.borrowing.apply(effects)
 
     # --- for those who wait

@@ -61,6 +61,8 @@ def from_value(value: Value, beside: Sequence[Any], start: int = 0) -> StoredObj
 
 def from_values(values: Iterable[Value], beside: Sequence[Any]) -> list[StoredObject]:
     """All values of one message, whose out-of-band buffers follow each other."""
+    if not beside:
+        return [from_value(value, ()) for value in values]
     stored: list[StoredObject] = []
     start = 0
     for value in values:

@@ -283,6 +283,12 @@ class UserCode(Protocol):
     def post_later(self, callback: Callable[..., None], *args: Any) -> None:
         """Like ``post``, and in order among its kind, but after what was posted, and sent, before: nobody waits for it."""
 
+    on_dropped: Callable[[Sequence[bytes]], None]
+    """Called on the loop with what was given to ``drop``, often much at once. Set before anything is dropped."""
+
+    def drop(self, name: bytes) -> None:
+        """Like ``post_later(on_dropped, [name])``, for what there is much of; from destructors too, anywhere."""
+
     def parker(self) -> Parker:
         """Make a parker for the calling user thread."""
 

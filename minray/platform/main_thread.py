@@ -61,7 +61,7 @@ _COUNTING = (
     "minray/core_worker/user_api.py",
 )
 """Files whose own frames count references, and never block."""
-_POSTING = (LoopBorder.post.__code__, LoopBorder.post_later.__code__)
+_POSTING = (LoopBorder.post.__code__, LoopBorder.post_later.__code__, LoopBorder.drop.__code__)
 
 Work = Callable[[], None]
 
@@ -155,7 +155,7 @@ class MainThreadUserCode(LoopBorder):
             return
         self._take_lead()
         try:
-            if self._posted or self._posted_later:
+            if self._has_posted():
                 # It would come first in the loop's turn too, but that takes longer to begin.
                 asyncio._set_running_loop(self._loop)
                 try:
@@ -207,7 +207,7 @@ class MainThreadUserCode(LoopBorder):
             if self._away:
                 if (self._waking or self._rounds == rounds) and self._lead.acquire(False):
                     try:
-                        if self._posted or self._posted_later:
+                        if self._has_posted():
                             self._loop.call_soon(self._drain)
                         if not self._over:
                             self._loop.run_forever()

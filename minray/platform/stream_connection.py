@@ -470,10 +470,11 @@ class StreamChannel(_Connection):
     def _deliver(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
         if self.closed:
             return
-        if call_id not in self._calls or call_id in self._arriving:
+        on_reply = None if call_id in self._arriving else self._calls.pop(call_id, None)
+        if on_reply is None:
             raise _Violation(f"a reply to call {call_id}, which is not open")
-        on_reply = self._calls.pop(call_id)
-        self._into.pop(call_id, None)
+        if self._into:
+            self._into.pop(call_id, None)
         try:
             if word:
                 on_reply(RemoteFailure(word, payload.decode(errors="replace")), b"", ())

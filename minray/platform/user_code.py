@@ -72,8 +72,13 @@ class LoopBorder:
         """Callbacks that have not been called."""
         self._posted_later: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         """Those that nobody waits for."""
+        self._dropped: deque[bytes] = deque()
+        """What was dropped and ``on_dropped`` has not heard of."""
+        self.on_dropped: Callable[[Sequence[bytes]], None] = _ignore
         self._later_due = 0
-        """So many of the latter are called as soon as ..."""
+        """So many of those for later are called, and ..."""
+        self._dropped_due = 0
+        """... so many of those that were dropped are told of, as soon as ..."""
         self._before_later = 0
         """... so many of the former have been, which were posted earlier."""
         self._waking = False
@@ -92,6 +97,11 @@ class LoopBorder:
         if not self._waking:
             self._begin_waking()
 
+    def drop(self, name: bytes) -> None:
+        self._dropped.append(name)
+        if not self._waking:
+            self._begin_waking()
+
     def _begin_waking(self) -> None:
         try:
             self._waking = True
@@ -99,6 +109,7 @@ class LoopBorder:
         except RuntimeError:
             self._posted.clear()
             self._posted_later.clear()
+            self._dropped.clear()
             self._waking = False
         except BaseException:  # a KeyboardInterrupt, at any place in here: the next one must wake the loop again
             self._waking = False
@@ -128,7 +139,8 @@ class LoopBorder:
         self._waking = False
         if self.outbox is not None:
             self.outbox.hold()
-        if not self._later_due:
+        if not self._later_due and not self._dropped_due:
+            self._dropped_due = len(self._dropped)
             self._later_due = len(self._posted_later)
             self._before_later = len(self._posted)
         try:
@@ -138,9 +150,15 @@ class LoopBorder:
                 self.outbox.flush()
         if self._before_later <= 0:
             self._later_due -= self._call(self._posted_later, self._later_due)
-        if (self._posted or self._posted_later) and not self._waking:
+            if self._dropped_due and not self._later_due:
+                self._tell_of_dropped()
+        if self._has_posted() and not self._waking:
             self._waking = True
             self._loop.call_soon(self._drain)
+
+    def _has_posted(self) -> bool:
+        """Whether there is anything to be called."""
+        return bool(self._posted or self._posted_later or self._dropped)
 
     def _call(self, posted: deque[tuple[Callable[..., None], tuple[Any, ...]]], most: int) -> int:
         """Call some of those that were posted first; returns how many."""
@@ -152,6 +170,18 @@ class LoopBorder:
             except Exception as error:
                 self._loop.call_exception_handler({"message": f"posted {callback!r} failed", "exception": error})
         return count
+
+    def _tell_of_dropped(self) -> None:
+        names = [self._dropped.popleft() for _ in range(min(self._dropped_due, POSTS_PER_TURN))]
+        self._dropped_due -= len(names)
+        try:
+            self.on_dropped(names)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "hearing of what was dropped failed", "exception": error})
+
+
+def _ignore(_names: Sequence[bytes]) -> None:
+    """Nobody keeps count."""
 
 
 class DriverUserCode(LoopBorder):

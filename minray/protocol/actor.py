@@ -10,9 +10,11 @@ else (``PushActorTask``); their sequence numbers count per caller and incarnatio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minray.common.task_spec import LeaseShape
 from minray.protocol.base import Address, Done, Record, Request
-from minray.protocol.core_worker import Argument, PushTaskReply, RefInfo
+from minray.protocol.core_worker import Argument, PushTaskReply, RefInfo, Rerun
 
 DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING, DEAD = (
     "DEPENDENCIES_UNREADY",
@@ -228,14 +230,10 @@ class PushActorTask(Request[PushTaskReply], frozen=True):
     depth: int
     args: bytes
     arguments: list[Argument] = []
-    nested: list[RefInfo] = []
+    nested: Sequence[RefInfo] = ()
     inline_buffers: list[bytes] = []
-    unwanted: list[int] = []
+    rerun: Rerun | None = None
     """As in ``PushTask``."""
-    items_arrived: int = 0
-    """See PushTask."""
-    items_lost: list[int] = []
-    """See PushTask."""
 
 
 class ParameterSpec(Record, frozen=True):

@@ -9,6 +9,8 @@ receiver, and the receiver gives the ticket back when it drops the reference; so
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minray.common.task_spec import TaskTemplate
 from minray.protocol.base import Address, Done, Record, Request
 from minray.protocol.object_store import MOST_ENTRIES, Place
@@ -72,6 +74,21 @@ class TaskHeader(Record, frozen=True):
     """The submitter: it owns the results."""
 
 
+class Rerun(Record, frozen=True):
+    """What need not be made once more by a task that does not run for the first time."""
+
+    unwanted: list[int]
+    """Results (from 1) that are not to be made: they exist already, or nobody needs them."""
+    items_arrived: int
+    """Streaming: so many items the owner has had from an earlier attempt; they need not come again,"""
+    items_lost: list[int]
+    """but for these, which are lost."""
+
+
+FIRST_RUN = Rerun([], 0, [])
+"""Everything is to be made."""
+
+
 class PushTask(Request[PushTaskReply], frozen=True):
     """Run one task. Repeating it (same task, same attempt) runs it once and answers twice."""
 
@@ -89,17 +106,13 @@ class PushTask(Request[PushTaskReply], frozen=True):
     args: bytes
     """Pickled ``(args, kwargs)`` with numbers in place of references; empty: no arguments."""
     arguments: list[Argument] = []
-    nested: list[RefInfo] = []
+    nested: Sequence[RefInfo] = ()
     inline_buffers: list[bytes] = []
     gpu_ids: list[int] = []
     actor_id: bytes = b""
     """The task is the constructor of this actor, and the worker its home from now on."""
-    items_arrived: int = 0
-    """Streaming: so many items the owner has had from an earlier attempt; they need not come again,"""
-    items_lost: list[int] = []
-    """but for these, which are lost."""
-    unwanted: list[int] = []
-    """Results (from 1) that are not to be made: they exist already, or nobody needs them."""
+    rerun: Rerun | None = None
+    """None: everything is to be made."""
 
 
 class GeneratorItemReply(Record, frozen=True):

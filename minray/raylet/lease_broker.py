@@ -288,7 +288,6 @@ class LeaseBroker:
         if len(self._dead_owners) > MAX_DEAD_OWNERS:
             del self._dead_owners[next(iter(self._dead_owners))]
         self._peers.on_death_of(worker_id, reason)
-        self._peers.forget(worker_id)
         over = LeaseReply(CANCELLED, reason=f"its owner is dead: {reason}")
         self._reclaim_where(lambda entry: entry.owner.worker_id == worker_id, over)
 

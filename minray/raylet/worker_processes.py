@@ -146,7 +146,6 @@ class WorkerProcesses:
             asking.cancel()
         self._log_monitor.on_exit(worker_id)
         self._peers.on_death_of(worker_id, death.cause)
-        self._peers.forget(worker_id)
         self._on_exit(worker_id, death)
 
     async def _die(self, worker_id: bytes) -> Death:

@@ -321,12 +321,6 @@ class Peers:
         if peer is not None:
             peer.give_up(reason)
 
-    def forget(self, worker_id: bytes) -> None:
-        """Close and drop a peer that will not be asked again."""
-        peer = self._peers.pop(worker_id, None)
-        if peer is not None:
-            peer.close()
-
     def close(self) -> None:
         for peer in list(self._peers.values()):
             peer.close()

@@ -11,13 +11,16 @@ on; a peer that refuses us, or whose place somebody else has taken, is dead with
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from minray.platform.base import Buffer, PlatformError
+from minray.platform.base import Buffer, PlatformError, RemoteFailure
 from minray.protocol.base import Address, Record, Request
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
 from minray.rpc.connection import OnAnswer, Peer, Peers, PeerUnreachable, answer_of
+
+logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
 
@@ -65,6 +68,24 @@ class PatientCaller:
     ) -> None:
         if not self._is_closed:
             self.send(to, request, on_answer, buffers)
+
+    def send_to_gcs(self, request: Request[R], on_answer: OnAnswer[R]) -> None:
+        """What the gcs must hear as long as there is one: asked again when it fails to answer."""
+
+        def on_reply(reply: R | None, error: PlatformError | None, answered: Sequence[Buffer]) -> None:
+            if self._is_closed:
+                return
+            if isinstance(error, RemoteFailure):
+                logger.debug("asking the gcs again: %s", error)
+                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._send_to_gcs_again, request, on_answer)
+            else:
+                on_answer(reply, error, answered)
+
+        self._gcs.send(request, on_reply)
+
+    def _send_to_gcs_again(self, request: Request[R], on_answer: OnAnswer[R]) -> None:
+        if not self._is_closed:
+            self.send_to_gcs(request, on_answer)
 
     async def call(self, to: Address, request: Request[R]) -> R:
         """The same for coroutines."""

@@ -44,10 +44,21 @@ class Call:
         return self._incoming.buffers
 
     def reply(self, record: Record, buffers: Sequence[Buffer] = ()) -> None:
-        _reply(self._incoming, record, buffers)
+        """A reply that cannot be carried is our bug too, and the caller must hear of it."""
+        try:
+            self._incoming.reply(encode(record), buffers)
+        except RecordTooLarge as error:
+            logger.error("cannot answer %s: %s", self._incoming.method, error)
+            self.fail("too-large", str(error))
 
     def fail(self, kind: str, message: str) -> None:
         self._incoming.fail(RemoteFailure(kind, message))
+
+    def refuse(self, error: Exception) -> None:
+        """The handler has failed."""
+        method = self._incoming.method
+        logger.error("handling %s failed", method, exc_info=error)
+        self.fail("internal", f"{method}: {type(error).__name__}: {error}")
 
 
 class Dispatcher:
@@ -77,45 +88,34 @@ class Dispatcher:
             return
         if is_async:
             name = f"{incoming.method}({_subject(request)})"
-            answering = self._answer(handler(request, Call(incoming)), incoming)
+            call = Call(incoming)
+            answering = self._answer(handler(request, call), call)
             task = asyncio.get_running_loop().create_task(answering, name=name)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
+        call = Call(incoming)
         try:
-            reply = handler(request, Call(incoming))
+            reply = handler(request, call)
         except Exception as error:
-            self._refuse(incoming, error)
+            call.refuse(error)
         else:
             if reply is not None:
-                _reply(incoming, reply)
+                call.reply(reply)
 
-    async def _answer(self, handling: Coroutine[Any, Any, Record | None], incoming: Incoming) -> None:
+    async def _answer(self, handling: Coroutine[Any, Any, Record | None], call: Call) -> None:
         try:
             reply = await handling
         except Exception as error:
-            self._refuse(incoming, error)
+            call.refuse(error)
         else:
             if reply is not None:
-                _reply(incoming, reply)
-
-    def _refuse(self, incoming: Incoming, error: Exception) -> None:
-        logger.error("handling %s failed", incoming.method, exc_info=error)
-        incoming.fail(RemoteFailure("internal", f"{incoming.method}: {type(error).__name__}: {error}"))
+                call.reply(reply)
 
     def close(self) -> None:
         """Stop what is being handled."""
         for task in list(self._tasks):
             task.cancel()
-
-
-def _reply(incoming: Incoming, record: Record, buffers: Sequence[Buffer] = ()) -> None:
-    """A reply that cannot be carried is our bug too, and the caller must hear of it."""
-    try:
-        incoming.reply(encode(record), buffers)
-    except RecordTooLarge as error:
-        logger.error("cannot answer %s: %s", incoming.method, error)
-        incoming.fail(RemoteFailure("too-large", str(error)))
 
 
 @cache

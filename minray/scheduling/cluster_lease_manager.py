@@ -71,7 +71,6 @@ class ClusterLeaseManager:
     def drain(self) -> None:
         """This node takes nothing new: what waits here needs another one."""
         self._nodes.local.draining = True
-        self._complete.clear()
         for request in self._local.waiting():
             self._local.end(request.lease_id)
             self.submit(request)

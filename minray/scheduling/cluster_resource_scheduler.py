@@ -78,7 +78,7 @@ class ClusterResourceScheduler:
         self.improved: dict[bytes, None] = {}
         """Other nodes that may have more room than when the queued requests were last offered to them."""
         self.joined = False
-        """Whether a node has come or gone, or has more than before, since the requests without one were last looked at."""
+        """Whether a node has come or died, or has more than before, since the requests without one were last looked at."""
 
     # --- News ----------------------------------------------------------------------------------------------------------
 
@@ -103,8 +103,8 @@ class ClusterResourceScheduler:
         self.improved[node_id] = None
 
     def on_node_forgotten(self, node_id: bytes) -> None:
-        if node_id != self.local.node_id and self._views.pop(node_id, None) is not None:
-            self.joined = True
+        if node_id != self.local.node_id:
+            self._views.pop(node_id, None)
 
     def on_resources(
         self, node_id: bytes, version: int, total: Mapping[str, int], available: Mapping[str, int]

@@ -242,6 +242,7 @@ class SimUserCode:
         """Those that run work beside it."""
         self._held: list[tuple[Callable[[], None], Callable[[], None] | None]] | None = None
         """Work that came before ``serve``; None: it is run as it comes."""
+        self.on_dropped: Callable[[Sequence[bytes]], None] = lambda _names: None
 
     def hold(self) -> None:
         """Let work wait for ``serve``, as it waits in a real worker until that is complete."""
@@ -282,6 +283,10 @@ class SimUserCode:
 
     def post_later(self, callback: Callable[..., None], *args: Any) -> None:
         self.post(callback, *args)
+
+    def drop(self, name: bytes) -> None:
+        """One by one, so that anything may happen in between."""
+        self.post(self.on_dropped, [name])
 
     def parker(self) -> SimParker:
         thread = this_thread()

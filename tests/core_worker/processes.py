@@ -99,7 +99,7 @@ class Process:
 
     def drop_ref(self, ref: Ref) -> None:
         effects = Effects()
-        self.counter.remove_local(ref[0], effects)
+        self.counter.remove_local([ref[0]], effects)
         self.apply(effects)
 
     def get(self, ref: Ref) -> None:

@@ -17,19 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minray.common.task_spec import ActorOptions
+from minray.core_worker import actor_task_receiver
 from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.actor_task_receiver import SILENT_S, ActorTaskReceiver
 from minray.exceptions import ActorDiedError, TaskCancelledError, pack_exception
 from minray.protocol.actor import ExitActor, PushActorTask
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
+    ARGUMENT_FAILED,
     CANCELLED,
-    ENVIRONMENT_FAILED,
     FAILED,
     NOT_STARTED,
     OK,
     Argument,
     CancelTask,
+    CancelTaskReply,
     TaskHeader,
 )
 from minray.serialization import ArgumentSlot
@@ -200,7 +202,7 @@ def test_an_argument_that_was_lost_fails_its_call_and_not_those_behind_it(actor:
     lost = pack_exception(ValueError("lost"), task_name="f", pid=1, node_id="", ip="")
     actor.argument_comes(stored(lost, is_error=True))
     actor.run_all()
-    assert first.status == ENVIRONMENT_FAILED and actor.log == ["owner 2"]
+    assert first.status == ARGUMENT_FAILED and actor.log == ["owner 2"]
 
 
 # --- callers that die
@@ -224,6 +226,14 @@ def test_callers_of_a_dead_node_are_forgotten_at_once_if_nothing_is_left_to_run(
     actor.run_all()
     actor.act(lambda: actor.calls.on_death(address("owner").node_id))
     assert not actor.calls._streams
+
+
+def test_nothing_is_waited_for_from_a_dead_caller_whose_calls_were_cancelled(actor: Actor) -> None:
+    actor.call(2)
+    actor.cancel_call(actor.last_call)
+    assert actor.timers() == 1
+    actor.act(lambda: actor.calls.on_death(address("owner").worker_id))
+    assert actor.timers() == 0 and not actor.calls._streams
 
 
 def test_when_a_caller_comes_those_who_say_nothing_are_asked_about(actor: Actor) -> None:
@@ -258,6 +268,26 @@ def test_g112_a_reply_is_kept_until_its_caller_has_it(actor: Actor) -> None:
     assert [actor.arrive(request).status for request in requests] == [None, OK, None, OK]
     actor.run_all()
     assert len(actor.log) == 5
+
+
+def test_what_is_remembered_of_answered_calls_does_not_grow_with_their_number(actor: Actor) -> None:
+    for sequence in range(1, 9):
+        actor.call(sequence)
+    actor.run_all()
+    actor.call(9, acknowledged=1, answered=[(3, 3), (5, 8)])
+    (stream,) = actor.calls._streams.values()
+    assert len(stream.done) == 2
+    actor.call(10, acknowledged=8)
+    assert len(stream.done) == 0 and stream.tasks.keys() == {9, 10}
+
+
+def test_only_so_many_headers_are_kept(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_task_receiver, "MAX_HEADERS", 2)
+    kept = []
+    for caller in "abcd":
+        actor.call(1, caller)
+        kept.append(len(actor.calls._headers))
+    assert kept == [1, 2, 1, 2]
 
 
 def test_the_numbers_of_a_stream_may_end_in_any_order(threaded: Actor) -> None:
@@ -299,6 +329,13 @@ def test_a_call_of_an_old_stream_that_is_running_is_waited_for(threaded: Actor) 
     assert not threaded.calls.is_idle(), "its caller may have given it up, but it runs"
     threaded.act(then)
     assert threaded.calls.is_idle()
+
+
+def test_a_stream_that_is_over_waits_for_no_number(actor: Actor) -> None:
+    actor.call(3)
+    assert actor.timers() == 1
+    actor.call(1, stream=2)
+    assert actor.timers() == 0
 
 
 def test_arguments_of_a_dropped_stream_are_let_go(actor: Actor) -> None:
@@ -362,6 +399,26 @@ def test_g56_each_hole_is_waited_for(actor: Actor) -> None:
     assert actor.log == [f"owner {n}" for n in range(1, 6)]
 
 
+def test_g56_a_hole_is_given_up_for_its_own_time_and_not_for_that_of_one_before(actor: Actor) -> None:
+    actor.call(2)
+    behind_another = actor.call(5)
+    actor.let_time_pass(WAIT_S - 1)
+    actor.call(1)
+    actor.run_all()
+    actor.call(6, acknowledged=2)
+    actor.let_time_pass(2)
+    assert behind_another.status is None
+    actor.let_time_pass(WAIT_S)
+    assert behind_another.status == NOT_STARTED
+
+
+def test_g52_a_call_that_keeps_no_order_goes_back_when_its_argument_is_being_made_again(actor: Actor) -> None:
+    asked = actor.call(1, in_order=False, arguments=[late("a")])
+    actor.act(actor.misses.pop())
+    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, [object_id("a")])
+    assert actor.freed == [object_id("a")]
+
+
 # --- cancelling
 
 
@@ -369,7 +426,8 @@ def test_g40_a_call_that_has_not_begun_is_cancelled_and_holds_up_nobody(actor: A
     first = actor.call(1, arguments=[late("a")])
     request = actor.last_call
     actor.call(2)
-    assert actor.cancel_call(request).found
+    assert actor.cancel_call(request, recursive=True) == CancelTaskReply(found=True, was_running=False)
+    assert actor.cancelled_children == []
     actor.run_all()
     assert first.status == CANCELLED and isinstance(first.value, TaskCancelledError) and actor.log == ["owner 2"]
 
@@ -393,6 +451,24 @@ def test_g45_a_running_call_sees_a_flag_and_its_children_are_cancelled_too(actor
     assert actor.cancelled_children == [(actor.last_call.task_id, False)]
 
 
+def test_g45_what_a_running_call_notices_of_its_cancellation_is_up_to_its_process(actor: Actor) -> None:
+    actor.call(1)
+    (task,) = actor.calls.unanswered()
+    assert task.claim() and actor.calls.actor is not None
+    cancelled: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(actor.calls.actor, "cancel", cancelled.append)
+        assert actor.cancel_call(actor.last_call) == CancelTaskReply(found=True, was_running=True)
+    assert cancelled == [task]
+
+
+def test_g112_a_cancel_of_an_earlier_attempt_changes_nothing(actor: Actor) -> None:
+    asked = actor.call(1, attempt=2)
+    assert actor.act(lambda: actor.calls.cancel(CancelTask(actor.last_call.task_id, 1, False, False))) is None
+    actor.run_all()
+    assert asked.status == OK
+
+
 def test_g43_what_has_ended_or_is_not_here_is_not_cancelled(actor: Actor) -> None:
     actor.call(1)
     actor.run_all()
@@ -412,6 +488,21 @@ def test_c2_an_actor_that_exits_begins_nothing_any_more(actor: Actor) -> None:
     assert (queued.status, after.status, actor.arrive(repeated).status) == (None, None, None)
     assert isinstance(leaving.value, ActorDiedError)
     assert actor.calls.is_idle() and actor.log == []
+
+
+def test_c2_what_an_actor_that_ends_has_not_begun_is_let_go_and_nothing_is_waited_for(actor: Actor) -> None:
+    actor.call(1, arguments=[late("a")])
+    actor.call(2, "other")
+    assert actor.timers() == 1
+    actor.act(lambda: actor.end_actor("it was told to"))
+    assert actor.freed == [object_id("a")] and actor.timers() == 0 and actor.calls.is_idle()
+
+
+def test_after_the_end_of_the_process_nothing_is_waited_for(actor: Actor) -> None:
+    actor.call(1)
+    actor.call(2, "other")
+    actor.act(actor.calls.close)
+    assert actor.timers() == 0
 
 
 def test_c2_running_calls_of_an_actor_that_exits_finish(threaded: Actor) -> None:

@@ -37,15 +37,15 @@ class Scene:
             peers, PatientCaller(peers, peers.local), OWN, self.references, self.on_freed, self.on_first_lent
         )
 
-    def on_freed(self, key: bytes, effects: Effects) -> None:
-        self.freed.append(key)
+    def on_freed(self, effects: Effects) -> None:
+        self.freed += effects.freed
 
     def on_first_lent(self) -> None:
         self.watches += 1
 
     def drop(self, key: bytes) -> None:
         effects = Effects()
-        self.references.remove_local(key, effects)
+        self.references.remove_local([key], effects)
         self.borrowing.apply(effects)
 
     def lent(self) -> dict[bytes, Any]:

@@ -37,8 +37,8 @@ def test_the_first_place_counts_until_it_is_forgotten() -> None:
     sites.note([b"x"], "first")
     sites.note([b"x"], "second")
     assert "(first)" in sites.of(b"x")
-    sites.forget(b"x")
-    sites.forget(b"x")
+    sites.forget([b"x"])
+    sites.forget([b"x"])
     assert len(sites) == 0
     sites.note([b"x"], "third")
     assert "(third)" in sites.of(b"x")

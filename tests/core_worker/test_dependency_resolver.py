@@ -11,6 +11,8 @@ from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.task_manager import FAILED, WAITING, PendingTask, PreparedTemplate, TaskManager
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo, Value
+from minray.protocol.object_store import Place
+from minray.protocol.raylet import Dependency
 from tests.core_worker.parts import OWN, address, object_id, pending, prepare, stored
 
 A, B = object_id("a"), object_id("b")
@@ -65,6 +67,15 @@ def test_g10_a_task_waits_for_all_its_arguments(scene: Scene) -> None:
     assert task.arguments == [inlined(stored(b"1"), A), inlined(stored(b"2"), B, OTHER)]
 
 
+def test_g86_a_task_that_is_ready_names_its_large_arguments_and_their_sizes(scene: Scene) -> None:
+    named: list[tuple[Dependency, ...]] = []
+    scene.resolver._on_ready = lambda task: named.append(task.dependencies)
+    scene.store.put(A, StoredObject(b"", (), False, (), Place(0, 1000, OTHER)))
+    scene.resolve((A, OWN), (B, OTHER))
+    scene.probes[B](Place(0, 2000, OTHER))
+    assert named == [(Dependency(A, OWN, 1000), Dependency(B, OTHER, 2000))]
+
+
 def test_arguments_that_are_here_are_no_reason_to_wait(scene: Scene) -> None:
     scene.store.put(A, stored())
     task = scene.resolve((A, OWN))
@@ -76,9 +87,9 @@ def test_g67_a_task_that_comes_again_keeps_its_small_values_and_waits_for_the_ot
     scene.store.put(B, LARGE)
     task = scene.resolve((A, OWN), (B, OWN))
     assert scene.ready == [task] and scene.resolver.is_resolved(task)
-    scene.store.delete(A)
+    scene.store.delete([A])
     assert scene.resolver.is_resolved(task)
-    scene.store.delete(B)
+    scene.store.delete([B])
     assert not scene.resolver.is_resolved(task)
     scene.resolver.resolve(task)
     assert scene.resolver.missing_of(task) == [B]
@@ -134,7 +145,7 @@ def test_a_large_borrowed_argument_is_enough_when_it_exists_elsewhere(scene: Sce
     assert scene.ready == [task] and task.arguments == [Argument(None, A, OTHER)]
     again = scene.resolve((A, OTHER))
     assert scene.ready == [task, again], "remembered while anybody here holds it"
-    scene.resolver.forget(A)
+    scene.resolver.forget([A])
     scene.resolve((A, OTHER))
     assert len(scene.ready) == 2
 

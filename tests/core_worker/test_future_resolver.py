@@ -72,7 +72,7 @@ class Scene:
         return self.peers.take(GetObject)
 
     def drop_reference(self) -> None:
-        self.references.remove_local(A, Effects())
+        self.references.remove_local([A], Effects())
 
 
 def test_a_value_is_asked_for_once_however_many_want_it() -> None:

@@ -151,13 +151,13 @@ def test_g95_an_item_that_the_last_attempt_has_not_made_again_is_an_error(owner:
     place = Place(0, 100, RAYLET)
     for number in (1, 2):
         owner.report(number, place=place)
-        owner.store.delete(item_id(owner.task.task_id, number))
+        owner.store.delete([item_id(owner.task.task_id, number)])
     owner.generators.on_ended(owner.task, stored())
     assert owner.generators.lost_items(owner.task) == [1, 2]
     owner.task.items_lost = {1: None, 2: None}
     owner.retry()
     owner.report(1, attempt=1, place=place)
-    owner.store.delete(item_id(owner.task.task_id, 1))  # lost once more: for the next attempt to make
+    owner.store.delete([item_id(owner.task.task_id, 1)])  # lost once more: for the next attempt to make
     owner.generators.on_ended(owner.task, None)
     (error,) = owner.errors
     assert isinstance(error, StreamingGeneratorReplayInconsistentError) and "item 2 was lost" in str(error)

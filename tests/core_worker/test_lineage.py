@@ -64,7 +64,7 @@ class Process:
     def drop(self, *keys: bytes) -> None:
         effects = Effects()
         for key in keys:
-            self.references.remove_local(key, effects)
+            self.references.remove_local([key], effects)
         self.apply(effects)
 
     def is_in_scope(self, key: bytes) -> bool:

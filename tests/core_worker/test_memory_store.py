@@ -73,8 +73,20 @@ def test_who_has_stopped_waiting_is_not_released_and_leaves_nothing(store: Memor
 def test_deleting_an_object_releases_those_who_would_wait_for_ever(store: MemoryStore) -> None:
     one = Counted(1)
     store.wait([A], one.waiter)
-    store.delete(A)
+    store.delete([A])
     assert one.releases == 1 and store._waiters == {} and A not in store.objects
+
+
+def test_who_is_released_is_released_once_although_that_brings_more_objects(store: MemoryStore) -> None:
+    released: list[int] = []
+
+    def release() -> None:
+        released.append(1)
+        store.put(B, stored())
+
+    store.wait([A, B], Waiter(1, False, release))
+    store.put(A, stored())
+    assert released == [1]
 
 
 def test_released_waiters_do_not_pile_up_on_an_object_that_does_not_come(store: MemoryStore) -> None:
@@ -110,8 +122,11 @@ def test_what_becomes_of_an_object_is_recorded() -> None:
     store.put(put, stored(is_error=True))
     store.wait([never], other.waiter)
     for key in (returned, put, never):
-        store.delete(key)
+        store.delete([key])
     name = short(made_by)
+    store.put(never, stored())
+    store.replace(never, stored(is_error=True))
+    assert record.pop() == ("object", f"{name}.3", "HERE", "ERROR") and record.pop() == ("object", f"{name}.3", "", "HERE")
     assert record == [
         ("object", f"{name}.2", "", "AWAITED"),
         ("object", f"{name}.3", "", "AWAITED"),

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from minray.common.task_spec import STRATEGY_DEFAULT, STRATEGY_SPREAD, SchedulingStrategy
 from minray.core_worker.normal_task_submitter import LeasedWorker, NormalTaskSubmitter
 from minray.core_worker.task_manager import FINISHED, PUSHED, QUEUED, PendingTask, PreparedTemplate, TaskManager
 from minray.protocol.raylet import GRANTED, MAX_CALLS, Dependency, LeaseReply
@@ -144,6 +146,18 @@ def test_shapes_do_not_share_workers(scene: Scene) -> None:
     for other in (prepare("g", shape=shape(2)), prepare("h", shape=shape(1, COLOR="red"))):
         scene.submit(other)
     assert len(scene.asked.pushed) == 1 and len(scene.asked.requests) == 3
+
+
+@pytest.mark.parametrize("kind", [STRATEGY_DEFAULT, STRATEGY_SPREAD])
+def test_g103_a_worker_is_asked_for_where_most_of_the_arguments_are_unless_somebody_says_where(kind: int) -> None:
+    scene = Scene()
+    scene.submitter._best_raylet = lambda dependencies: address(f"raylet-with-{len(dependencies)}")
+    task = pending(prepare(shape=msgspec.structs.replace(shape(), strategy=SchedulingStrategy(kind))))
+    task.dependencies = (Dependency(object_id("a"), OWN, 1),)
+    scene.ready(task)
+    scene.submit(prepare())
+    expected = address("raylet-with-1") if kind == STRATEGY_DEFAULT else None
+    assert [request.raylet for request in scene.asked.requests] == [expected, None]
 
 
 def test_open_requests_are_bounded(scene: Scene) -> None:
@@ -344,6 +358,60 @@ def test_what_is_queued_on_a_node_that_leaves_is_asked_back_once(scene: Scene) -
     for worker in (crowded, busy, crowded):
         scene.submitter.on_node_leaving(worker.address.node_id, False, scene.now)
     assert scene.asked.reclaimed == [crowded], "what runs is left to run"
+
+
+def test_an_idle_worker_of_a_node_that_leaves_goes_back_and_is_not_killed(scene: Scene) -> None:
+    scene.submit(prepare())
+    worker = scene.grant()
+    scene.finish(worker)
+    scene.submitter.on_node_leaving(worker.address.node_id, False, scene.now)
+    assert scene.asked.returned == [(worker, False, "its node is to leave")] and scene.leased() == []
+
+
+def test_tasks_that_did_not_start_are_spread_over_all_that_are_idle(scene: Scene) -> None:
+    prepared = prepare()
+    scene.submit(prepared, count=2)
+    workers = [scene.grant(), scene.grant()]
+    for worker in workers:
+        scene.finish(worker)
+    unstarted = [pending(prepared), pending(prepared)]
+    for task in unstarted:
+        scene.tasks.add(task)
+        scene.tasks.move(task, QUEUED)
+        scene.tasks.move(task, PUSHED)
+    scene.submitter.on_tasks_unstarted(unstarted, scene.now)
+    assert scene.asked.pushed[2:] == list(zip(workers, unstarted, strict=True))
+
+
+# --- the cluster is gone
+
+
+def test_when_the_cluster_is_gone_its_workers_and_all_that_was_to_run_are_forgotten(scene: Scene) -> None:
+    prepared = prepare()
+    scene.submit(prepared, count=3)
+    worker, idle = scene.grant(), scene.grant()
+    scene.finish(idle)
+    scene.submit(prepared, count=1)
+    assert len(worker.in_flight) == len(idle.in_flight) == 1
+    scene.submit(prepared)
+    pushed = list(scene.asked.pushed)
+    scene.submitter.forget_all()
+    assert all(task.worker is None for _, task in pushed) and scene.leased() == []
+    scene.submitter.on_timer(scene.now)
+    scene.submitter.on_node_leaving(worker.address.node_id, False, scene.now)
+    assert scene.submitter.on_worker_lost(worker) == scene.submitter.on_worker_lost(idle) == []
+    scene.grant()
+    assert scene.asked.pushed == pushed and scene.asked.returned == []
+
+
+def test_when_the_cluster_is_gone_a_worker_that_was_idle_gets_nothing_more(scene: Scene) -> None:
+    prepared = prepare()
+    scene.submit(prepared)
+    worker = scene.grant()
+    scene.finish(worker)
+    scene.submitter.forget_all()
+    scene.submit(prepared)
+    assert len(scene.tasks_of(worker)) == 1
 
 
 # --- giving back, fairness

@@ -22,7 +22,7 @@ def raylet(name: str) -> Address:
     return Address(there.node_id, there.node_id, there.endpoint)
 
 
-ONE, TWO, THREE = map(raylet, ("one", "two", "three"))
+ONE, TWO, THREE, FOUR = map(raylet, ("one", "two", "three", "four"))
 
 
 class Scene:
@@ -71,10 +71,10 @@ def test_the_first_copy_comes_first_and_others_in_the_order_of_their_news() -> N
 def test_g59_all_nodes_that_have_a_copy_hear_that_it_is_freed() -> None:
     scene = Scene(A, B)
     scene.hears(TWO)
-    scene.directory.free(A)
+    scene.directory.free([A])
     assert scene.told() == [("free", ONE, [Copy(A, 1)]), ("free", TWO, [Copy(A, 1)])]
     assert scene.places() == [] and scene.places(B) == [ONE] and len(scene.directory) == 1
-    scene.directory.free(A)
+    scene.directory.free([A])
     assert scene.told() == []
 
 
@@ -82,14 +82,14 @@ def test_g59_frees_for_one_node_share_a_message() -> None:
     names = [object_id(str(number)) for number in range(100)]
     scene = Scene(*names)
     for name in names:
-        scene.directory.free(name)
+        scene.directory.free([name])
     groups = [copies for _, _, copies in scene.told()]
     assert len(groups) == 2 and [copy.object_id for group in groups for copy in group] == names
 
 
 def test_g59_a_node_that_tells_of_a_copy_too_late_hears_that_it_is_not_needed() -> None:
     scene = Scene(A)
-    scene.directory.free(A)
+    scene.directory.free([A])
     scene.told()
     scene.hears(TWO)
     assert scene.told() == [("free", TWO, [Copy(A, 1)])]
@@ -137,7 +137,7 @@ def test_g112_news_that_arrive_once_more_after_later_ones_change_nothing() -> No
     scene.hears(TWO)
     scene.directory.on_update(TWO, 2, [LocationChange(A, 1, False)])
     assert scene.places() == [ONE, TWO]
-    scene.directory.free(A)
+    scene.directory.free([A])
     assert [to for _, to, _ in scene.told()] == [ONE, TWO]
 
 
@@ -156,7 +156,7 @@ def test_an_object_without_copies_is_lost_once() -> None:
         scene.hears(ONE, is_here=False)
         scene.directory.on_node_death(ONE.node_id)
     assert scene.lost == [A] and scene.places() == [] and len(scene.directory) == 0
-    scene.directory.free(A)
+    scene.directory.free([A])
     assert scene.told() == []
 
 
@@ -198,8 +198,59 @@ def test_g67_what_is_lost_together_is_told_together_after_all_of_it_is_forgotten
 
 def test_g59_a_free_does_not_hurt_what_a_later_attempt_will_make_there() -> None:
     scene = Scene(A)
-    scene.directory.free(A)
+    scene.directory.free([A])
     assert scene.told() == [("free", ONE, [Copy(A, 1)])]
     scene.directory.add(A, Place(2, 1000, ONE))
     scene.hears(TWO, attempt=1)
     assert scene.places() == [ONE] and scene.told() == [("free", TWO, [Copy(A, 1)])]
+
+
+# --- those that are receiving a copy
+
+
+def asks(scene: Scene, receiver: Address, number: int = 1) -> tuple[list[Address], int]:
+    """Which receivers before it are named to one that asks, and its turn."""
+    known = scene.directory.locations(A, receiver, number)
+    return known.receivers, known.turn
+
+
+def test_receivers_have_their_turns_and_are_told_of_those_before_them() -> None:
+    scene = Scene(A)
+    assert [asks(scene, there) for there in (TWO, THREE, TWO)] == [([], 1), ([TWO], 2), ([], 1)]
+    assert scene.directory.locations(A).receivers == []
+
+
+def test_who_has_its_copy_is_not_receiving_any_more() -> None:
+    scene = Scene(A)
+    asks(scene, TWO)
+    scene.hears(TWO)
+    assert asks(scene, THREE) == ([], 2) and scene.places() == [ONE, TWO]
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_who_gives_up_or_dies_is_not_receiving_any_more(gives_up: bool) -> None:
+    scene = Scene(A)
+    asks(scene, TWO)
+    if gives_up:
+        scene.hears(TWO, is_here=False)
+    else:
+        scene.directory.on_node_death(TWO.node_id)
+    assert asks(scene, THREE) == ([], 2)
+
+
+def test_a_late_question_of_one_that_is_through_or_dead_makes_it_no_receiver() -> None:
+    scene = Scene(A)
+    scene.directory.on_update(TWO, 1, [LocationChange(A, 1, False, number=5)])
+    scene.directory.on_node_death(THREE.node_id)
+    late, dead, new = asks(scene, TWO, 5), asks(scene, THREE, 1), asks(scene, TWO, 6)
+    assert [late, dead, new] == [([], 1), ([], 2), ([], 3)]
+    assert asks(scene, FOUR) == ([TWO], 4)
+
+
+def test_while_somebody_receives_it_an_object_is_not_lost() -> None:
+    scene = Scene(A)
+    asks(scene, TWO)
+    scene.directory.on_node_death(ONE.node_id)
+    assert scene.lost == []
+    scene.directory.on_node_death(TWO.node_id)
+    assert scene.lost == [A]

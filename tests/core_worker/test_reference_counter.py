@@ -51,10 +51,10 @@ def test_g58_an_object_lives_while_anything_here_holds_it(counter: ReferenceCoun
     counter.add_submitted([X], [None])
     counter.add_owned(Y)
     counter.on_value(Y, [RefInfo(X, OWN, b"")], OWN.worker_id, effects)
-    counter.remove_local(X, effects)
+    counter.remove_local([X], effects)
     counter.remove_submitted([X], effects)
     assert effects.freed == [] and counter.get(X) is not None
-    counter.remove_local(Y, effects)
+    counter.remove_local([Y], effects)
     assert effects.freed == [Y, X] and len(counter) == 0
 
 
@@ -62,7 +62,7 @@ def test_a_pinned_object_is_never_freed(counter: ReferenceCounter) -> None:
     effects = Effects()
     counter.add_owned(X)
     counter.pin(X)
-    counter.remove_local(X, effects)
+    counter.remove_local([X], effects)
     assert effects.freed == []
 
 
@@ -74,30 +74,29 @@ def test_g60_a_chain_of_any_length_is_freed_at_once(counter: ReferenceCounter) -
         counter.add_owned(after)
         counter.on_value(after, [RefInfo(before, OWN, b"")] if before else [], OWN.worker_id, effects)
         if before:
-            counter.remove_local(before, effects)
+            counter.remove_local([before], effects)
     assert effects.freed == []
-    counter.remove_local(ids[-1], effects)
+    counter.remove_local([ids[-1]], effects)
     assert effects.freed == ids[::-1] and len(counter) == 0
 
 
 def test_dropping_twice_is_a_bug_of_ours(counter: ReferenceCounter) -> None:
     counter.add_owned(X)
     counter.add_submitted([X], [None])
-    counter.remove_local(X, Effects())
+    counter.remove_local([X], Effects())
     with pytest.raises(AssertionError, match="dropped twice"):
-        counter.remove_local(X, Effects())
+        counter.remove_local([X], Effects())
 
 
-def test_what_is_held_without_a_reference_is_freed_when_it_is_let_go(counter: ReferenceCounter) -> None:
+def test_what_is_dropped_together_is_freed_together(counter: ReferenceCounter) -> None:
     effects = Effects()
     counter.add_owned(X)
-    counter.hold(X)
-    counter.hold(X)
-    counter.remove_local(X, effects)
-    counter.let_go(X, effects)
-    assert effects.freed == []
-    counter.let_go(X, effects)
-    assert effects.freed == [X] and len(counter) == 0
+    counter.add_owned(Y)
+    counter.add_local(Y, None)
+    counter.remove_local([X, Y], effects)
+    assert effects.freed == [X]
+    counter.remove_local([Y], effects)
+    assert effects.freed == [X, Y] and len(counter) == 0
 
 
 # --- the owner's side
@@ -108,7 +107,7 @@ def test_g58_a_lent_object_lives_until_the_last_ticket_is_back(counter: Referenc
     counter.add_owned(X)
     counter.lend(X, OTHER, b"t1", OWN)
     counter.lend(X, THIRD, b"t2", OTHER)
-    counter.remove_local(X, effects)
+    counter.remove_local([X], effects)
     assert counter.owns_borrowed()
     counter.take_back(X, [b"t1"], effects)
     assert effects.freed == []
@@ -146,7 +145,7 @@ def test_a_dead_borrower_or_its_dead_node_gives_everything_back(counter: Referen
     effects = Effects()
     counter.add_owned(X)
     counter.lend(X, OTHER, b"t", OWN)
-    counter.remove_local(X, effects)
+    counter.remove_local([X], effects)
     counter.on_death(THIRD.worker_id, effects)
     assert effects.freed == []
     counter.on_death(dead, effects)
@@ -173,7 +172,7 @@ def test_a_borrower_gives_its_tickets_back_when_it_holds_the_object_no_longer(co
     counter.receive_ticket(RefInfo(X, OTHER, b"t1"), effects)
     counter.receive_ticket(RefInfo(X, OTHER, b"t2"), effects)
     assert effects.give_back == []
-    counter.remove_local(X, effects)
+    counter.remove_local([X], effects)
     assert effects.give_back == [(X, OTHER, [b"t1", b"t2"])] and effects.freed == [X]
 
 
@@ -206,7 +205,7 @@ def test_a_value_that_comes_twice_is_counted_once(counter: ReferenceCounter) -> 
     counter.add_local(X, OTHER)
     for ticket in (b"t1", b"t2"):
         assert counter.on_value(X, [RefInfo(Y, THIRD, ticket)], OWN.worker_id, effects)
-    counter.remove_local(X, effects)
+    counter.remove_local([X], effects)
     assert effects.freed == [X, Y] and effects.give_back == [(Y, THIRD, [b"t1", b"t2"])]
 
 
@@ -395,7 +394,7 @@ def test_g67_an_entry_without_a_value_cannot_be_lent(counter: ReferenceCounter) 
     counter.add_owned(X).obstacle = None
     counter.add_lineage([X])
     effects = Effects()
-    counter.remove_local(X, effects)
+    counter.remove_local([X], effects)
     counter.lend(X, OTHER, b"ticket", THIRD)
     assert effects.freed == [X] and not counter.is_in_scope(X) and counter.get(X) is not None
 

@@ -17,6 +17,7 @@ import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.task_spec import TaskTemplate
+from minray.core_worker import task_receiver
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.results import ResultKeeper
@@ -47,6 +48,7 @@ from minray.protocol.core_worker import (
     PushTaskReply,
     ReclaimTasks,
     RefInfo,
+    Rerun,
     TaskHeader,
     Value,
 )
@@ -188,7 +190,7 @@ class Worker:
         header = encode(TaskHeader(made, OWNER))
         task_id = f"{lease_id.decode()}/{sequence}".encode().ljust(24)
         task = PushTask(task_id, attempt, lease_id, sequence, acknowledged, header, 0, data, list(arguments), list(nested))
-        request = msgspec.structs.replace(task, unwanted=list(unwanted))
+        request = msgspec.structs.replace(task, rerun=Rerun(list(unwanted), 0, []))
         asked: Any = Asked()
         self.act(lambda: self.receiver.handle_PushTask(request, asked))
         self.last = request
@@ -240,7 +242,7 @@ class Worker:
 
     def drop(self, key: bytes) -> None:
         effects = Effects()
-        self.references.remove_local(key, effects)
+        self.references.remove_local([key], effects)
         self.freed += effects.freed
 
     # --- functions
@@ -529,6 +531,14 @@ def test_g67_a_task_whose_argument_is_being_made_again_goes_back_and_those_behin
     assert worker.log == ["b"] and len(worker.references) == 0
 
 
+def test_g67_those_behind_it_need_not_wait_for_the_next_push(worker: Worker) -> None:
+    worker.push("a", 1, arguments=[large_argument("x")])
+    worker.push("b", 2)
+    worker.act(worker.misses[0])
+    worker.run_all()
+    assert worker.log == ["b"]
+
+
 def test_g67_so_it_does_if_the_value_cannot_be_fetched_from_where_it_was(worker: Worker) -> None:
     place = Place(0, 1000, OWNER)
     for name in ("x", "y"):
@@ -613,6 +623,7 @@ def test_g101_while_a_task_blocks_nothing_waits_behind_it(worker: Worker) -> Non
     """What is there goes back, and so does what arrives before the owner knows."""
     before = [worker.push("a", 1), worker.push("b", 2)]
     worker.act(lambda: worker.receiver.on_blocked(True))
+    assert [each.status for each in before] == [NOT_STARTED] * 2
     during = worker.push("c", 3, 5, nested=[RefInfo(object_id("x"), OWNER, b"")])
     worker.act(lambda: worker.receiver.on_blocked(False))
     after = worker.push("d", 4)
@@ -731,3 +742,19 @@ def test_headers_are_decoded_once(worker: Worker) -> None:
         worker.push("a", sequence)
     tasks = worker.receiver._tasks
     assert tasks[1].header is tasks[2].header and tasks[1].header.template.function_id == id_of("a")
+
+
+def test_only_so_many_headers_are_kept(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_receiver, "MAX_HEADERS", 2)
+    kept = []
+    for sequence, name in enumerate("abcd", 1):
+        worker.push(name, sequence)
+        kept.append(len(worker.receiver._headers))
+    assert max(kept) == 2
+
+
+def test_the_environment_is_not_prepared_any_more_when_the_process_ends(unprepared: Worker) -> None:
+    unprepared.act(unprepared.receiver.close)
+    unprepared.push("a")
+    unprepared.act(unprepared.receiver.close)
+    assert unprepared.environment.cancelled() and unprepared.work == deque()

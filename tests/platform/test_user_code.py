@@ -7,7 +7,7 @@ import builtins
 import signal
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -132,6 +132,49 @@ def test_what_is_posted_for_later_overtakes_nothing(io: IoThread) -> None:
     assert [number for number in seen if not number % 3] == list(range(0, 1000, 3))
     place = {number: index for index, number in enumerate(seen)}
     assert all(place[number] > place[number - 1] for number in range(3, 1000, 3))
+
+
+def test_what_is_dropped_is_told_of_in_order_and_overtakes_nothing(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    seen: list[int] = []
+    told: list[int] = []
+
+    def on_dropped(names: Sequence[bytes]) -> None:
+        told.append(len(names))
+        for name in names:
+            seen.append(int(name))
+            assert int(name) - 1 in seen, "dropped before it was posted"
+        if names[-1] == b"1999":
+            done.set()
+
+    done = threading.Event()
+    user_code.on_dropped = on_dropped
+    for number in range(0, 2000, 2):
+        (user_code.post_later if number % 3 == 0 else user_code.post)(seen.append, number)
+        user_code.drop(b"%d" % (number + 1))
+    assert done.wait(10)
+    assert sorted(seen) == list(range(2000)) and len(told) < 1000
+    assert [number for number in seen if number % 2] == list(range(1, 2000, 2))
+
+
+def test_those_that_were_dropped_with_one_that_fails_do_not_stay(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    reported: list[dict[str, Any]] = []
+    io.loop.set_exception_handler(lambda loop, context: reported.append(context))
+    done = threading.Event()
+
+    def on_dropped(names: Sequence[bytes]) -> None:
+        if b"last" in names:
+            done.set()
+        raise ValueError(names)
+
+    user_code.on_dropped = on_dropped
+    user_code.drop(b"first")
+    drained(io, user_code)
+    user_code.drop(b"last")
+    assert done.wait(10)
+    drained(io, user_code)
+    assert not user_code._has_posted() and {type(each["exception"]) for each in reported} == {ValueError}
 
 
 def test_what_is_posted_for_later_is_called_although_more_and_more_is_posted(io: IoThread) -> None:

@@ -59,7 +59,9 @@ class Worker:
         """The ``force`` of every ExitWorker that came."""
         self.refuses = False
         self.answers = True
-        """Whether it answers ExitWorker at all."""
+        """Whether it answers ExitWorker by itself."""
+        self.unanswered: Call | None = None
+        """The last ExitWorker that it has not answered."""
         self.lingers = False
         """Whether it agrees to end and does not."""
         self._platform = platform
@@ -90,6 +92,7 @@ class Worker:
     async def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply | None:
         self.asked.append(request.force)
         if not self.answers:
+            self.unanswered = call
             return None
         agreed = request.force or not (self.refuses or self._scene.workers_refuse)
         if agreed and not self.lingers:
@@ -131,6 +134,8 @@ class Scene:
         """Of the gcs and the raylets."""
         self.reasons: dict[str, str] = {}
         """Why raylets ended."""
+        self.left: dict[str, list[str]] = {}
+        """What would still have gone off in raylets when they had ended, and where they still listened."""
         self.workers: dict[bytes, Worker] = {}
         """Those that have begun to register, alive or not, in that order."""
         self.workers_refuse = False
@@ -174,7 +179,11 @@ class Scene:
         raylet = Raylet(platform, decoded, open_log=self._open_log)
         await raylet.start()
         self.raylets[decoded.node_name] = raylet
-        self.reasons[decoded.node_name] = await raylet.wait_closed()
+        reason = await raylet.wait_closed()
+        process = current_process.get()
+        listening = [where for where, listener in self.world.wire.listeners.items() if listener.network.process is process]
+        self.left[decoded.node_name] = [*timers_of(process), *listening]
+        self.reasons[decoded.node_name] = reason
 
     async def _run_worker(self, platform: Platform, config: bytes) -> int:
         if self.broken_starts:
@@ -368,6 +377,14 @@ class Bystander:
 
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
         return DONE
+
+
+def timers_of(process: SimProcess | None) -> list[str]:
+    """The timers of a process that have not been cancelled, but for those of the network that it is in."""
+    loop: Any = asyncio.get_running_loop()
+    own = [timer for _, _, timer in loop._timers if timer._context.get(current_process) is process]
+    in_network = "minray.simulation.channel"
+    return [repr(timer) for timer in own if not timer.cancelled() and timer._callback.__module__ != in_network]
 
 
 def check(raylet: Raylet) -> None:

@@ -80,7 +80,6 @@ async def insist(scene: Scene, name: str, request: Request[R]) -> R | None:
         try:
             return await scene.raylet(name).call(request)
         except PlatformError:
-            scene.peers.forget(scene.raylets[name].address.worker_id)
             await scene.nap(0.1)
     return None
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
 from minray.common.task_spec import STRATEGY_AFFINITY, SchedulingStrategy
@@ -11,11 +14,13 @@ from minray.protocol.gcs import FinishJob
 from minray.protocol.raylet import (
     CANCELLED,
     GRANTED,
+    GROUP_REMOVED,
     MAX_CALLS,
     REJECTED,
     SPILLBACK,
     UNSCHEDULABLE,
     CancelWorkerLease,
+    Dependency,
     ExplainLease,
     GetLeaseFailure,
     GetNodeStats,
@@ -155,6 +160,65 @@ async def test_g112_a_repeated_request_is_spilled_to_the_same_node(scene: Scene)
     assert await scene.ask(request) == spilled
 
 
+@scenario(cpus=1, num_prestart_workers=0)
+async def test_what_a_cancelled_request_was_given_goes_at_once_to_the_next(scene: Scene) -> None:
+    lease_id, reply = await scene.lease(env="/b")
+    await scene.give_back(lease_id)
+    scene.silent_starts = 1
+    no_worker_yet = scene.request(env="/a")
+    cancelled = scene.ask(no_worker_yet)
+    next_one = scene.request(env="/b")
+    waiting = scene.ask(next_one)
+    await scene.nap(0.1)
+    broker = scene.raylets["head"]._broker
+    assert broker.states.get(next_one.lease_id) == "QUEUED"
+    broker.cancel(no_worker_yet.lease_id)
+    assert broker.states.get(next_one.lease_id) == "GRANTED"
+    assert (await cancelled).kind == CANCELLED and (await waiting).worker == reply.worker
+
+
+# --- Arguments ---------------------------------------------------------------------------------------------------------
+
+
+@scenario()
+async def test_g86_arguments_are_let_go_with_their_lease_and_a_blocked_one_holds_nobody_up(scene: Scene) -> None:
+    store = scene.raylets["head"].store
+    requests, copies = [], []
+    for object_id in (b"x" * 28, b"y" * 28):
+        copy = store.table.create(object_id, 0, 400_000, scene.address, b"", False)
+        assert copy is not None
+        store.seal(copy)
+        copies.append(copy)
+        argument = Dependency(object_id, scene.address, 400_000)
+        requests.append(msgspec.structs.replace(scene.request(), dependencies=[argument]))
+    first = scene.worker(await scene.ask(requests[0]))
+    second = scene.ask(requests[1])
+    await scene.settle()
+    assert not second.done()  # both together are more than 70 % of the store
+    broker = scene.raylets["head"]._broker
+    broker.on_blocked(first.config.worker_id, 1, True)
+    assert broker.states.get(requests[1].lease_id) == "GRANTED"
+    assert [len(copy.pins) for copy in copies] == [1, 1]
+    for request in requests:
+        await scene.give_back(request.lease_id)
+    assert [len(copy.pins) for copy in copies] == [0, 0]
+
+
+@scenario(num_prestart_workers=0)
+async def test_a_lease_is_granted_when_its_arguments_have_come(scene: Scene) -> None:
+    store = scene.raylets["head"].store
+    copy = store.table.create(b"x" * 28, 0, 1000, scene.address, b"", False)
+    assert copy is not None
+    request = msgspec.structs.replace(scene.request(), dependencies=[Dependency(b"x" * 28, scene.address, 1000)])
+    scene.ask(request)
+    await scene.settle()
+    states = scene.raylets["head"]._broker.states
+    assert states.get(request.lease_id) == "FETCHING" and scene.spawns == 0
+    store.seal(copy)
+    await scene.nap(0)
+    assert states.get(request.lease_id) == "ALLOCATED"
+
+
 # --- The death of workers ----------------------------------------------------------------------------------------------
 
 
@@ -243,6 +307,88 @@ async def test_g23_a_worker_that_has_used_up_its_calls_is_not_leased_again_and_m
     await scene.until(lambda: not worker.is_alive)
 
 
+@scenario(cpus=2)
+async def test_g89_who_may_be_killed_for_memory_and_what_its_owner_hears(scene: Scene) -> None:
+    await scene.until(lambda: len(scene.alive()) == 2)
+    request = msgspec.structs.replace(scene.request(), retriable=False)
+    busy = scene.worker(await scene.ask(request))
+    broker = scene.raylets["head"]._broker
+    found = broker.candidates_to_kill(lambda pid: 10 * pid)
+    assert found is not None
+    idle, leased = sorted(found, key=lambda one: one.lease_id)
+    assert (idle.lease_id, idle.retriable) == (b"", True)
+    assert (leased.worker_id, leased.lease_id, leased.retriable) == (busy.config.worker_id, request.lease_id, False)
+    assert [one.memory_bytes for one in (idle, leased)] == [10 * idle.pid, 10 * busy.pid]
+    broker.kill_for_memory(leased, "too little memory", 9, 10)
+    assert broker.candidates_to_kill(lambda pid: pid) is None  # one at a time: its memory may be enough
+    certificate = await scene.raylet().call(GetLeaseFailure(request.lease_id, 60))
+    assert (certificate.memory_used, certificate.memory_total) == (9, 10)
+    assert certificate.cause == "signal SIGKILL: too little memory"
+    broker.kill_for_memory(idle, "too little memory", 9, 10)
+    await scene.until(lambda: not scene.workers[idle.worker_id].is_alive)
+
+
+@scenario(cpus=1, num_prestart_workers=0)
+async def test_g89_a_worker_that_starts_is_not_killed_for_memory(scene: Scene) -> None:
+    scene.silent_starts = 1
+    scene.ask(scene.request())
+    await scene.nap(0.1)
+    assert scene.raylets["head"]._broker.candidates_to_kill(lambda pid: pid) == []
+
+
+@scenario(cpus=3)
+async def test_g106_a_removed_group_takes_its_leases_and_requests_along(scene: Scene) -> None:
+    in_group = SchedulingStrategy(group_id=b"g" * 18)
+    broker = scene.raylets["head"]._broker
+    granted_id, granted = await scene.lease(strategy=in_group)
+    _, other = await scene.lease()
+    waiting = scene.ask(scene.request(3, strategy=in_group))
+    await scene.settle()
+    broker.on_group_removed(b"g" * 18)
+    assert (await waiting).kind == GROUP_REMOVED
+    certificate = await scene.raylet().call(GetLeaseFailure(granted_id, 60))
+    assert (certificate.dead, certificate.group_removed) == (True, True)
+    assert not scene.worker(granted).is_alive and scene.worker(other).is_alive
+    assert (await scene.lease(strategy=in_group))[1].kind == GROUP_REMOVED
+
+
+@scenario(cpus=2)
+async def test_of_a_node_that_ends_nothing_is_heard_but_how_its_workers_ended(scene: Scene) -> None:
+    """Neither that they have died, nor that requests of theirs are over: all that is about the whole node."""
+    broker = scene.raylets["head"]._broker
+    parent_id, parent = await scene.lease(2)
+    child = scene.ask(scene.request(owner=scene.worker(parent).address))
+    await scene.settle()
+    deaths: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "_on_worker_death", deaths.append)
+        end = broker.end_of(parent_id)
+        await broker.close("the test is over")
+    assert isinstance(end, asyncio.Future) and (await end).node_ended == "the test is over"
+    assert deaths == [] and not child.done()
+
+
+@scenario(cpus=1, num_prestart_workers=0)
+async def test_nothing_begins_any_more_on_a_node_that_ends(scene: Scene) -> None:
+    broker = scene.raylets["head"]._broker
+    leases = [await scene.lease(), await scene.lease({})]
+    for lease_id, _ in leases:
+        await scene.give_back(lease_id)
+    argument = Dependency(b"x" * 28, scene.address, 1000)
+    scene.ask(msgspec.structs.replace(scene.request(), dependencies=[argument]))
+    scene.ask(scene.request(env="/another"))
+    await scene.nap(0.1)
+    timers = [broker._timer, broker._reap_timer, *broker.arguments._timers.values()]
+    assert len(timers) == 3
+    await broker.close("the test is over")
+    assert all(timer is not None and timer.cancelled() for timer in timers)
+    spawns = scene.spawns
+    late: Any = SimpleNamespace(reply=lambda reply: None)
+    broker.request(scene.request(env="/a/third"), late)
+    await scene.settle()
+    assert scene.spawns == spawns
+
+
 # --- The death of owners -----------------------------------------------------------------------------------------------
 
 
@@ -270,6 +416,28 @@ async def test_only_so_many_dead_owners_are_remembered_the_oldest_not(scene: Sce
         for owner in owners:
             broker.on_owner_death(owner.worker_id, True, "it is gone")
     assert [(await scene.lease({}, owner=owner))[1].kind for owner in owners] == [GRANTED, CANCELLED, CANCELLED]
+
+
+@scenario()
+async def test_an_owner_whose_death_is_not_certified_any_more_may_lease_again(scene: Scene) -> None:
+    """The gcs keeps certificates as long as messages can be late; after that there is nothing to remember."""
+    broker = scene.raylets["head"]._broker
+    owner = await scene.other_owner(b"p" * 16)
+    broker.on_owner_death(owner.worker_id, True, "it is gone")
+    assert (await scene.lease(owner=owner))[1].kind == CANCELLED
+    broker.on_owner_death(owner.worker_id, False, "")
+    assert (await scene.lease(owner=owner))[1].kind == GRANTED
+
+
+@scenario(cpus=1)
+async def test_nobody_waits_for_the_answer_of_an_owner_that_has_died(scene: Scene) -> None:
+    scene.is_busy = True
+    await scene.lease()
+    scene.ask(scene.request(owner=await scene.other_owner(b"p" * 16)))
+    await scene.until(lambda: scene.revoked)
+    broker = scene.raylets["head"]._broker
+    broker.on_owner_death(scene.address.worker_id, True, "it is gone")
+    await scene.until(lambda: not broker._revoking)
 
 
 @scenario(cpus=2)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from minray.protocol.base import DONE, Address, decode
+import msgspec
+import pytest
+
+from minray.common.config import worker_endpoint
+from minray.common.task_spec import STRATEGY_AFFINITY, SchedulingStrategy
+from minray.protocol.base import DONE, Address, decode, encode
 from minray.protocol.gcs import (
+    IDLE_TERMINATION,
+    NODES,
     RESOURCES,
     WORKER_DEATHS,
     CheckAlive,
     GetWorkerDeath,
+    NodeDrain,
     NodeInfo,
     NodeResources,
     Poll,
@@ -17,7 +26,15 @@ from minray.protocol.gcs import (
     ReportResources,
     UnregisterNode,
 )
-from minray.protocol.raylet import CancelWorkerLease, GetNodeStats, Shutdown
+from minray.protocol.raylet import (
+    GRANTED,
+    SPILLBACK,
+    UNSCHEDULABLE,
+    CancelWorkerLease,
+    GetNodeStats,
+    ReturnWorkerLease,
+    Shutdown,
+)
 from minray.raylet.ended_leases import CANCELLED_EARLY, KEPT_S, MAX_KEPT, RETURNED, EndedLeases
 from minray.rpc.pubsub import Subscription
 from tests.raylet.scene import Scene, scenario
@@ -92,6 +109,17 @@ async def test_a_node_that_is_shut_down_leaves_nothing_and_says_farewell(scene: 
 
 
 @scenario(cpus=2)
+async def test_a_node_that_has_ended_listens_nowhere_and_nothing_goes_off_in_it_any_more(scene: Scene) -> None:
+    lease_id, _ = await scene.lease()
+    await scene.give_back(lease_id)
+    scene.ask(scene.request({"GPU": 1}))
+    await scene.settle()
+    await scene.raylets["head"].close("the test is over")
+    await scene.until(lambda: "head" in scene.reasons)
+    assert scene.left["head"] == []
+
+
+@scenario(cpus=2)
 async def test_g111_a_node_without_its_gcs_ends_after_a_minute(scene: Scene) -> None:
     began = asyncio.get_running_loop().time()
     scene.kill("gcs")
@@ -99,6 +127,14 @@ async def test_g111_a_node_without_its_gcs_ends_after_a_minute(scene: Scene) -> 
     assert 55 <= asyncio.get_running_loop().time() - began <= 70
     assert scene.reasons["head"] == "the gcs was not reached for 60 s"
     assert scene.alive() == []
+
+
+@scenario(cpus=2)
+async def test_g111_a_node_whose_gcs_cannot_come_back_ends_at_once(scene: Scene) -> None:
+    scene.raylets["head"]._gcs.may_restart = False
+    scene.kill("gcs")
+    await scene.until(lambda: "head" in scene.reasons, limit_s=5)
+    assert scene.reasons["head"].startswith("the gcs is gone")
 
 
 @scenario(cpus=2)
@@ -149,7 +185,85 @@ async def test_a_node_whose_gcs_is_gone_from_the_start_ends_and_says_so(scene: S
     scene.kill("gcs")
     scene.add_node("late", {"CPU": 1})
     await scene.until(lambda: "late" in scene.reasons)
-    assert "gcs" in scene.reasons["late"]
+    assert "gcs" in scene.reasons["late"] and scene.left["late"] == []
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
+async def test_what_waits_here_goes_elsewhere_as_soon_as_there_is_room(scene: Scene) -> None:
+    await scene.lease()
+    request = scene.request(second_hop=True)
+    assert (await scene.ask(request, "other")).kind == GRANTED
+    await scene.settle(2)
+    waiting = scene.ask(scene.request())
+    await scene.settle(2)
+    assert not waiting.done()
+    await scene.raylet("other").call(ReturnWorkerLease(request.lease_id, False, ""))
+    await scene.until(waiting.done, limit_s=1)
+    assert waiting.result().kind == SPILLBACK
+
+
+@scenario(cpus=1)
+async def test_g102_the_gcs_is_asked_once_about_a_node_that_nobody_has_named_and_its_word_decides(scene: Scene) -> None:
+    raylet = scene.raylets["head"]
+    send, polls = raylet._gcs.send, []
+
+    def count(request: Any, *rest: Any) -> None:
+        polls.append(request)
+        send(request, *rest)
+
+    await scene.settle(4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(raylet._gcs, "send", count)
+        strategies = [SchedulingStrategy(STRATEGY_AFFINITY, name.ljust(16)) for name in (b"nobody", b"nowhere")]
+        asked = [scene.ask(scene.request(strategy=strategy)) for strategy in strategies]
+        await scene.until(lambda: all(task.done() for task in asked), limit_s=0.5)
+    assert [task.result().kind for task in asked] == [UNSCHEDULABLE] * 2
+    assert len([poll for poll in polls if isinstance(poll, Poll) and poll.channel == NODES]) <= 2
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
+async def test_the_socket_that_a_dead_worker_has_left_is_removed_by_its_node(scene: Scene) -> None:
+    removed: dict[str, list[str]] = {}
+    for name, raylet in scene.raylets.items():
+        raylet._remove_socket = removed.setdefault(name, []).append
+    _, reply = await scene.lease()
+    worker = scene.worker(reply)
+    worker.exit(1)
+    await scene.until(lambda: removed["head"])
+    await scene.settle()
+    assert removed == {"head": [worker_endpoint("sim:head", worker.config.worker_id)], "other": []}
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
+async def test_what_a_process_has_pinned_is_let_go_on_all_nodes_when_it_dies(scene: Scene) -> None:
+    worker = scene.worker(await scene.ask(scene.request(second_hop=True), "other"))
+    store = scene.raylets["head"].store
+    copy = store.table.create(b"x" * 28, 0, 1000, scene.address, b"", False)
+    assert copy is not None
+    store.seal(copy)
+    store.table.pin(copy, b"pin", worker.config.worker_id)
+    worker.exit(1)
+    await scene.until(lambda: not copy.pins, limit_s=5)
+
+
+@scenario(cpus=1)
+async def test_a_job_that_the_gcs_has_forgotten_is_no_news(scene: Scene) -> None:
+    _, reply = await scene.lease()
+    scene.raylets["head"]._on_job(scene.job_id, None)
+    await scene.settle()
+    assert scene.worker(reply).is_alive and (await scene.lease({}))[1].kind == GRANTED
+
+
+@scenario(cpus=1)
+async def test_a_node_that_missed_the_wish_that_it_leaves_reads_it_in_the_table_of_nodes(scene: Scene) -> None:
+    raylet = scene.raylets["head"]
+    drain = NodeDrain(IDLE_TERMINATION, "it is idle", 0.0)
+    (entry,) = (await scene.gcs.call(Poll(NODES, b"", 0, 1.0))).entries
+    assert entry[1] is not None
+    raylet._on_node(*entry)
+    assert raylet._broker.leaving is None
+    raylet._on_node(entry[0], encode(msgspec.structs.replace(decode(NodeInfo, entry[1]), drain=drain)))
+    assert raylet._broker.leaving == drain
 
 
 @scenario(cpus=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from minray.protocol.core_worker import ExitWorkerReply
 from minray.protocol.raylet import GRANTED, UNSCHEDULABLE, GetNodeStats
 from tests.raylet.scene import Scene, scenario
 
@@ -106,6 +107,25 @@ async def test_g64_a_worker_that_refuses_to_end_stays_and_is_used_again(scene: S
     await scene.settle(10)
     assert len(scene.alive()) == 2
     assert (await scene.lease())[1].kind == GRANTED
+
+
+@scenario(cpus=1, num_prestart_workers=0)
+async def test_g64_a_worker_that_refuses_to_end_is_given_at_once_to_who_waits_for_one(scene: Scene) -> None:
+    leases = [await scene.lease(), await scene.lease({})]
+    for worker in scene.workers.values():
+        worker.answers = False
+    for lease_id, _ in leases:
+        await scene.give_back(lease_id)
+    await scene.until(lambda: any(worker.unanswered for worker in scene.alive()))
+    asked = next(worker for worker in scene.alive() if worker.unanswered)
+    scene.silent_starts = 1
+    await scene.lease({})  # the other one
+    waiting = scene.ask(scene.request({}))
+    await scene.nap(0.1)
+    assert asked.unanswered is not None and not waiting.done()
+    asked.unanswered.reply(ExitWorkerReply(False))
+    await scene.until(waiting.done, limit_s=1)
+    assert scene.worker(waiting.result()) is asked
 
 
 @scenario(cpus=1)

@@ -178,7 +178,7 @@ def test_names_and_contexts() -> None:
     assert name == "a name" and task_id == reference.task_id().hex()
     assert (job_id, node_id, namespace) == (here.get_job_id(), here.get_node_id(), "here")
     assert worker_id != here.get_worker_id()
-    assert ray.get(who.remote())[0].endswith("who")
+    assert ray.get(who.remote())[0] == "who"
     assert here.get_task_id() is None and here.get_assigned_resources() == {}
 
 

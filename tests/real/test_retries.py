@@ -58,6 +58,13 @@ def error_of(reference: Any) -> RayError:
 # --- deaths
 
 
+def test_g1_a_task_whose_argument_died_with_its_worker_fails_as_a_task_does(files: Files) -> None:
+    dead = die_until.options(max_retries=0).remote(files.journal(), 99, "exit")
+    error = error_of(echo.remote(echo.remote(dead)))
+    assert isinstance(error, RayTaskError) and isinstance(error, WorkerCrashedError)
+    assert isinstance(error.cause, WorkerCrashedError) and not isinstance(error.cause, RayTaskError)
+
+
 @pytest.mark.parametrize("how", ["kill", "exit", "segfault", "sys.exit"])
 def test_g16_a_task_whose_worker_dies_runs_again(files: Files, how: str) -> None:
     journal = files.journal()

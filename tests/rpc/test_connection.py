@@ -11,7 +11,7 @@ import pytest
 
 from minray.platform.base import AuthenticationFailed, PlatformError, RecordTooLarge, RemoteFailure
 from minray.protocol.base import Address, Record, Request, decode, encode
-from minray.rpc.connection import Peer, Peers, PeerUnreachable
+from minray.rpc.connection import RECONNECT_FIRST_DELAY_S, Peer, Peers, PeerUnreachable
 from tests.rpc.fake_network import MAX_BYTES, FakeIncoming, FakeNetwork, pass_time, run, turns
 
 THERE, OTHER = b"there-incarnate-", b"other-incarnate-"
@@ -238,7 +238,8 @@ def assert_dead_at_once(scene: Scene, reason: str) -> None:
         await turns()
         scene.ask(3)
         await turns()
-        assert len(scene.network.attempts) == 1
+        await pass_time(2 * TIMEOUT_S)
+        assert len(scene.network.attempts) == 1 and scene.peer._waiting == []
         for error in scene.errors():
             assert isinstance(error, PeerUnreachable) and error.is_certain and reason in str(error)
         assert str(scene.peer.death) == str(scene.errors()[0])
@@ -280,6 +281,7 @@ def test_a_peer_that_merely_does_not_answer_is_tried_for_a_while() -> None:
         assert TIMEOUT_S / 2 < asyncio.get_running_loop().time() - began <= TIMEOUT_S
         pauses = [after - before for before, after in zip(scene.network.attempts, scene.network.attempts[1:], strict=False)]
         assert pauses == sorted(pauses) and 5 <= len(pauses) <= 20, "slower and slower"
+        assert pauses[:3] == pytest.approx([factor * RECONNECT_FIRST_DELAY_S for factor in (1, 2, 4)], rel=0.01)
 
     run(story)
 
@@ -359,6 +361,18 @@ def test_who_watches_a_peer_hears_of_its_death_unasked() -> None:
         scene.network.break_channels()
         await turns()
         assert deaths == [scene.peer.death]
+
+    run(story)
+
+
+def test_a_peer_dies_once() -> None:
+    async def story() -> None:
+        scene = Scene()
+        deaths: list[PeerUnreachable] = []
+        scene.peer.on_death = deaths.append
+        for reason in ("it is reported dead", "it is reported dead again"):
+            scene.peer.give_up(reason)
+        assert deaths == [scene.peer.death] and str(scene.peer.death).endswith(": it is reported dead")
 
     run(story)
 
@@ -455,13 +469,26 @@ def test_a_reported_death_of_a_stranger_means_nothing() -> None:
     assert peers._peers == {}
 
 
-def test_forgotten_peers_are_closed() -> None:
+def test_dead_peers_are_closed_and_forgotten() -> None:
     async def story() -> None:
         network = FakeNetwork()
         network.listen_at("fake:a", b"a", lambda incoming: incoming.reply(encode(Answer(1))))
         peers = endpoints(network)
         await peers.to(address(b"a")).call(Ask(1))
-        peers.forget(b"a")
+        peers.on_death_of(b"a", "it is reported dead")
         assert network.channels[0].closed and peers._peers == {}
+
+    run(story)
+
+
+def test_with_the_process_all_its_channels_are_closed() -> None:
+    async def story() -> None:
+        network = FakeNetwork()
+        network.listen_at("fake:a", b"a", lambda incoming: incoming.reply(encode(Answer(1))))
+        peers = endpoints(network)
+        await peers.to(address(b"a")).call(Ask(1))
+        await peers.at("fake:a", reconnect_timeout_s=1, may_restart=True).call(Ask(1))
+        peers.close()
+        assert [channel.closed for channel in network.channels] == [True, True]
 
     run(story)

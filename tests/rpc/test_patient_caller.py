@@ -106,6 +106,19 @@ def test_nothing_is_asked_again_after_the_end(before_the_verdict: bool) -> None:
     run(story)
 
 
+@pytest.mark.parametrize("death", [DEATH, None])
+def test_what_the_gcs_says_after_the_end_is_no_answer_any_more(death: WorkerDeath | None) -> None:
+    scene = Scene()
+    scene.is_silent()
+    scene.patient.close()
+    verdict = scene.peers.take(GetWorkerDeath)
+    if death is not None:
+        verdict.answer(GetWorkerDeathReply(death))
+    else:
+        verdict.fail(unreachable())
+    assert scene.answers == []
+
+
 def test_coroutines_call_patiently_too() -> None:
     async def story() -> None:
         scene = Scene()
@@ -122,5 +135,39 @@ def test_coroutines_call_patiently_too() -> None:
         with pytest.raises(PeerUnreachable):
             await calling[1]
         assert calling[2].cancelled()
+
+    run(story)
+
+
+def test_the_gcs_is_told_again_until_it_hears_or_is_gone() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.peers.asked.clear()
+        telling = GetWorkerDeath(THERE.worker_id, THERE.node_id)
+        for end in (GetWorkerDeathReply(None), unreachable()):
+            scene.answers.clear()
+            scene.patient.send_to_gcs(telling, scene.on_answer)
+            for _ in range(3):
+                scene.peers.take(GetWorkerDeath).fail(RemoteFailure("internal", "oops"))
+                assert scene.peers.asked == scene.answers == []
+                await pass_time(1.1 * ASK_AGAIN_S)
+            asked = scene.peers.take(GetWorkerDeath)
+            assert asked.address is None and asked.request == telling
+            asked.fail(end) if isinstance(end, PlatformError) else asked.answer(end)
+            assert scene.answers == [end]
+
+    run(story)
+
+
+def test_one_that_is_closed_tells_the_gcs_nothing_more() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.peers.asked.clear()
+        telling = GetWorkerDeath(THERE.worker_id, THERE.node_id)
+        scene.patient.send_to_gcs(telling, scene.on_answer)
+        scene.peers.take(GetWorkerDeath).fail(RemoteFailure("internal", "oops"))
+        scene.patient.close()
+        await pass_time(2 * ASK_AGAIN_S)
+        assert scene.peers.asked == scene.answers == []
 
     run(story)

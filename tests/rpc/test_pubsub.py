@@ -224,6 +224,18 @@ def test_what_is_published_again_unchanged_is_no_news() -> None:
     tell(story)
 
 
+def test_what_was_removed_and_published_again_is_news() -> None:
+    async def story(scene: Scene) -> None:
+        scene.subscription.start()
+        await turns()
+        for value in (b"1", None, b"1"):
+            scene.publish(A, value)
+            await turns()
+        assert scene.told == [(A, b"1"), (A, None), (A, b"1")]
+
+    tell(story)
+
+
 def test_a_broken_channel_is_repaired_by_the_next_poll() -> None:
     async def story(scene: Scene) -> None:
         scene.publish(A, b"1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -49,14 +49,15 @@ def request(
     second_hop: bool = False,
     env: str = "",
     labels: LabelSelector = ANYWHERE,
+    arguments: Sequence[bytes] = (),
 ) -> LeaseRequest:
-    """A request with an id of its own; a number means CPUs."""
+    """A request with an id of its own; a number means CPUs. ``arguments`` are the ids of large ones."""
     global _last
     _last += 1
     needs = {"CPU": needs} if isinstance(needs, int | float) else needs
     lease_id = _last.to_bytes(20, "big")
     needed = msgspec.structs.replace(shape(needs, strategy, env=env), labels=labels)
-    return LeaseRequest(lease_id, owner.encode(), needed, depth, 0, second_hop)
+    return LeaseRequest(lease_id, owner.encode(), needed, depth, 0, second_hop, dependency_ids=tuple(arguments))
 
 
 class Node:
@@ -64,7 +65,19 @@ class Node:
 
     def __init__(self, **total: float) -> None:
         self.states = StateMachine("lease", LEASE_STATES, None)
-        self.machine = LocalLeaseManager(resource_set(total), self.states, initial_backoff_s=1, max_backoff_s=10)
+        self.machine = LocalLeaseManager(
+            resource_set(total), self.states, initial_backoff_s=1, max_backoff_s=10, arguments=self
+        )
+        self.must_wait: list[LeaseRequest] = []
+        """Requests that may not run, for their arguments."""
+        self.pinned: list[bytes] = []
+        """Leases whose arguments are kept."""
+
+    def may_run(self, lease_id: bytes) -> bool:
+        return lease_id not in [each.lease_id for each in self.must_wait]
+
+    def on_allocated(self, lease_id: bytes) -> None:
+        self.pinned.append(lease_id)
 
     def queue(self, *requests: LeaseRequest) -> None:
         for each in requests:
@@ -76,6 +89,7 @@ class Node:
         assignment = Assignment()
         self.machine.assign(now, assignment)
         self.wake_at = assignment.wake_at
+        self.fetching = assignment.fetching
         for each in assignment.allocated:
             self.machine.on_worker_found(each.lease_id)
         return assignment.allocated

@@ -273,12 +273,80 @@ def test_g102_a_node_that_nobody_has_named_is_asked_about_first() -> None:
     assert cluster.machine.unknown_nodes() == [b"ghost", b"late"]
     cluster.join(b"late", CPU=1)
     cluster.machine.on_nodes_confirmed([b"ghost", b"late"])
+    assert cluster.machine.unknown_nodes() == []
     cluster.assign()
     assert cluster.fate(hard) == f"UNSCHEDULABLE node affinity: there is no node {b'ghost'.hex()}"
     assert cluster.fate(late) == "SPILLBACK late"
 
 
+def test_g102_hard_affinity_to_a_node_that_is_to_leave_says_so() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.nodes.on_node(b"other", "other", {"CPU": 10_000}, True, "", {}, draining=True)
+    (fate,) = cluster.submit(request(1, strategy=to_node(b"other")))
+    assert fate.startswith("UNSCHEDULABLE node affinity: node other") and "is to leave the cluster" in fate
+
+
+def test_g100_infeasible_work_goes_where_there_is_more_than_before() -> None:
+    """As when a bundle of a placement group is there."""
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.report(b"other", CPU=1)
+    large = request({"bundle": 1})
+    assert cluster.submit(large) == ["waiting"]
+    more = {"CPU": 10_000, "bundle": 10_000}
+    cluster.nodes.on_resources(b"other", 5, more, more)
+    cluster.assign()
+    assert cluster.fate(large) == "SPILLBACK other"
+
+
+def test_a_node_that_is_forgotten_gets_nothing() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.nodes.on_node_forgotten(b"other")
+    cluster.nodes.on_node_forgotten(b"here")  # a restarted gcs has not heard of us yet
+    assert cluster.submit(request(1), request(1)) == ["here", "queued"] and cluster.nodes.get(b"other") is None
+
+
+# --- Large arguments, leaving ------------------------------------------------------------------------------------------
+
+
+def test_a_request_whose_arguments_have_come_too_late_for_its_node_is_offered_to_others() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    large = request(1, arguments=[b"x"])
+    assert cluster.submit(large, request(1)) == ["waiting", "here"]
+    cluster.machine.on_arguments_here(large.lease_id)
+    cluster.assign()
+    assert cluster.fate(large) == "SPILLBACK other"
+
+
+def test_what_waits_on_a_node_that_is_to_leave_goes_elsewhere() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    cluster.report(b"other")
+    plain, large, hopped = request(1), request(1, arguments=[b"x"]), request(1, second_hop=True)
+    assert cluster.submit(request(1), plain, large, hopped) == ["here", "queued", "waiting", "queued"]
+    cluster.machine.on_arguments_here(large.lease_id)
+    cluster.machine.drain()
+    cluster.assign()
+    assert [cluster.fate(each) for each in (plain, large, hopped)] == ["SPILLBACK other", "SPILLBACK other", "REJECT"]
+    assert cluster.local.waiting() == [] and len(cluster.local.leases) == 1
+
+
+def test_a_spilled_request_that_wants_another_node_is_rejected() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.join(b"other", CPU=1)
+    assert cluster.submit(request(1, second_hop=True, strategy=to_node(b"other"))) == ["REJECT"]
+
+
 # --- Policies ----------------------------------------------------------------------------------------------------------
+
+
+def test_g103_among_equals_the_own_node_is_taken() -> None:
+    nodes = [(bytes([number]), used) for number, used in enumerate((0.0, 0.4, 0.6))]
+    assert policy.hybrid(nodes, b"\1", 0.5, 3, lambda: 0.99) == b"\1", "under the threshold all are equal"
+    assert policy.hybrid(nodes, b"\2", 0.5, 2, lambda: 0.99) == b"\1"
+
 
 LOADS = st.lists(st.floats(0, 1), min_size=1, max_size=20)
 

@@ -111,6 +111,46 @@ def test_depth_does_not_matter_while_nobody_is_blocked() -> None:
     assert node.give(first, deep) == [first]
 
 
+# --- Large arguments ---------------------------------------------------------------------------------------------------
+
+
+def test_g86_a_request_has_no_turn_before_its_arguments_are_here_and_holds_nothing_meanwhile() -> None:
+    node = Node(CPU=1)
+    first, second = request(arguments=[b"x"]), request(arguments=[b"y"])
+    node.queue(first, second)
+    assert node.assign() == [] and node.fetching == [first, second]
+    assert node.assign() == node.fetching == [], "it is said once what is to be fetched"
+    assert node.give(plain := request()) == [plain]
+    node.end(plain)
+    assert node.machine.on_arguments_here(second.lease_id) is second and node.assign() == [second]
+    assert node.pinned == [second.lease_id]
+    assert node.machine.on_arguments_here(b"not waiting") is None
+
+
+def test_g86_who_must_wait_for_memory_or_for_arguments_that_have_gone_holds_up_nobody() -> None:
+    node = Node(CPU=2)
+    requests = [request(arguments=[b"x"]), request(arguments=[b"y"])]
+    node.queue(*requests)
+    for each in requests:
+        node.machine.on_arguments_here(each.lease_id)
+    node.must_wait = [requests[0]]
+    assert node.assign() == [requests[1]] and node.assign() == []
+    node.machine.on_arguments_gone(requests[0].lease_id)
+    node.must_wait = []
+    assert node.assign() == [] and node.states.get(requests[0].lease_id) == "FETCHING"
+    node.machine.on_arguments_here(requests[0].lease_id)
+    assert node.assign() == [requests[0]]
+
+
+def test_a_request_that_ends_before_its_arguments_are_fetched_is_not_fetched_for_and_others_are() -> None:
+    node = Node(CPU=1)
+    ended, other = request(arguments=[b"x"]), request(arguments=[b"y"])
+    node.queue(ended, other)
+    node.end(ended)
+    assert node.assign() == [] and node.fetching == [other] and node.machine.waiting() == [other]
+    assert node.machine.on_arguments_here(ended.lease_id) is None
+
+
 # --- Fairness ----------------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +262,20 @@ def test_tasks_without_cpus_are_many_but_not_boundless() -> None:
 
 
 # --- Others want it ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_contended_as_long_as_somebody_waits_whom_its_worker_could_not_serve() -> None:
+    node = Node(CPU=1)
+    (held,) = node.give(request())
+    same, others = request(), [request(owner="other"), request(owner="other")]
+    node.queue(same)
+    assert not node.machine.is_contended(held)
+    node.queue(*others)
+    seen = []
+    for each in (*others, same):
+        seen.append(node.machine.is_contended(held))
+        node.end(each)
+    assert seen == [True, True, False] and not node.machine.is_contended(held)
 
 
 def test_a_lease_is_contended_when_somebody_else_waits() -> None:

@@ -69,11 +69,17 @@ class Holders:
                 self._is_undecidable = True
             hear_of_death(worker_or_node_id, effects)
 
-        def on_freed(object_id: bytes, effects: Any) -> None:
-            reference = references.get(object_id)
-            if reference is not None:  # for lineage
-                on_forgotten(object_id, reference)
-            free_value(object_id, effects)
+        def on_freed(effects: Any) -> None:
+            before = len(effects.freed)
+            look_at(effects.freed)
+            free_value(effects)
+            look_at(effects.freed[before:])
+
+        def look_at(object_ids: Any) -> None:
+            for object_id in object_ids:
+                reference = references.get(object_id)
+                if reference is not None:  # for lineage
+                    on_forgotten(object_id, reference)
 
         references._references = Watched(references._references, on_forgotten)
         references.on_death, core.borrowing._on_freed = on_death, on_freed

@@ -506,4 +506,4 @@ def test_g62_results_and_arguments_that_an_actor_owns_die_with_it() -> None:
         except RayError as error:
             return [type(error).__name__, outcome_of(reader.add.remote(ref)), outcome_of(reader.add.remote())]
 
-    assert judged(body)[0] == ["OwnerDiedError", "OwnerDiedError", 1]
+    assert judged(body)[0] == ["OwnerDiedError", "RayTaskError(OwnerDiedError)", 1]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 import minray
+from minray.core_worker.service import CoreWorkerService
+from minray.protocol.core_worker import CancelTask, CancelTaskReply
+from minray.rpc.service import Call
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
@@ -163,3 +168,61 @@ def test_g42_a_worker_that_ends_itself_when_it_is_told_to_is_told_once_and_not_k
 
     result, _ = judged(body, strike, nodes=1)
     assert result in CANCELLED and words["CancelTask"] == 1 and words["KillWorker"] == 0
+
+
+@minray.remote
+class Keeper:
+    def __init__(self, wanted: Any = None) -> None:
+        pass
+
+    def rest(self) -> None:
+        time.sleep(5)
+
+
+@minray.remote
+def employer(stage: str) -> Any:
+    if stage == "waits for an argument":
+        keeper = Keeper.remote(rest.remote(1, 1000))
+    else:
+        keeper = Keeper.options(num_gpus=4 if stage == "waits for a node" else 0, max_restarts=1).remote()
+    return minray.get(keeper.rest.remote())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stage", ["waits for an argument", "waits for a node", "lives"])
+def test_g46_an_actor_that_a_cancelled_task_has_made_is_not_cancelled_but_ends_with_its_handle(
+    stage: str, seed: int
+) -> None:
+    def body() -> Any:
+        ref = employer.remote(stage)
+        time.sleep(3)
+        minray.cancel(ref)
+        return outcome_of(ref)
+
+    def strike(cluster: SimCluster) -> None:
+        break_channels(cluster, ["CancelTask", "CancelTask reply"], budget=2)
+
+    assert judged(body, strike, seed=seed)[0] in CANCELLED
+
+
+def test_g41_a_cancellation_that_is_answered_badly_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    cancel = CoreWorkerService.handle_CancelTask
+
+    def refuse_first(service: CoreWorkerService, request: CancelTask, call: Call) -> CancelTaskReply | None:
+        asked.append(asyncio.get_running_loop().time())
+        if len(asked) > 2:
+            return cancel(service, request, call)
+        call.fail("busy", "not now")
+        return None
+
+    monkeypatch.setattr(CoreWorkerService, "handle_CancelTask", refuse_first)
+
+    def body() -> Any:
+        ref = rest.remote(1, 1000)
+        time.sleep(1)
+        minray.cancel(ref)
+        return outcome_of(ref)
+
+    assert judged(body)[0] == INTERRUPTED
+    assert len(asked) == 3 and all(later - earlier >= 0.5 for earlier, later in pairwise(asked))

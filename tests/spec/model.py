@@ -43,6 +43,8 @@ from tests.spec.stage import BORN, END, RUN, History, parse_word
 
 LOST_OWNER = "OwnerDiedError"
 LOST_OBJECT = "ObjectReconstructionFailedError"
+LOST = frozenset({LOST_OBJECT, f"RayTaskError({LOST_OBJECT})"})
+"""Of a result that was lost, or of a task that was sent with more than fits into a message: that is an object, too."""
 TIMEOUT = "GetTimeoutError"
 CANCELLED = frozenset({"TaskCancelledError", INTERRUPTED})
 """What ``get`` raises of what had not begun, and of what had."""
@@ -121,7 +123,7 @@ class Scope:
         if task.group in model.removed_groups:
             errors.add(REMOVED)
         if losses.objects and (uses_up or task.name in model.cancelled):
-            errors.add(LOST_OBJECT)
+            errors |= LOST
         if model.cancelled.get(task.name):
             errors.add("WorkerCrashedError")
         self._expect(task, has_value, errors)
@@ -137,7 +139,7 @@ class Scope:
             errors |= fate.errors(retries, is_repeated(call), model.fates.is_loose(call.actor))
             can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled
             if losses.objects and (losses.files or not can_be_made_again):
-                errors.add(LOST_OBJECT)
+                errors |= LOST
             has_value = has_value and not fate.is_stillborn and model.fates.identity(call.actor) not in self.killed
         self._expect(call, has_value, errors)
         if call.actor not in self.sure:
@@ -154,7 +156,7 @@ class Scope:
         end = task.body.end
         errors = set() if isinstance(task, Call) and isinstance(end, Exit) else {end.error} - {""}
         for name in task.args:
-            errors |= model.errors_seen_by(task.name, name)
+            errors |= set(map(_of_a_task, model.errors_seen_by(task.name, name)))
         if task.name in model.cancelled:
             errors |= CANCELLED
         refs: tuple[str, ...] = getattr(end, "refs", ())
@@ -337,6 +339,11 @@ class Model:
     def can_be_lost(self, name: str) -> bool:
         """Whether it may have to be made again, or what was put may be gone."""
         return self.losses.objects and (name in self.tasks or self.losses.files)
+
+
+def _of_a_task(error: str) -> str:
+    """How a task fails whose argument failed with this (G1)."""
+    return error if error.startswith("RayTaskError(") else f"RayTaskError({error})"
 
 
 def is_repeated(task: Submit | Call) -> bool:

@@ -89,7 +89,7 @@ def test_g67_a_value_that_is_lost_comes_again_if_its_task_has_retries() -> None:
     lost = Losses(deaths=1, nodes=True, objects=True)
     assert expectation(program, "once", lost).is_sure and Model(program, lost).can_be_lost("once")
     assert "ObjectReconstructionFailedError" in expectation(program, "never", lost).errors
-    assert "ObjectReconstructionFailedError" in expectation(program, "after", lost).errors
+    assert "RayTaskError(ObjectReconstructionFailedError)" in expectation(program, "after", lost).errors
     assert "ObjectReconstructionFailedError" in expectation(program, "once", Losses(objects=True, files=True)).errors
 
 

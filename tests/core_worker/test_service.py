@@ -1,0 +1,261 @@
+"""What a core worker answers to others: values that are there, come, are too large or will never come; and its end.
+
+``Owner`` is a core worker with references and values; whatever else is asked of its parts is written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minray.core_worker.memory_store import MemoryStore, StoredObject
+from minray.core_worker.reference_counter import ReferenceCounter
+from minray.core_worker.service import CoreWorkerService
+from minray.protocol.base import Address
+from minray.protocol.core_worker import (
+    FREED,
+    LARGE,
+    PENDING,
+    READY,
+    CancelObject,
+    ExitWorker,
+    GetObject,
+    GetObjects,
+    ObjectQuestion,
+    ObjectReply,
+    PrintLines,
+    RefInfo,
+)
+from minray.protocol.object_store import Place
+from tests.core_worker.parts import OWN, address, object_id, stored
+from tests.rpc.fake_network import pass_time, run, turns
+
+OTHER, READER, RAYLET = address("other"), address("reader"), address("raylet")
+A, B, C, D = map(object_id, "abcd")
+NO_LIMIT, LIMIT = -1, 100
+PLACE = Place(0, 1 << 20, RAYLET)
+
+
+class Owner:
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self.address = OWN
+        self.references, self.store = ReferenceCounter(), MemoryStore()
+        self.borrowing = self
+        self.platform = SimpleNamespace(processes=SimpleNamespace(exit=lambda code: self.said.append(f"exit {code}")))
+        self.said: list[str] = []
+        self.on_lines: Any = None
+        self.needed = False
+        """Somebody depends on this process."""
+        self.is_exiting = False
+        myself: Any = self
+        self.service = CoreWorkerService(myself)
+
+    def cancel(self, key: bytes, owner: Address, force: bool, recursive: bool) -> None:
+        assert (key, owner) == (A, OWN)
+        self.said.append(f"cancel {force} {recursive}")
+
+    def is_free(self) -> bool:
+        return not self.needed
+
+    def lend_now(self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes) -> list[RefInfo] | None:
+        assert receiver == READER and refs
+        return [RefInfo(key, owner, question) for key, owner in refs] if all(owner == OWN for _, owner in refs) else None
+
+    async def lend(self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes) -> list[RefInfo]:
+        await turns(1)
+        return [RefInfo(key, owner, b"lent " + question) for key, owner in refs]
+
+    def own(self, key: bytes, value: StoredObject | None = None) -> None:
+        self.references.add_owned(key)
+        if value is not None:
+            self.store.put(key, value)
+
+    async def get(self, key: bytes, limit: int = NO_LIMIT, timeout_s: float = 5.0) -> tuple[ObjectReply, Sequence[Any]]:
+        """The one answer, and what came beside it."""
+        call: Any = Asked()
+        returned = await self.service.handle_GetObject(GetObject(key, READER, limit, timeout_s, b"question"), call)
+        assert [returned, *call.replies].count(None) == len(call.replies)
+        return returned or call.replies[0], call.buffers
+
+
+class Asked:
+    """The way to answer."""
+
+    def __init__(self) -> None:
+        self.replies: list[Any] = []
+        self.buffers: Sequence[Any] = ()
+
+    def reply(self, reply: Any, buffers: Sequence[Any] = ()) -> None:
+        self.replies.append(reply)
+        self.buffers = list(buffers)
+
+
+def holding(*refs: tuple[bytes, Address]) -> StoredObject:
+    return StoredObject(b"value", (), False, [RefInfo(key, owner, b"") for key, owner in refs])
+
+
+def ask(story: Any) -> None:
+    async def whole() -> None:
+        await story(Owner())
+
+    run(whole)
+
+
+# --- one value
+
+
+def test_a_value_that_is_here_is_sent_with_what_does_not_fit_into_the_message() -> None:
+    async def story(owner: Owner) -> None:
+        owner.own(A, stored(b"small"))
+        owner.own(B, stored(b"stream", buffers=[b"x" * 200_000]))
+        reply, beside = await owner.get(A)
+        assert (reply.status, reply.value and reply.value.data, beside) == (READY, b"small", [])
+        reply, beside = await owner.get(B)
+        assert reply.status == READY and reply.value is not None and reply.value.buffer_count == len(beside) == 1
+
+    ask(story)
+
+
+def test_references_inside_travel_with_tickets_of_their_owners() -> None:
+    async def story(owner: Owner) -> None:
+        owner.own(A, holding((C, OWN)))
+        owner.own(B, holding((C, OWN), (D, OTHER)))
+        own, mixed = (await owner.get(A))[0].value, (await owner.get(B))[0].value
+        assert own is not None and own.nested == [RefInfo(C, OWN, b"question")]
+        assert mixed is not None and [info.ticket for info in mixed.nested] == [b"lent question"] * 2
+
+    ask(story)
+
+
+@pytest.mark.parametrize("value", [stored(b"x" * (LIMIT + 1)), StoredObject(b"", (), False, (), PLACE)])
+def test_who_asks_with_a_limit_hears_that_a_large_value_is_there_and_where(value: StoredObject) -> None:
+    async def story(owner: Owner) -> None:
+        owner.own(A, value)
+        assert (await owner.get(A, LIMIT))[0] == ObjectReply(LARGE, place=value.place)
+        assert (await owner.get(A))[0].status == READY
+        owner.own(B, stored(b"x" * LIMIT))
+        assert (await owner.get(B, LIMIT))[0].status == READY
+
+    ask(story)
+
+
+def test_what_is_not_there_is_waited_for() -> None:
+    async def story(owner: Owner) -> None:
+        owner.own(A)
+        asking = asyncio.ensure_future(owner.get(A))
+        await pass_time(4)
+        assert not asking.done()
+        owner.store.put(A, stored(b"late"))
+        value = (await asking)[0].value
+        assert value is not None and value.data == b"late"
+
+    ask(story)
+
+
+def test_after_a_while_the_reader_is_to_ask_again_and_nobody_waits_for_him() -> None:
+    async def story(owner: Owner) -> None:
+        owner.own(A)
+        assert (await owner.get(A, timeout_s=1.0))[0] == ObjectReply(PENDING)
+        assert owner.store.awaited() == []
+
+    ask(story)
+
+
+def test_what_has_been_freed_is_not_waited_for() -> None:
+    async def story(owner: Owner) -> None:
+        assert (await owner.get(A))[0] == ObjectReply(FREED)
+        owner.own(B)
+        asking = asyncio.ensure_future(owner.get(B))
+        await turns()
+        owner.store.delete([B])
+        assert (await asking)[0] == ObjectReply(FREED)
+
+    ask(story)
+
+
+def test_who_stops_waiting_in_the_moment_in_which_it_comes_is_answered_once() -> None:
+    async def story(owner: Owner) -> None:
+        owner.own(A)
+        asking = asyncio.ensure_future(owner.get(A))
+        await turns()
+        asking.cancel()
+        owner.store.put(A, stored())
+        await turns()
+        assert asking.cancelled()
+
+    ask(story)
+
+
+# --- many values
+
+
+def test_many_are_answered_at_once_each_in_its_place() -> None:
+    async def story(owner: Owner) -> None:
+        owner.own(A, stored(b"x" * (LIMIT + 1)))
+        owner.own(B)
+        owner.own(C, holding((D, OWN)))
+        freed = object_id("freed")
+        call: Any = Asked()
+        questions = [
+            ObjectQuestion(A, LIMIT, b"1"),
+            ObjectQuestion(B, LIMIT, b"2"),
+            ObjectQuestion(C, LIMIT, b"3"),
+            ObjectQuestion(freed, LIMIT, b"4"),
+            ObjectQuestion(A, NO_LIMIT, b"5"),
+        ]
+        await owner.service.handle_GetObjects(GetObjects(READER, questions), call)
+        (reply,) = call.replies
+        assert [each.status for each in reply.replies] == [LARGE, PENDING, READY, FREED, READY]
+        assert reply.replies[2].value.nested == [RefInfo(D, OWN, b"3")]
+        assert reply.replies[4].value.data == b"x" * (LIMIT + 1) and call.buffers == []
+
+    ask(story)
+
+
+def test_large_parts_of_many_travel_beside_their_message() -> None:
+    async def story(owner: Owner) -> None:
+        owner.own(A, stored(b"stream", buffers=[b"x" * 200_000]))
+        call: Any = Asked()
+        await owner.service.handle_GetObjects(GetObjects(READER, [ObjectQuestion(A, NO_LIMIT, b"1")]), call)
+        assert [len(part) for part in call.buffers] == [200_000]
+
+    ask(story)
+
+
+# --- other requests
+
+
+def test_g47_who_borrows_an_object_may_have_its_task_cancelled() -> None:
+    owner, call = Owner(), Asked()
+    owner.service.handle_CancelObject(CancelObject(A, True, False), call)  # type: ignore[arg-type]
+    assert owner.said == ["cancel True False"]
+
+
+@pytest.mark.parametrize(("needed", "force", "agrees"), [(False, False, True), (True, False, False), (True, True, True)])
+def test_g64_a_worker_agrees_to_end_if_nobody_needs_it_or_it_must(needed: bool, force: bool, agrees: bool) -> None:
+    async def story(owner: Owner) -> None:
+        owner.needed = needed
+        call: Any = Asked()
+        reply = owner.service.handle_ExitWorker(ExitWorker(force), call)
+        assert (reply.agreed, owner.is_exiting, owner.said) == (agrees, agrees, [])
+        await pass_time(1)
+        assert owner.said == (["exit 0"] if agrees else []), "a moment later, so that the answer leaves"
+
+    ask(story)
+
+
+def test_lines_of_workers_are_for_whoever_prints_them() -> None:
+    owner = Owner()
+    call: Any = Asked()
+    request = PrintLines(b"node", "", 1, False, [("", "text")], 1)
+    owner.service.handle_PrintLines(request, call)
+    printed: list[PrintLines] = []
+    owner.on_lines = printed.append
+    owner.service.handle_PrintLines(request, call)
+    assert printed == [request]
