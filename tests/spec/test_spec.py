@@ -263,11 +263,13 @@ def cancels_only_what_was_pushed(self: Any, task: Any, force: bool, recursive: b
         CANCEL(self, task, force, recursive)
 
 
-def believes_bad_news_only(self: Any, node_id: bytes, version: int, available: dict[str, int]) -> None:
+def believes_bad_news_only(
+    self: Any, node_id: bytes, version: int, total: dict[str, int], available: dict[str, int]
+) -> None:
     """Planted: that a node has more room than before is no news."""
     view = self.get(node_id)
-    if view is not None and all(count <= view.available.get(key, 0) for key, count in available.items()):
-        HEAR(self, node_id, version, available)
+    if view is None or all(count <= view.available.get(key, 0) for key, count in available.items()):
+        HEAR(self, node_id, version, total, available)
 
 
 CANCEL, HEAR = TaskOutcomes.cancel, ClusterResourceScheduler.on_resources
