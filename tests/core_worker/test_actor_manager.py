@@ -28,7 +28,7 @@ from minray.exceptions import (
     RuntimeEnvSetupError,
     pack_exception,
 )
-from minray.platform.base import RecordTooLarge
+from minray.platform.base import RecordTooLarge, RemoteFailure
 from minray.protocol import actor as protocol
 from minray.protocol.actor import (
     ALIVE,
@@ -46,6 +46,7 @@ from minray.protocol.actor import (
 from minray.protocol.base import DONE, Address, encode
 from minray.protocol.core_worker import NOT_STARTED, OK, PushTaskReply, Rerun
 from minray.protocol.gcs import Poll, PollReply
+from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, address, config, id_of, pending, prepare
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run, turns
@@ -62,6 +63,8 @@ class Creator:
         self.config = SimpleNamespace(system_config=config())
         self.peers = RecordingPeers()
         self.gcs = self.peers.local
+        peers: Any = self.peers
+        self.patient = PatientCaller(peers, peers.local)
         self.is_exiting = False
         self.outcomes = self.borrowing = self
         self.platform = SimpleNamespace(user_code=SimpleNamespace(post=lambda work, *arguments: work(*arguments)))
@@ -247,22 +250,15 @@ def test_g12_an_actor_whose_argument_failed_will_never_be() -> None:
     tell(story)
 
 
-def test_what_must_arrive_is_said_again_as_long_as_there_is_a_gcs() -> None:
+def test_what_the_gcs_must_hear_is_said_again_as_long_as_there_is_one() -> None:
     async def story(creator: Creator) -> None:
         creator.create()
-        creator.peers.take(RegisterActor).fail(unreachable())
+        creator.peers.take(RegisterActor).fail(RemoteFailure("internal", "oops"))
         await pass_time(ASK_AGAIN_S + 0.1)
         creator.peers.take_all(Poll)
         creator.peers.take(RegisterActor).fail(unreachable())
-        creator.is_exiting = True
-        await pass_time(ASK_AGAIN_S + 0.1)
-        again = creator.peers.take(RegisterActor)
-        again.fail(unreachable())
-        creator.is_exiting, creator.gcs.death = False, unreachable()
-        creator.create()
-        creator.peers.take(RegisterActor).fail(unreachable())
         await pass_time(2 * ASK_AGAIN_S)
-        assert creator.asked(RegisterActor) == []
+        assert creator.asked(RegisterActor) == [] and creator.told == []
 
     tell(story)
 
