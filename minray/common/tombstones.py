@@ -13,10 +13,11 @@ from typing import TypeVar
 
 MAX_TOMBSTONES = 100_000
 
+K = TypeVar("K")
 V = TypeVar("V")
 
 
-def remember(tombstones: OrderedDict[bytes, V], key: bytes, value: V) -> None:
+def remember(tombstones: OrderedDict[K, V], key: K, value: V) -> None:
     """The oldest ones are forgotten when there are too many."""
     tombstones[key] = value
     if len(tombstones) > MAX_TOMBSTONES:

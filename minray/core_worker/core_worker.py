@@ -469,7 +469,7 @@ class CoreWorker:
             self.outcomes.cancel(task, force, recursive)
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
-        """Tasks and calls of actors (G46). The actors themselves end with their handles, as always."""
+        """Tasks and calls (G46); an actor that the task has made ends with its handles, as always."""
         for child in self.tasks.children_of(task_id):
             if child.prepared.template.actor is None:
                 self.outcomes.cancel(child, force, True)

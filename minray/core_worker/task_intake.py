@@ -31,7 +31,7 @@ from minray.platform.base import Buffer, Platform
 from minray.protocol.actor import PushActorTask
 from minray.protocol.base import Address
 from minray.protocol.core_worker import (
-    ENVIRONMENT_FAILED,
+    ARGUMENT_FAILED,
     FIRST_RUN,
     NOT_STARTED,
     OK,
@@ -286,7 +286,7 @@ class TaskIntake:
 
     def answer_failed_argument(self, task: ReceivedTask, failed: StoredObject) -> None:
         """It will not run: an argument was lost after its owner had seen it."""
-        self.answer_error(task, ENVIRONMENT_FAILED, wrap_packed_dependency(bytes(failed.data), task.header.template.name))
+        self.answer_error(task, ARGUMENT_FAILED, wrap_packed_dependency(bytes(failed.data), task.header.template.name))
 
     def answer_unstarted(self, task: ReceivedTask, exiting: bool) -> None:
         """It will not run here."""

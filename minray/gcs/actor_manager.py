@@ -13,7 +13,8 @@ Rules
     begin because a node is preempted (G21). What is heard of a worker that is not the present one changes nothing (S3).
   * It begins anew when its worker or node died, not when it wanted to end, was killed for good, or its constructor raised
     (G34). Dead is dead: a confirmed death is never taken back (G39b).
-  * Unless it is detached, it dies with its owner (G25), with its job, and when nobody has a handle (G24).
+  * Unless it is detached, it dies with its owner (G25), with its job, and when nobody has a handle (G24). A detached one
+    dies with its owner as long as he has not said how it is made.
   * A name belongs to one actor that is not dead, in its namespace (G31).
   * The last dead actors are kept for callers that come late and for people; of older ones only the ids.
 """
@@ -68,6 +69,10 @@ class ActorRow(Record, frozen=True):
     raylet: Address | None = None
     """Where that lease is."""
 
+    def needs_owner(self) -> bool:
+        """Whether it ends with him: a detached actor only as long as nobody else knows how it is made."""
+        return not self.info.detached or self.info.state == DEPENDENCIES_UNREADY
+
 
 class ActorManager:
     """The table of actors."""
@@ -85,6 +90,8 @@ class ActorManager:
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._kills: OrderedDict[bytes, None] = OrderedDict()
         """Wishes to kill that were fulfilled."""
+        self._outbid: OrderedDict[bytes, ActorInfo] = OrderedDict()
+        """Actors that were not registered, because these had their names."""
         self._doomed: OrderedDict[bytes, DeathCause] = OrderedDict()
         """Actors that were ended before they were registered, because that had to be asked again; they will not be."""
 
@@ -94,6 +101,13 @@ class ActorManager:
         return [publication for row in in_order for publication in self.on_committed(row)]
 
     # --- Decisions -------------------------------------------------------------------------------------------------------
+
+    def namesake(self, actor: ActorInfo) -> ActorInfo | None:
+        """Another one that has the name, or had it when this was first asked: a repeated question has the same answer."""
+        row = self.named(actor.name, actor.namespace) if actor.name else None
+        if actor.actor_id not in self._outbid and row is not None and row.info.actor_id != actor.actor_id:
+            remember(self._outbid, actor.actor_id, row.info)
+        return self._outbid.get(actor.actor_id)
 
     def register(self, actor: ActorInfo, now: float) -> ActorRow | None:
         """The row of a new actor; None if it is registered, or was."""
@@ -234,11 +248,8 @@ class ActorManager:
 
     def owned_by(self, worker_or_node_id: bytes) -> list[ActorRow]:
         """Those that end with this process, or with a process of this node."""
-        return [
-            row
-            for row in self.living()
-            if not row.info.detached and worker_or_node_id in (row.info.owner.worker_id, row.info.owner.node_id)
-        ]
+        owned = [row for row in self.living() if worker_or_node_id in (row.info.owner.worker_id, row.info.owner.node_id)]
+        return [row for row in owned if row.needs_owner()]
 
     def of_job(self, job_id: bytes) -> list[ActorRow]:
         """Those of a job that are not dead, detached ones too."""

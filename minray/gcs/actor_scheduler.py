@@ -180,7 +180,7 @@ class ActorScheduler:
                 await self._outcomes.on_created(row, lease.worker, lease.pid)
                 return
             if reply.status != tasks.NOT_STARTED:
-                kind = CREATION_TASK_FAILED if reply.status == tasks.FAILED else RUNTIME_ENV_FAILED
+                kind = RUNTIME_ENV_FAILED if reply.status == tasks.ENVIRONMENT_FAILED else CREATION_TASK_FAILED
                 error = reply.values[0].data
                 await self._outcomes.on_impossible(row, DeathCause(kind, "its constructor did not succeed", error))
                 return

@@ -89,7 +89,7 @@ class ActorService:
             owner = self._surroundings.worker_death(row.info.owner)
             if row.info.state == DEAD:
                 self._return_lease(row, "its actor is dead")
-            elif not row.info.detached and (owner is not None or self._surroundings.job_is_over(_job(row))):
+            elif row.needs_owner() and (owner is not None or self._surroundings.job_is_over(_job(row))):
                 await self._end(row.info.actor_id, DeathCause(protocol.OWNER_DIED, "its owner has died"))
             elif row.info.state in (protocol.PENDING_CREATION, protocol.RESTARTING):
                 self._scheduler.create(row)
@@ -109,10 +109,9 @@ class ActorService:
         info = request.actor
         name = f"{info.namespace}/{info.name}".encode() if info.name else b"nameless " + info.actor_id
         async with self._changes.of(name), self._changes.of(info.actor_id):
-            if info.name:
-                row = self._actors.named(info.name, info.namespace)
-                if row is not None and row.info.actor_id != info.actor_id:
-                    return protocol.RegisterActorReply(row.info)
+            existing = self._actors.namesake(info)
+            if existing is not None:
+                return protocol.RegisterActorReply(existing)
             refused = self._refusal(info)
             if refused:
                 return protocol.RegisterActorReply(None, refused)

@@ -290,7 +290,8 @@ class GcsServer:
             job = self._jobs.release(job_id)
             if job is not None:
                 await self._commit_end(job)
-        self._group_scheduler.on_job_finished(job_id)
+        if self.job_is_over(job_id):
+            self._group_scheduler.on_job_finished(job_id)
 
     def job_is_over(self, job_id: bytes) -> bool:
         """Whether nothing of this job may begin any more."""

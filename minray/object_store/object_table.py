@@ -135,6 +135,8 @@ class ObjectTable:
         """For each copy that was forgotten, its file."""
         self._freed: OrderedDict[bytes, int] = OrderedDict()
         """Objects that their owners have freed: up to which attempt."""
+        self._aborted: OrderedDict[tuple[bytes, int, bytes], None] = OrderedDict()
+        """Creations by clients that are over: object, attempt, creator."""
         self._spent: OrderedDict[bytes, None] = OrderedDict()
         """Pins that were given back."""
         self._dead: OrderedDict[bytes, None] = OrderedDict()
@@ -188,7 +190,8 @@ class ObjectTable:
         in_fallback: bool = False,
     ) -> Entry | None:
         """Room for a copy, made by evicting others if need be; None if there is not enough now. Raises Unwanted."""
-        if self._freed.get(object_id, -1) >= attempt or self._is_dead(owner) or creator in self._dead:
+        is_over = self._freed.get(object_id, -1) >= attempt or (object_id, attempt, creator) in self._aborted
+        if is_over or self._is_dead(owner) or creator in self._dead:
             raise Unwanted
         known = self._entries.get(object_id)
         if known is not None:
@@ -247,7 +250,9 @@ class ObjectTable:
         return self._complete(entry, CREATED)
 
     def abort(self, entry: Entry) -> None:
-        """It is not wanted, written or not."""
+        """It is not wanted, written or not; nor when the process that has created it asks for that once more."""
+        if entry.creator:
+            remember(self._aborted, (entry.object_id, entry.attempt, entry.creator), None)
         entry.is_written = True
         self._doom(entry)
 

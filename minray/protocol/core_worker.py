@@ -15,8 +15,8 @@ from minray.common.task_spec import TaskTemplate
 from minray.protocol.base import Address, Done, Record, Request
 from minray.protocol.object_store import MOST_ENTRIES, Place
 
-OK, FAILED, CANCELLED, NOT_STARTED, ENVIRONMENT_FAILED = range(5)
-"""How a pushed task ended: FAILED means that user code raised."""
+OK, FAILED, CANCELLED, NOT_STARTED, ENVIRONMENT_FAILED, ARGUMENT_FAILED = range(6)
+"""How a pushed task ended: FAILED means that user code raised; with the last two, it did not run."""
 
 
 class RefInfo(Record, frozen=True):

@@ -333,7 +333,7 @@ class SimCluster:
             _fail(outcome, ConnectionError(f"cannot join the cluster: {refusal}"))
             return 1
         self._connect(core)
-        self.oracle.active = True
+        self.oracle.begin()
         result, error = await _in_user_thread(platform.user_code, program)
         with contextlib.suppress(PlatformError, TimeoutError):
             async with asyncio.timeout(FLUSH_TIMEOUT_S):

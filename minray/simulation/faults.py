@@ -66,6 +66,8 @@ class FaultPlan:
     """Nodes that are not lost: with the head everything ends."""
     aims: tuple[str, ...] = ()
     """The requests that ``duplicate`` and ``break`` strike, with their answers; empty: all."""
+    spared_tasks: tuple[str, ...] = ()
+    """Prefixes of the names of tasks before whose steps nothing loud happens: there are many that do nothing of interest."""
     at_messages: bool = False
     """Whether a process may be struck, beside before the steps of its tasks, before it sends or receives a message."""
 
@@ -83,6 +85,10 @@ class FaultPlan:
         loud = {kind: (0.0, 0.001, 0.01)[draw.below(("swarm", kind), 3)] for kind in LOUD}
         return cls({**rates, **loud}, 1 + draw.below(("swarm", "budget"), budget), targets)
 
+    def strikes(self, process: str, task: str) -> bool:
+        """Whether loud faults may happen to this process before a step of this task."""
+        return process.startswith(self.targets) and not task.startswith(self.spared_tasks)
+
     def aimed_at(self, *targets: str) -> FaultPlan:
         return replace(self, targets=targets)
 
@@ -97,6 +103,7 @@ class Oracle:
         """If given, these are the only answers that are not 0, whatever the plan says."""
         self.active = False
         """Whether faults happen now."""
+        self._is_over = False
         self.answers: dict[Key, int] = {}
         """Every answer so far that was not 0, in order."""
         self._loud_left = self.plan.budget
@@ -140,9 +147,13 @@ class Oracle:
             self._loud_left -= 1
         return 1 + (number & 0xFFFF_FFFF) % (n - 1)
 
+    def begin(self) -> None:
+        """Let faults happen, unless they have stopped for good."""
+        self.active = not self._is_over
+
     def heal(self) -> None:
         """No more faults."""
-        self.active = False
+        self.active, self._is_over = False, True
 
     # --- Chance that is no fault: entropy, clocks ---
 
@@ -183,7 +194,7 @@ class StepFaults:
         where = f"before step {ordinal} of {task}"
         if process is self._loop.world:
             return
-        if oracle.overrides is not None or process.name.startswith(oracle.plan.targets):
+        if oracle.overrides is not None or oracle.plan.strikes(process.name, task):
             if oracle.choose(("crash", *place), 2):
                 self._trace.add(process.name, FAULT, "crash", where)
                 process.exit(None, 9)

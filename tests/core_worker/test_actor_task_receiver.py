@@ -24,8 +24,8 @@ from minray.exceptions import ActorDiedError, TaskCancelledError, pack_exception
 from minray.protocol.actor import ExitActor, PushActorTask
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
+    ARGUMENT_FAILED,
     CANCELLED,
-    ENVIRONMENT_FAILED,
     FAILED,
     NOT_STARTED,
     OK,
@@ -202,7 +202,7 @@ def test_an_argument_that_was_lost_fails_its_call_and_not_those_behind_it(actor:
     lost = pack_exception(ValueError("lost"), task_name="f", pid=1, node_id="", ip="")
     actor.argument_comes(stored(lost, is_error=True))
     actor.run_all()
-    assert first.status == ENVIRONMENT_FAILED and actor.log == ["owner 2"]
+    assert first.status == ARGUMENT_FAILED and actor.log == ["owner 2"]
 
 
 # --- callers that die

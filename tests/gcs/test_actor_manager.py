@@ -224,6 +224,15 @@ def test_g31_a_name_belongs_to_one_living_actor_of_its_namespace() -> None:
     assert table.actors.named("n", "x") is table.row(3)
 
 
+def test_g112_g31_whoever_was_told_that_a_name_is_taken_is_told_so_again() -> None:
+    table = Table()
+    first, late = table.register(1, name="n").info, info(2, name="n")
+    assert [table.actors.namesake(actor) for actor in (first, late)] == [None, first]
+    table.end(1)
+    assert table.actors.namesake(late) == first
+    assert table.actors.namesake(info(3, name="n")) is None
+
+
 def test_g31_an_actor_that_dies_late_does_not_take_the_name_of_its_successor() -> None:
     table = Table()
     table.register(1, name="n")
@@ -247,6 +256,14 @@ def test_who_ends_with_whom() -> None:
     assert table.actors.on_node(worker(1, node="b").node_id) == []
     assert [row.info.actor_id for row in table.actors.of_job(JOB)] == [id_of(1), id_of(2), id_of(3)]
     assert table.actors.of_job(b"job2") == []
+
+
+def test_g26_a_detached_actor_ends_with_an_owner_who_has_not_said_how_it_is_made() -> None:
+    table = Table()
+    row = table.register(1, detached=True)
+    assert table.actors.owned_by(OWNER.worker_id) == table.actors.owned_by(OWNER.node_id) == [row]
+    table.create(1)
+    assert table.actors.owned_by(OWNER.worker_id) == []
 
 
 def test_the_oldest_dead_actors_are_forgotten_but_for_their_ids() -> None:

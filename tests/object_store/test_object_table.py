@@ -107,6 +107,14 @@ def test_g62_g59_late_creations_of_what_was_freed_or_whose_owner_died_are_unwant
     assert owner_dies or create(table, A, attempt=4) is not None
 
 
+def test_g112_a_copy_that_was_lost_is_not_created_again_by_a_repeated_wish() -> None:
+    table = SmallTable(2)
+    table.abort(table.put("a"))
+    with pytest.raises(Unwanted):
+        create(table, A)
+    assert create(table, A, creator=RAYLET) is not None and create(table, A, attempt=1) is not None
+
+
 def test_s5_an_earlier_attempt_never_takes_the_place_of_a_later_one() -> None:
     table = SmallTable(3)
     later = table.put("a", attempt=1)
@@ -168,6 +176,7 @@ class Copies(RuleBasedStateMachine):
         self.wanted: dict[bytes, Model] = {}
         self.doomed: list[Model] = []
         self.freed: dict[bytes, int] = {}
+        self.aborted: set[tuple[bytes, int, bytes]] = set()
         self.dead: set[bytes] = set()
         self.spent: set[bytes] = set()
         self.clock = 0
@@ -218,7 +227,8 @@ class Copies(RuleBasedStateMachine):
         known = self.wanted.get(key)
         is_repeated = known is not None and (known.attempt, known.creator) == (attempt, creator)
         is_late = known is not None and known.attempt >= attempt and not is_repeated
-        is_over = self.freed.get(key, -1) >= attempt or bool(self.dead & {owner.worker_id, owner.node_id, creator})
+        is_over = self.freed.get(key, -1) >= attempt or (creator != RAYLET and (key, attempt, creator) in self.aborted)
+        is_over = is_over or bool(self.dead & {owner.worker_id, owner.node_id, creator})
         before, spare = len(self.table.evicted), self.spare()
         try:
             entry = self.table.create(key, attempt, size, owner, creator, creator != RAYLET)
@@ -265,6 +275,7 @@ class Copies(RuleBasedStateMachine):
             self.forget()
         else:
             self.table.abort(entry)
+            self.aborted.add((copy.object_id, copy.attempt, copy.creator))
             self.doom(copy)
 
     @rule(key=objects, pin=pins, client=creators)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Container, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import minray
 from minray.common.bundles import is_cpu
 from minray.common.ids import short
 from minray.exceptions import RayError
+from minray.protocol.actor import ALIVE, DEAD
 from minray.raylet.log_monitor import TASK_NAME_MARK
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.trace import OUTPUT
@@ -109,25 +111,55 @@ def printed(cluster: SimCluster) -> list[str]:
     return [line for line in lines if not line.startswith(TASK_NAME_MARK)]
 
 
-def leftovers(cluster: SimCluster) -> list[str]:
-    """What a healthy, idle cluster without references would not have; one line each."""
+class Needs(NamedTuple):
+    """What detached actors have, as long as they live; of a cluster that is at rest."""
+
+    rows: Mapping[bytes, Any] = MappingProxyType({})
+    """Of the gcs, by actor."""
+    constructors: Set[bytes] = frozenset()
+    """Calls that their makers keep, because they may have to be made again,"""
+    objects: Set[bytes] = frozenset()
+    """and the arguments of these."""
+
+    def leases_on(self, node_id: bytes) -> set[bytes]:
+        return {row.lease_id for row in self.rows.values() if row.raylet is not None and row.raylet.node_id == node_id}
+
+
+NOTHING = Needs()
+
+
+def leftovers(cluster: SimCluster, but_detached: bool = False) -> list[str]:
+    """What a healthy, idle cluster without references would not have; one line each.
+
+    ``but_detached``: that may have detached actors, and then has exactly what they need.
+    """
     alive = {process.name for process in cluster.world.loop.processes if process.alive}
+    cores = {name: core for name, core in cluster.cores.items() if name in alive}
+    needs = needs_of_detached(cluster.gcs, list(cores.values())) if but_detached and "gcs" in alive else NOTHING
     problems: list[str] = []
-    for name, core in cluster.cores.items():
-        if name in alive:
-            problems += [f"{name}: {problem}" for problem in core_leftovers(core)]
+    for name, core in cores.items():
+        problems += [f"{name}: {problem}" for problem in core_leftovers(core, needs)]
     for name, raylet in cluster.raylets.items():
         if f"raylet/{name}" in alive:
-            problems += [f"raylet/{name}: {problem}" for problem in raylet_leftovers(raylet)]
+            problems += [f"raylet/{name}: {problem}" for problem in raylet_leftovers(raylet, needs)]
     if "gcs" in alive:
-        problems += [f"gcs: {problem}" for problem in gcs_leftovers(cluster.gcs)]
+        problems += [f"gcs: {problem}" for problem in gcs_leftovers(cluster.gcs, needs)]
     return problems
 
 
-def gcs_leftovers(gcs: Any) -> list[str]:
-    """Placement groups that nobody has any more, and what belongs to attempts to place some."""
+def needs_of_detached(gcs: Any, cores: Sequence[Any]) -> Needs:
+    rows = {row.info.actor_id: row for row in gcs._actors.rows() if row.info.detached and row.info.state == ALIVE}
+    calls = [each.task for core in cores for actor_id, each in core.actors._creations.items() if actor_id in rows]
+    return Needs(rows, {call.task_id for call in calls}, {object_id for call in calls for object_id in call.held_ids()})
+
+
+def gcs_leftovers(gcs: Any, needs: Needs = NOTHING) -> list[str]:
+    """Actors and placement groups that nobody has any more, and what belongs to attempts to place some."""
     scheduler = gcs._group_scheduler
+    actors = [row for row in gcs._actors.rows() if row.info.actor_id not in needs.rows]
     tables = {
+        "actors": [row.info for row in actors if row.info.state != DEAD],
+        "leases of dead actors": [row.info for row in actors if row.info.state == DEAD and row.lease_id],
         "placement groups": [short(group.group_id) for group in gcs._groups.all() if group.state != "REMOVED"],
         "attempts": scheduler._attempts,
         "retries": scheduler._retries,
@@ -136,13 +168,13 @@ def gcs_leftovers(gcs: Any) -> list[str]:
     return [f"{len(table)} {name}: {_listing(table)}" for name, table in tables.items() if table]
 
 
-def core_leftovers(core: Any) -> list[str]:
+def core_leftovers(core: Any, needs: Needs = NOTHING) -> list[str]:
     """The tables of one core worker."""
     tables = {
-        "references": core.references._references,
-        "stored objects": core.store.objects,
+        "references": _without(core.references._references, needs.objects),
+        "stored objects": _without(core.store.objects, needs.objects),
         "waiters": core.store._waiters,
-        "tasks": core.tasks.tasks,
+        "tasks": _without(core.tasks.tasks, needs.constructors),
         "leased workers": core.submitter.leased_workers(),
         "lease requests": [request for key in core.submitter._keys.values() for request in key.requests],
         "questions to owners": [*core.futures._asking, *core.futures._probing, *core.futures._looking],
@@ -151,14 +183,14 @@ def core_leftovers(core: Any) -> list[str]:
         "tickets on their way back": core.borrowing._spent._batches,
         "streams of generators": list(core.generators.streams._streams),
         "items that wait for tickets": core.generator_executor._lending,
-        "copies of objects": core.directory._objects,
+        "copies of objects": _without(core.directory._objects, needs.objects),
         "copies to be freed or promoted": [*core.directory._free._batches, *core.directory._promote._batches],
         "tasks waiting here": core.receiver._waiting,
         "answers on their way": core.intake._answering,
         "unanswered tasks": [task for task in core.receiver._tasks.values() if task.reply is None],
         "placement groups that are waited for": core.placement_groups._waiting,
         "placement groups that the gcs is told of": core.placement_groups._telling,
-        "actors being made": core.actors._creations,
+        "actors being made": _without(core.actors._creations, needs.rows),
         "handles of own actors": core.actors._handles,
         "actors that are called": list(core.actors.clients),
         "unanswered calls": [
@@ -173,23 +205,34 @@ def core_leftovers(core: Any) -> list[str]:
     return [f"{len(table)} {name}: {_listing(table)}" for name, table in tables.items() if table]
 
 
+def _without(table: Mapping[bytes, Any], ids: Container[bytes]) -> dict[bytes, Any]:
+    return {key: value for key, value in table.items() if key not in ids}
+
+
 def _listing(table: Any) -> str:
     items = list(table.items() if isinstance(table, dict) else table)[:3]
     text = "; ".join(f"{short(item[0])} {item[1]}" if isinstance(item, tuple) else str(item) for item in items)
     return text[:600]
 
 
-def raylet_leftovers(raylet: Any) -> list[str]:
-    """Leases and resources of one node."""
-    broker = raylet._broker
+def raylet_leftovers(raylet: Any, needs: Needs = NOTHING) -> list[str]:
+    """Leases, resources and copies of one node."""
+    broker, leases = raylet._broker, needs.leases_on(raylet._config.node_id)
     problems = []
-    if broker.entries:
-        problems.append(f"{len(broker.entries)} leases: {[entry.owner.endpoint for entry in broker.entries.values()][:3]}")
-    if broker.local.leases or broker.local.queued() or broker.cluster.waiting():
+    owners = [entry.owner.endpoint for lease_id, entry in broker.entries.items() if lease_id not in leases]
+    if owners:
+        problems.append(f"{len(owners)} leases: {owners[:3]}")
+    if missing := leases - broker.entries.keys():
+        problems.append(f"the leases {[short(lease_id) for lease_id in missing]} of actors that live are not there")
+    if broker.local.leases.keys() != leases or broker.local.queued() or broker.cluster.waiting():
         problems.append("leases in its machines")
     if raylet.groups.bundles.all():
         problems.append(f"bundles {[(short(each.group_id), each.index) for each in raylet.groups.bundles.all()][:3]}")
-    if broker.local.available != broker.local.total or broker.local.total != raylet._config.resources:
+    in_use: Counter[str] = Counter()
+    for lease in broker.local.leases.values():
+        in_use.update(lease.request.resources)
+    free = {key: total - in_use[key] for key, total in broker.local.total.items()}
+    if broker.local.available != free or broker.local.total != raylet._config.resources:
         problems.append(f"available {broker.local.available}, total {broker.local.total}")
     arguments = broker.arguments
     if arguments._dependencies or arguments._pins or arguments._questions or arguments._timers or len(arguments.manager):
@@ -198,10 +241,11 @@ def raylet_leftovers(raylet: Any) -> list[str]:
     if manager.pinned_bytes or manager._active_count or manager._ahead or manager._waiting or broker.local._fetching:
         problems.append(f"{manager.pinned_bytes} bytes of arguments are pinned")
     table, store = raylet.store.table, raylet.store
-    if len(table) or table.allocator.used or table.fallback.used:
-        copies = [f"{short(entry.object_id)} {table.states.get(entry.key)}" for entry in table.copies()]
+    left = [entry for entry in table.copies() if entry.object_id not in needs.objects]
+    if left or (not needs.objects and (len(table) or table.allocator.used or table.fallback.used)):
+        copies = [f"{short(entry.object_id)} {table.states.get(entry.key)}" for entry in left]
         problems.append(f"{table.allocator.used} bytes of {len(copies)} copies in its store: {copies[:3]}")
-    spare = table._spare or table._spare_in_fallback
+    spare = [object_id for object_id in (*table._spare, *table._spare_in_fallback) if object_id not in needs.objects]
     if table._by_pin or spare or store._waiting or len(store._queue) or raylet.objects._pulls:
         problems.append(f"pins {len(table._by_pin)}, questions {len(store._waiting)}, pulls {len(raylet.objects._pulls)}")
     return problems

@@ -215,6 +215,41 @@ def test_g26_a_detached_actor_outlives_its_driver() -> None:
         assert judge.leftovers(cluster) == []
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_g26_g31_a_detached_actor_whose_maker_dies_before_its_arguments_are_there_leaves_its_name(restarts: bool) -> None:
+    @minray.remote
+    def never() -> None:
+        time.sleep(1000)
+
+    def first() -> None:
+        Counter.options(name="n", namespace="x", lifetime="detached").remote(never.remote())
+        time.sleep(1000)
+
+    def second() -> list[Any]:
+        time.sleep(2)
+        actor = minray.get_actor("n", "x")
+        time.sleep(100)
+        outcome = outcome_of(actor.add.remote())
+        another = Counter.options(name="n", namespace="x", lifetime="detached").remote()
+        outcomes = [outcome, outcome_of(another.add.remote())]
+        minray.kill(another)
+        return outcomes
+
+    def strike() -> None:
+        if restarts:
+            cluster.kill("gcs")
+        cluster.kill("driver/first")
+        if restarts:
+            cluster.start_gcs()
+
+    with SimCluster([{"num_cpus": 2}] * 2, show_output=False, storage="gcs.db") as cluster:
+        cluster.start_driver(first, "driver/first")
+        cluster.world.loop.world.call_later(5, strike)
+        assert cluster.run(second) == [DEAD, 1]
+        cluster.settle()
+        assert judge.leftovers(cluster) == []
+
+
 def test_g25_an_actor_dies_with_its_driver() -> None:
     def first() -> None:
         actor = Counter.options(name="n", namespace="x").remote()
@@ -438,6 +473,34 @@ def test_g34_a_constructor_that_raises_fails_every_call_and_is_not_repeated(seed
 
     result, cluster = judged(body, breaking, seed=seed, faults=QUIET)
     assert result == [(True, True)] * 2 and printed(cluster) == ["made"]
+
+
+def test_g34_g62_a_constructor_that_has_lost_the_owner_of_its_argument_cannot_run_again() -> None:
+    @minray.remote(num_cpus=0, max_restarts=1)
+    class Made:
+        def __init__(self, large: bytes) -> None:
+            print("made of", len(large))
+
+    def first() -> None:
+        actor = Made.options(name="n", namespace="x", lifetime="detached").remote(minray.put(bytes(1_000_000)))
+        minray.get(actor.__ray_ready__.remote())
+
+    def second() -> list[Any]:
+        actor = minray.get_actor("n", "x")
+        minray.kill(actor, no_restart=False)
+        time.sleep(5)
+        try:
+            minray.get(actor.__ray_ready__.remote())
+        except ActorDiedError as error:
+            return [error.actor_init_failed, "OwnerDiedError" in str(error)]
+        return ["alive"]
+
+    with SimCluster([{"num_cpus": 2}], show_output=False) as cluster:
+        cluster.run(first)
+        cluster.settle()
+        assert cluster.run(second) == [True, True] and printed(cluster) == ["made of 1000000"]
+        cluster.settle()
+        assert judge.leftovers(cluster) == []
 
 
 def test_g12_g34_a_constructor_whose_argument_fails_is_not_run() -> None:

@@ -132,6 +132,28 @@ def test_g46_children_are_cancelled_too(seed: int, force: bool) -> None:
     assert judged(body, strike, seed=seed)[0] in CANCELLED
 
 
+def test_g46_a_constructor_goes_on_when_the_task_that_calls_it_is_cancelled() -> None:
+    @minray.remote(num_cpus=0)
+    class Slow:
+        def __init__(self) -> None:
+            time.sleep(2)
+
+    @minray.remote
+    def parent() -> None:
+        minray.get(Slow.options(name="slow", namespace="ours", lifetime="detached").remote().__ray_ready__.remote())
+
+    def body() -> list[Any]:
+        ref = parent.remote()
+        time.sleep(1)
+        minray.cancel(ref)
+        cancelled, slow = outcome_of(ref), minray.get_actor("slow", "ours")
+        ready = outcome_of(slow.__ray_ready__.remote())
+        minray.kill(slow)
+        return [cancelled in CANCELLED, ready]
+
+    assert judged(body)[0] == [True, True]
+
+
 def test_g42_a_worker_that_ends_itself_when_it_is_told_to_is_told_once_and_not_killed() -> None:
     words: Counter[str] = Counter()
 

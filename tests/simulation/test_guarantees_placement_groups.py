@@ -263,6 +263,19 @@ def test_g106_g26_a_group_of_a_detached_actor_ends_with_it_and_not_before(restar
         assert leftovers(cluster) == []
 
 
+def test_g106_a_group_of_a_driver_outlives_the_last_detached_actor_of_its_job() -> None:
+    def body() -> list[Any]:
+        keeper, group = Keeper.options(name="keeper", lifetime="detached").remote(), placement_group([{"CPU": 1}])
+        minray.get(keeper.__ray_ready__.remote())
+        minray.kill(keeper)
+        time.sleep(1)
+        ran = outcome_of(hold.options(scheduling_strategy=inside(group)).remote(1))
+        remove_placement_group(group)
+        return [ran]
+
+    assert judged(body)[0] == ["held"]
+
+
 def test_g106_a_group_that_still_waits_can_be_removed() -> None:
     def body() -> list[Any]:
         group = placement_group([{"CPU": 100}])

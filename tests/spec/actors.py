@@ -3,6 +3,9 @@
 A handle is bound under the name of the ``Create`` that made it, in every process that holds it; one that was found by name
 is bound under that of its ``Find``, since it does not keep the actor alive. What actors are asked to do is a ``Call``
 (``programs``), whose body is played in the actor's process.
+
+Several ``Create`` may give one name, also in different drivers; they are alike then, so that it does not matter whose the
+actor is that is there.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from tests.spec.programs import Call, Generate
 
 NAMESPACE = "spec"
-"""Of all named actors: their names are unique anyway."""
+"""Of all named actors, whichever driver makes them."""
 
 
 class Create(Tagged, frozen=True):
@@ -38,7 +41,11 @@ class Create(Tagged, frozen=True):
     """Whether its methods are coroutines, of which many run at once."""
     num_cpus: int | None = None
     """None: one to be placed, none to live."""
-    named: bool = False
+    called: str = ""
+    """The name that it is given."""
+    detached: bool = False
+    """Whether it lives on without its maker and without handles."""
+    get_if_exists: bool = False
     seconds: float = 0.0
     """So long its constructor takes,"""
     type: str = ""
@@ -51,15 +58,18 @@ class Create(Tagged, frozen=True):
             max_restarts=self.max_restarts,
             max_task_retries=self.max_task_retries,
             max_concurrency=None if self.is_async else self.max_concurrency,
-            name=self.name if self.named else None,
-            namespace=NAMESPACE if self.named else None,
+            name=self.called or None,
+            namespace=NAMESPACE if self.called else None,
+            lifetime="detached" if self.detached else None,
+            get_if_exists=self.get_if_exists,
         )
         outcome: Outcome = {"of": args + nested}
         try:
-            stage.refs[self.name] = actor_class.remote(self, stage.pick(nested), *stage.pick(args).values())
+            handle = actor_class.remote(self, stage.pick(nested), *stage.pick(args).values())
         except ActorAlreadyExistsError:
-            outcome["taken"] = True
-        return outcome
+            return outcome | {"taken": True}
+        stage.refs[self.name] = handle
+        return outcome | ({"is": handle._actor_id_hex} if self.called else {})
 
     def keeps_order(self) -> bool:
         """Whether its calls begin one after the other."""
@@ -70,29 +80,28 @@ class Create(Tagged, frozen=True):
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, self.args + self.nested, outcome)
-        if "taken" in outcome:
-            yield f"G31: the name of {self.name} is taken, and nobody else has it"
+        yield from reading.check_name(self, outcome)
 
 
 class Find(Tagged, frozen=True):
     """``minray.get_actor``."""
 
     name: str
-    actor: str
-    """The ``Create`` that gave the name."""
+    called: str
 
     def perform(self, stage: Stage) -> Outcome:
         try:
-            stage.refs[self.name] = minray.get_actor(self.actor, namespace=NAMESPACE)
+            handle = minray.get_actor(self.called, namespace=NAMESPACE)
         except ValueError:
             return {"of": [], "found": False}
-        return {"of": [], "found": True}
+        stage.refs[self.name] = handle
+        return {"of": [], "found": True, "is": handle._actor_id_hex}
 
     def foresee(self, scope: Scope) -> None:
         scope.foresee_found(self)
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
-        yield from reading.check_found(self, outcome["found"])
+        yield from reading.check_found(self, outcome)
 
 
 class Kill(Tagged, frozen=True):

@@ -170,7 +170,7 @@ PROGRAMS |= {
         ONE_NODE,
     ),
     "named": Scenario(
-        one_driver(Create("a", named=True), Find("b", "a"), Call("c", "b", Body()), Drop("drop", "a"), Get("get", ("c",))),
+        one_driver(Create("a", called="a"), Find("b", "a"), Call("c", "b", Body()), Drop("drop", "a"), Get("get", ("c",))),
         ONE_NODE,
     ),
     "killed": Scenario(one_driver(Create("a"), Call("c", "a", Body()), Kill("kill", "a"), Get("get", ("c",))), ONE_NODE),

@@ -9,14 +9,17 @@ Rules
   * A call that loses its actor uses up a retry (G37). Whoever hears nothing for a while, because something is silent and
     not dead, may use up any number of them (G39b).
   * As long as the driver that has made an actor holds its handle, nobody else's drops matter (G24). Handles from ``Find``
-    do not keep it.
+    do not keep it, nor does any keep one that may have been made by another operation with its name.
+  * A detached actor is kept by nobody and ends with nobody (G26), but for a maker who dies before it has said what the
+    actor is made of.
+  * All that get one name have one fate: they are alike, and whoever has a handle has that of any of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.spec.actors import Create, ExitActor, Find, Kill
@@ -27,18 +30,23 @@ if TYPE_CHECKING:
 
 DRIVER = ""
 """The owner of what drivers make."""
+KILLED_DRIVER = "a driver that was killed"
+"""The same of those that have not lived to tell."""
 DIED = "ActorDiedError"
 UNAVAILABLE = "ActorUnavailableError"
 
 
 @dataclass
 class Fate:
-    """Of one actor."""
+    """Of one actor, or of all that get one name."""
 
     create: Create
-    owner: str
-    """The task or call that makes it."""
+    """The first that makes it."""
     losses: Losses
+    makers: dict[str, str] = field(default_factory=dict)
+    """Those ``Create``, and the task or call that does it."""
+    drivers: set[int] = field(default_factory=set)
+    """Of which drivers they are."""
     ends: bool = False
     """Whether somebody kills it for good, or it ends itself, or its arguments may fail."""
     own_crashes: float = 0
@@ -46,6 +54,7 @@ class Fate:
     is_let_go: bool = False
     """Whether its driver drops the handle."""
     owner_may_end: bool = False
+    """Whether one of its makers may, before its program is over."""
     is_stillborn: bool = False
     """Whether there will never be one."""
 
@@ -55,14 +64,20 @@ class Fate:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it has a handle as long as its program runs."""
-        return self.owner == DRIVER and not self.is_let_go
+        """Whether it has a handle as long as its program runs, or needs none."""
+        return self.create.detached or (list(self.makers.values()) == [DRIVER] and not self.is_let_go)
 
     @property
     def may_die(self) -> bool:
         """Whether it may be dead for those who have a handle."""
+        return self.owner_may_end or self.may_end_by_itself
+
+    @property
+    def may_end_by_itself(self) -> bool:
+        """Whether it may be dead although it has been made; to be made again it may need what its makers had stored."""
         is_used_up = 0 <= self.create.max_restarts < self.crashes
-        return bool(self.create.type) or self.ends or self.owner_may_end or is_used_up
+        is_orphaned = self.losses.stored and self.owner_may_end and self.crashes > 0
+        return bool(self.create.type) or self.ends or is_used_up or is_orphaned
 
     @property
     def may_end(self) -> bool:
@@ -80,9 +95,9 @@ class Fate:
         is_any = is_repeated or self.losses.silence or self.losses.objects
         return 1 + min(unlimited, math.inf if is_any else self.crashes)
 
-    def errors(self, retries: int, is_repeated: bool, is_weak: bool) -> set[str]:
-        """What the actor's end may make of a call; ``is_weak``: through a handle that does not keep it."""
-        found = {DIED} if self.may_die or (is_weak and not self.is_kept) else set()
+    def errors(self, retries: int, is_repeated: bool, is_loose: bool) -> set[str]:
+        """What the actor's end may make of a call; ``is_loose``: nobody may keep it during the call."""
+        found = {DIED} if self.may_die or is_loose else set()
         is_used_up = 0 <= retries and (self.crashes > retries or self.losses.silence or is_repeated)
         begins_anew = self.create.max_restarts != 0 or self.losses.silence
         return found | ({UNAVAILABLE} if self.crashes > 0 and is_used_up and begins_anew else set())
@@ -91,32 +106,74 @@ class Fate:
 class Fates:
     """Of all actors of a program."""
 
-    def __init__(self, program: Program, losses: Losses, owners_die: bool) -> None:
+    def __init__(self, program: Program, losses: Losses, owners_die: bool, killed_drivers: Collection[int] = ()) -> None:
         self._of: dict[str, Fate] = {}
+        """By ``Create``."""
+        self._named: dict[str, Fate] = {}
         self._found: dict[str, str] = {}
-        """Handles by name of ``Find`` -> the actor."""
+        """Handles by name of ``Find`` -> what it looks for."""
+        self._driver_of: dict[str, int] = {}
+        """Of each such handle."""
         self._owners_die = owners_die
+        self._lost = {KILLED_DRIVER}
+        """Whoever cannot tell what has become of him: killed drivers with all their tasks and calls."""
         self._actor_of_call = {one.name: one.actor for one in program.performances() if isinstance(one, Call)}
-        pairs = [pair for driver in program.drivers for pair in walk(driver, DRIVER)]
+        for number, driver in enumerate(program.drivers):
+            is_killed = number in killed_drivers
+            self._add(number, list(walk(driver, KILLED_DRIVER if is_killed else DRIVER)), losses)
+            if is_killed:
+                self._lost |= {one.name for one in driver.walk() if isinstance(one, Submit | Call)}
+        for driver in program.drivers:
+            for owner, operation in walk(driver, DRIVER):
+                self._end(owner, operation)
+        for fate in self._of.values():
+            fate.owner_may_end = any(map(self.may_end, fate.makers.values()))
+
+    def _add(self, driver: int, pairs: list[tuple[str, Operation]], losses: Losses) -> None:
         for owner, operation in pairs:
             if isinstance(operation, Create):
-                self._of[operation.name] = Fate(operation, owner, losses)
+                name = operation.called
+                fate = self._named.get(name) or Fate(operation, losses)
+                self._of[operation.name] = fate
+                if name:
+                    self._named[name] = fate
+                fate.makers[operation.name] = owner
+                fate.drivers.add(driver)
             elif isinstance(operation, Find):
-                self._found[operation.name] = operation.actor
-        for owner, operation in pairs:
-            self._end(owner, operation)
-        for fate in self._of.values():
-            fate.owner_may_end = self.may_end(fate.owner)
+                self._found[operation.name] = operation.called
+                self._driver_of[operation.name] = driver
 
     def of(self, handle: str) -> Fate | None:
         """None: of an actor that this program does not make."""
-        return self._of.get(self._found.get(handle, handle))
+        name = self._found.get(handle)
+        return self._of.get(handle) if name is None else self._named.get(name)
 
-    def is_weak(self, handle: str) -> bool:
-        return handle in self._found
+    def named(self, name: str) -> Fate | None:
+        return self._named.get(name)
+
+    def is_loose(self, handle: str) -> bool:
+        """Whether the actor may go out of scope while its program uses this handle."""
+        fate = self.of(handle)
+        if fate is None or fate.create.detached:
+            return False
+        if handle in self._found:
+            return not fate.is_kept or fate.drivers != {self._driver_of[handle]}
+        return len(fate.makers) > 1
+
+    def identity(self, handle: str) -> str:
+        """A word for the actor: the same for two handles only if it is the same for certain."""
+        fate = self.of(handle)
+        return fate.create.name if fate is not None and len(fate.makers) == 1 else handle
+
+    def belongs_to_one_driver(self, name: str) -> bool:
+        """Whether whoever gives this name does so in the text of one driver."""
+        fate = self._named.get(name)
+        return fate is not None and len(fate.drivers) == 1 and set(fate.makers.values()) == {DRIVER}
 
     def may_end(self, owner: str) -> bool:
         """Whether the process that plays this task or call may be gone before its program is over."""
+        if owner in self._lost:
+            return True
         actor = self._actor_of_call.get(owner)
         if actor is None:
             return owner != DRIVER and self._owners_die
@@ -131,7 +188,7 @@ class Fates:
             return
         times = 1 if owner == DRIVER else math.inf
         if isinstance(operation, Drop):
-            fate.is_let_go |= owner == DRIVER and operation.ref == fate.create.name
+            fate.is_let_go |= owner == DRIVER and operation.ref in fate.makers
         elif isinstance(operation, Kill) and not operation.no_restart:
             fate.own_crashes += times
         elif isinstance(operation, Kill) or isinstance(operation.body.end, ExitActor):

@@ -9,10 +9,15 @@ Rules
   * Each loss ends at most one attempt of a task (G16), or takes its value away, so that it has to run again (G67, G70): only
     a task with no more retries than losses may fail for it (G17).
   * An object that a task made is lost when that task's process dies, which faults, forced cancellations and tasks that
-    exit can bring about (G62); what an actor's call made is lost with the actor. Objects of drivers are never lost.
+    exit can bring about (G62); what an actor's call made is lost with the actor. Objects of drivers are never lost,
+    unless a disk loses them.
   * What may become of actors, and then of their calls, is ``fates``' to say. Calls of a plain actor that are never made
     again begin in the order in which a driver has made them (G49); after a driver has killed an actor for good its calls
     fail (G29).
+  * A name is taken while an actor that nothing ends has it, and free when its only driver has killed the last (G31). Who
+    asks for the name of an actor that nothing ends is shown the same one always (G33); what was once replaced is not shown
+    again (G39b).
+  * Of a driver that was killed nothing is judged; but what it may have done to actors that others can call counts.
   * What a driver has once seen of its own object stays (G43): every later look must show the same. Only a task that runs
     again, since its value was lost with the node that had it in its object store, may end otherwise; and until it ends, its
     object is as if it had not been made yet.
@@ -25,11 +30,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
 from tests.spec.groups import REMOVED, Group, Remove
 from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, Submit
@@ -59,6 +65,8 @@ class Losses:
     """Whether values can be lost on disk, however often; or are not made again."""
     silence: bool = False
     """Whether somebody may have said nothing for a while, or was heard late, without being dead."""
+    stored: bool = False
+    """Whether values are in object stores at all."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
@@ -94,6 +102,12 @@ class Scope:
     """Names that must be bound now."""
     killed: set[str] = field(default_factory=set)
     """Actors that this process has killed for good."""
+    given: set[str] = field(default_factory=set)
+    """Names that actors were to get here,"""
+    latest: dict[str, str] = field(default_factory=dict)
+    """the handles that were made last with them,"""
+    freed: set[str] = field(default_factory=set)
+    """and those that must be free now."""
 
     def foresee_body(self, body: Body) -> None:
         for operation in body.operations:
@@ -122,11 +136,11 @@ class Scope:
             errors |= {DIED, UNAVAILABLE}
         else:
             retries = retries_of(call, fate)
-            errors |= fate.errors(retries, is_repeated(call), model.fates.is_weak(call.actor))
+            errors |= fate.errors(retries, is_repeated(call), model.fates.is_loose(call.actor))
             can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled
             if losses.objects and (losses.files or not can_be_made_again):
                 errors |= LOST
-            has_value = has_value and not fate.is_stillborn and fate.create.name not in self.killed
+            has_value = has_value and not fate.is_stillborn and model.fates.identity(call.actor) not in self.killed
         self._expect(call, has_value, errors)
         if call.actor not in self.sure:
             self.sure.discard(call.name)
@@ -160,22 +174,47 @@ class Scope:
         assert fate is not None
         fate.ends |= any(model.errors_seen_by(create.name, name) for name in create.args)
         fate.is_stillborn = bool(create.type) or not model.all_have_values(create.args)
-        self.sure.add(create.name)
+        self.latest.pop(create.called, None)
+        if not create.called or create.get_if_exists or self._is_free(create.called):
+            self.sure.add(create.name)
+            self.latest[create.called] = create.name
+        elif self._is_there(create.called):
+            model.taken.add(create.name)
+        else:
+            model.perhaps_taken.add(create.name)
+        self.freed.discard(create.called)
+        self.given.add(create.called)
+
+    def _is_free(self, name: str) -> bool:
+        """Whether nobody can have this name: it was freed, or nobody was to get it yet."""
+        return name in self.freed or (self.model.fates.belongs_to_one_driver(name) and name not in self.given)
+
+    def _is_there(self, name: str) -> bool:
+        """Whether an actor must have this name."""
+        fate = self.model.fates.named(name)
+        return fate is not None and fate.is_kept and not fate.may_die and not self.sure.isdisjoint(fate.makers)
 
     def foresee_found(self, find: Find) -> None:
-        fate = self.model.fates.of(find.actor)
-        if find.actor in self.sure and fate is not None and fate.is_kept and not fate.may_die:
+        if self._is_there(find.called):
             self.sure.add(find.name)
             self.model.sure_finds.add(find.name)
+        elif find.called in self.freed:
+            self.model.vain_finds.add(find.name)
 
     def foresee_kill(self, kill: Kill) -> None:
-        fate = self.model.fates.of(kill.actor)
-        if kill.no_restart and kill.actor in self.sure and fate is not None:
-            self.killed.add(fate.create.name)
+        fates = self.model.fates
+        fate = fates.of(kill.actor)
+        if not kill.no_restart or kill.actor not in self.sure or fate is None:
+            return
+        self.killed.add(fates.identity(kill.actor))
+        name = fate.create.called
+        if fates.belongs_to_one_driver(name) and self.latest.get(name) == kill.actor:
+            self.freed.add(name)
 
     def foresee_put(self, name: str, refs: tuple[str, ...]) -> None:
         surely = frozenset(ref for ref in refs if ref in self.sure)
-        self.model.objects[name] = Expectation(self.owner, True, frozenset(), refs, surely)
+        errors = frozenset({LOST_OBJECT} if self.model.can_be_lost(name) else ())
+        self.model.objects[name] = Expectation(self.owner, True, errors, refs, surely)
         self.sure.add(name)
 
     def foresee_items(self, generator: Generate) -> None:
@@ -206,7 +245,7 @@ class Scope:
 class Model:
     """Everything that is foreseen of one program."""
 
-    def __init__(self, program: Program, losses: Losses) -> None:
+    def __init__(self, program: Program, losses: Losses, killed_drivers: Collection[int] = ()) -> None:
         self.program = program
         self.losses = losses
         self.tasks: dict[str, Submit | Call] = {task.name: task for task in program.performances()}
@@ -217,7 +256,19 @@ class Model:
         self.cancelled: dict[str, bool] = {}
         """Task or call -> whether it may be cancelled by force."""
         self.sure_finds: set[str] = set()
-        """Those that must find their actors."""
+        """Those that must find their actors,"""
+        self.vain_finds: set[str] = set()
+        """and those that must not."""
+        self.taken: set[str] = set()
+        """Those ``Create`` whose names other actors must have,"""
+        self.perhaps_taken: set[str] = set()
+        """or may."""
+        self.freed: set[str] = set()
+        """Names that drivers have made free for good,"""
+        self.surely_made: set[str] = set()
+        """and those that they have given."""
+        self.shown: dict[str, set[str]] = {}
+        """Name -> the ids of actors that anybody was shown by it."""
         self.surely_returned: dict[str, frozenset[str]] = {}
         """Task or call -> the references that its value must hold, if it has one."""
         for operation in program.walk():
@@ -228,9 +279,13 @@ class Model:
         has_groups = any(isinstance(operation, Group) for operation in program.walk())  # all of them end before their jobs
         self.owners_die = losses.deaths > 0 or exits or has_groups or any(self.cancelled.values())
         """Whether processes that run tasks can die."""
-        self.fates = Fates(program, losses, self.owners_die)
-        for driver in program.drivers:
-            Scope(self, DRIVER, set()).foresee_body(driver)
+        self.fates = Fates(program, losses, self.owners_die, killed_drivers)
+        for number, driver in enumerate(program.drivers):
+            if number not in killed_drivers:
+                scope = Scope(self, DRIVER, set())
+                scope.foresee_body(driver)
+                self.freed |= scope.freed
+                self.surely_made |= {self.actors[name].called for name in scope.sure & self.actors.keys()}
 
     def _cancel(self, task: Submit | Call, force: bool, recursive: bool) -> None:
         """Calls are never forced (G46)."""
@@ -255,8 +310,8 @@ class Model:
         """Errors that may end a generator before its time (G93)."""
         fate = self.fates.of(generator.actor)
         if generator.actor:
-            weak = self.fates.is_weak(generator.actor)
-            crashes = {DIED, UNAVAILABLE} if fate is None else fate.errors(generator.max_retries, False, weak)
+            loose = self.fates.is_loose(generator.actor)
+            crashes = {DIED, UNAVAILABLE} if fate is None else fate.errors(generator.max_retries, False, loose)
         else:
             crashes = self.losses.errors() if self.losses.deaths > generator.max_retries else set()
         cancelled = {*CANCELLED, "WorkerCrashedError"} if owner in self.cancelled else set()
@@ -282,8 +337,8 @@ class Model:
         return is_plain and fate is not None and retries_of(call, fate) == 0 and not self.losses.objects
 
     def can_be_lost(self, name: str) -> bool:
-        """Whether it may have to be made again."""
-        return self.losses.objects and name in self.tasks
+        """Whether it may have to be made again, or what was put may be gone."""
+        return self.losses.objects and (name in self.tasks or self.losses.files)
 
 
 def _of_a_task(error: str) -> str:
@@ -308,6 +363,8 @@ class Reading:
     """Objects that ``wait`` has named."""
     seen: dict[str, str] = field(default_factory=dict)
     """Objects that the viewer owns -> what a ``get`` has shown of them."""
+    shown: dict[str, list[str]] = field(default_factory=dict)
+    """Name of an actor -> the ids that the viewer was shown by it."""
 
     def check_body(self, body: Body, history: History) -> Iterator[str]:
         if len(history) != len(body.operations):
@@ -331,10 +388,36 @@ class Reading:
         is_own = expected is not None and expected.owner == self.viewer and name not in self.model.tasks
         return is_own or name in self.ready or name in self.seen
 
-    def check_found(self, find: Find, found: bool) -> Iterator[str]:
-        """G32: an actor that must be there has its name."""
-        if not found and find.name in self.model.sure_finds:
-            yield f"G32: {find.name} did not find {find.actor}"
+    def check_name(self, create: Create, outcome: Mapping[str, object]) -> Iterator[str]:
+        """G31: it is taken if an actor that lives has it, and only then."""
+        model = self.model
+        if "is" in outcome:
+            yield from self._check_shown(create.name, create.called, str(outcome["is"]))
+        if "taken" in outcome and create.name not in model.taken | model.perhaps_taken:
+            yield f"G31: the name of {create.name} is taken, and nobody else has it"
+        elif "taken" not in outcome and create.name in model.taken:
+            yield f"G31: {create.name} was given the name of an actor that lives"
+
+    def check_found(self, find: Find, outcome: Mapping[str, object]) -> Iterator[str]:
+        """G31, G32: an actor that must be there has its name, and one that was killed has not."""
+        if not outcome["found"]:
+            if find.name in self.model.sure_finds:
+                yield f"G32: {find.name} did not find {find.called}"
+            return
+        yield from self._check_shown(find.name, find.called, str(outcome["is"]))
+        if find.name in self.model.vain_finds:
+            yield f"G31: {find.name} found {find.called}, which was killed"
+
+    def _check_shown(self, place: str, name: str, actor_id: str) -> Iterator[str]:
+        """G33, G39b: one actor as long as none ends, and none that was replaced."""
+        own, by_anybody = self.shown.setdefault(name, []), self.model.shown.setdefault(name, set())
+        fate = self.model.fates.named(name)
+        by_anybody.add(actor_id)
+        if fate is not None and fate.is_kept and not fate.may_die and len(by_anybody) > 1:
+            yield f"G33: {place} is shown another actor by the name {name} than others are"
+        if actor_id in own[:-1] and own[-1] != actor_id:
+            yield f"G39b: {place} is shown an actor by the name {name} that was replaced"
+        own.append(actor_id)
 
     def check_value(self, place: str, word: str) -> Iterator[str]:
         """A value that a ``get`` returned or a task was given."""
@@ -390,16 +473,30 @@ class Reading:
                 yield f"G43: {place} got {shown} of {name}, after {before}"
 
 
-def problems(program: Program, losses: Losses, histories: Sequence[History], lines: Sequence[str]) -> list[str]:
-    """What the guarantees forbid of these histories of drivers, and of what tasks have printed; one line each."""
-    model = Model(program, losses)
+def problems(
+    program: Program,
+    losses: Losses,
+    histories: Sequence[History | None],
+    lines: Sequence[str],
+    farewells: Sequence[Farewell] = (),
+) -> list[str]:
+    """What the guarantees forbid of these histories of drivers, and of what tasks have printed; one line each.
+
+    Those that were killed have no history. ``farewells`` are of the detached actors that were there in the end.
+    """
+    killed = [number for number, history in enumerate(histories) if history is None]
+    model = Model(program, losses, killed)
+    told = [(driver, history) for driver, history in zip(program.drivers, histories, strict=True) if history is not None]
     found: list[str] = []
-    for driver, history in zip(program.drivers, histories, strict=True):
+    for driver, history in told:
         found += Reading(model, DRIVER).check_body(driver, history)
+    speakers = Program(tuple(driver for driver, _ in told)).speakers()
+    said = [json.loads(line) for line in lines]
     runs: Counter[str] = Counter()
     order: list[str] = []
-    for line in lines:
-        word, name, *details = json.loads(line)
+    for word, name, *details in said:
+        if name not in speakers:
+            continue
         if word == END:
             found += Reading(model, name).check_body(model.tasks[name].body, details[0])
         else:
@@ -408,7 +505,26 @@ def problems(program: Program, losses: Losses, histories: Sequence[History], lin
             order.append(name)
             taker = model.actors[name] if word == BORN else model.tasks[name]
             found += _check_arguments(Reading(model, name), taker, *details)
-    return [*found, *_check_runs(model, runs), *_check_order(model, order)]
+    born = {name for word, name, *_ in said if word == BORN}
+    return [*found, *_check_runs(model, runs), *_check_order(model, order), *_check_farewells(model, born, farewells)]
+
+
+def _check_farewells(model: Model, born: set[str], farewells: Sequence[Farewell]) -> Iterator[str]:
+    """G26, G31: a detached actor that nothing has ended is there, answers, and can be killed."""
+    for farewell in farewells:
+        name, fate = farewell.name, model.fates.named(farewell.name)
+        assert fate is not None
+        was_made = not born.isdisjoint(fate.makers) or not fate.owner_may_end and name in model.surely_made
+        if not farewell.was_found:
+            if was_made and not fate.may_end_by_itself:
+                yield f"G26: the detached actor {name} is gone, and nobody has ended it"
+            continue
+        if name in model.freed:
+            yield f"G31: the detached actor {name} is there, and was killed"
+        if farewell.error not in ({""} if was_made and not fate.may_end_by_itself else {"", DIED}):
+            yield f"G26: the detached actor {name} lives, and answers with {farewell.error}"
+        if farewell.was_found_again:
+            yield f"G31: the detached actor {name} is still there when it was killed"
 
 
 def _check_arguments(reading: Reading, task: Submit | Call | Create, words: list[str], nested: list[str]) -> Iterator[str]:

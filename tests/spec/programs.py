@@ -26,6 +26,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 import minray
 from minray.exceptions import RayError
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -437,6 +439,13 @@ class Program(Record, frozen=True):
 
     def actors(self) -> list[Create]:
         return [operation for operation in self.walk() if isinstance(operation, Create)]
+
+    def names_actors_well(self) -> bool:
+        """Whether those that need a name have one, and those with one name are alike, whoever makes them."""
+        by_name: dict[str, Create] = {}
+        named = [msgspec.structs.replace(create, name="") for create in self.actors() if create.called]
+        are_alike = all(by_name.setdefault(create.called, create) == create for create in named)
+        return are_alike and all(create.called or not (create.detached or create.get_if_exists) for create in self.actors())
 
     def speakers(self) -> set[str]:
         """The names of all that print lines."""

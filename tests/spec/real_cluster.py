@@ -51,10 +51,10 @@ SYSTEM_CONFIG = {
     "worker_cap_max_backoff_delay_ms": 500,
 }
 """Also, granting beyond a worker per CPU slows down less, for programs here are over soon."""
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 CHECKOUT = Path(__file__).resolve().parents[2]
 DRIVER_COMMAND = (sys.executable, "-m", "tests.spec.real_driver")
-ORDERS = ("connect", "perform", "drop", "leftovers", "look_into_workers", "why", "disconnect")
+ORDERS = ("connect", "perform", "say_farewells", "drop", "leftovers", "look_into_workers", "why", "disconnect")
 TROUBLE = re.compile(r"^Traceback \(most recent|^Exception ignored|was never retrieved|was never awaited", re.MULTILINE)
 """In logs: what no user's error and no dead peer brings there."""
 TROUBLE_LINES = 30

@@ -20,6 +20,7 @@ import msgspec
 import minray
 from minray import worker
 from tests.simulation.judge import core_leftovers
+from tests.spec.detached import say_farewell
 from tests.spec.programs import Body, perform
 from tests.spec.real_worker import look_into_worker
 from tests.spec.stage import Stage
@@ -58,6 +59,10 @@ class DriverProcess:
             self._say("over", {"failure": f"{type(error).__name__}: {error}"})
         else:
             self._say("over", {"history": history})
+
+    def do_say_farewells(self, names: list[str]) -> list[dict[str, Any]]:
+        """To these detached actors."""
+        return [msgspec.to_builtins(say_farewell(name)) for name in names]
 
     def do_drop(self) -> None:
         """Let go of all references."""

@@ -28,6 +28,7 @@ import msgspec
 from minray.simulation.cluster import without_garbage_collection
 from tests import leaks
 from tests.spec.actors import Create
+from tests.spec.namesakes import with_namesakes
 from tests.spec.programs import Body, Call, Generate, Get, Operation, Program, Sleep, Submit, Wait
 from tests.spec.real_cluster import PROXY, TCP, UNIX, Shape
 from tests.spec.real_faults import CUT, HOLD, KILL, RAYLET, RESET, RESET_ALL, STOP, ZYGOTE, draw_faults
@@ -74,6 +75,8 @@ def real_scenario_of(seed: int) -> RealScenario:
     program = with_async_actors(Writer(random, nodes).program(random.choice(SIZES)), random)
     if random.random() < 0.3:
         program = grouped(program, random)
+    if random.random() < 0.35:
+        program = with_namesakes(program, random)
     return RealScenario(scaled(program, SCALE), shape, draw_faults(random, shape), seed)
 
 

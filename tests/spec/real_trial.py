@@ -8,7 +8,6 @@ Rules
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tests.helpers import whereabouts
+from tests.spec.detached import Farewell, detached_names
 from tests.spec.model import problems
 from tests.spec.programs import Program
 from tests.spec.real_cluster import DRIVER_COMMAND, DriverGone, RealCluster, RealDriver, Shape
@@ -74,6 +74,7 @@ class Trial:
         self._evidence: list[str] = []
         self._delays: list[str] = []
         self._histories: dict[int, History] = {}
+        self._farewells: list[Farewell] = []
 
     def run(self) -> RealVerdict:
         cluster = self._cluster
@@ -90,6 +91,7 @@ class Trial:
                 driver.ask("perform", body=msgspec.to_builtins(body))
             self._play(wrecker)
             wrecker.heal()
+            self._say_farewells()
             self._come_to_rest()
             self._judge_histories(tuple(wrecker.struck))
             if not self._found:
@@ -141,6 +143,13 @@ class Trial:
         else:
             self._histories[number] = outcome["history"]
 
+    def _say_farewells(self) -> None:
+        """To all detached actors, by one of the drivers that are through."""
+        names = detached_names(self._scenario.program)
+        if names and not self._found:
+            told = self._living()[0].ask("say_farewells", names=names)
+            self._farewells = msgspec.convert(told, list[Farewell])
+
     def _come_to_rest(self) -> None:
         for driver in self._living():
             driver.ask("drop")
@@ -175,11 +184,10 @@ class Trial:
     def _judge_histories(self, struck: tuple[Fault, ...]) -> None:
         """Those of drivers that lived to tell; the tasks of the others do not count."""
         told = [number for number, driver in enumerate(self._drivers) if not driver.is_killed]
-        program = Program(tuple(self._scenario.program.drivers[number] for number in told))
-        names = program.speakers()
-        lines = [line for line in self._cluster.printed() if json.loads(line)[1] in names]
+        lines = self._cluster.printed()
         if len(self._histories) == len(told):
-            self._found += problems(program, losses(struck), [self._histories[number] for number in told], lines)
+            histories = [self._histories.get(number) for number in range(len(self._drivers))]
+            self._found += problems(self._scenario.program, losses(struck), histories, lines, self._farewells)
 
     def _gather_evidence(self, ask_drivers: bool) -> None:
         for driver in self._living() if ask_drivers else ():

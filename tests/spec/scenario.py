@@ -33,6 +33,7 @@ from minray.simulation.trace import LIFE, Trace
 from tests.simulation.invariants import Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
 from tests.simulation.rest import unrest
+from tests.spec.detached import Farewell, detached_names, say_farewell
 from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
 from tests.spec.programs import Body, Call, Program, Submit, perform
@@ -62,10 +63,11 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
 
     nodes: tuple[Node, ...] = (Node(),)
     rates: dict[str, float] = {}
-    """See ``FaultPlan``; so are the next three."""
+    """See ``FaultPlan``; so are the next four."""
     budget: int = 0
     targets: tuple[str, ...] = ("worker/",)
     aims: tuple[str, ...] = ()
+    spared_tasks: tuple[str, ...] = ()
     durable: bool = False
     """Whether the gcs has a store, and is started again when it crashes."""
     inline_limit: int = 0
@@ -78,7 +80,7 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether tasks are remembered, and what is lost is made again."""
 
     def plan(self) -> FaultPlan:
-        return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims)
+        return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, spared_tasks=self.spared_tasks)
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,8 +99,8 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.decode(text, type=cls)
 
     def is_feasible(self) -> bool:
-        """Whether every task and every actor can run on the head, which no fault takes away."""
-        if not self.world.nodes or not self.program.drivers:
+        """Whether every task and every actor can run on the head, which no fault takes away; and actors' names fit."""
+        if not self.world.nodes or not self.program.drivers or not self.program.names_actors_well():
             return False
         head = self.world.nodes[0]
         slots = sum(operation.bundles for operation in self.program.walk() if isinstance(operation, Group))
@@ -119,7 +121,8 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
     deaths = len(raylets) + len(workers) + len(nodes)
     silence = any(key[0] in LOUD and (key[0] != "crash" or key[1] == GCS) for key in answers)
-    return Losses(deaths, may_lose_nodes, may_lose_objects, may_lose_files or not world.lineage, silence)
+    are_stored = world.inline_limit > 0
+    return Losses(deaths, may_lose_nodes, may_lose_objects, may_lose_files or not world.lineage, silence, are_stored)
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
@@ -292,21 +295,32 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
     losses = losses_of(cluster.oracle.answers, scenario.world)
     if not is_alive(cluster, "raylet/head") or (losses.nodes and _has_lost_cluster(cluster, drivers)):
         return found
-    found += [f"L2: {problem}" for problem in leftovers(cluster)] + unrest(cluster)
+    found += [f"L2: {problem}" for problem in leftovers(cluster, but_detached=True)] + unrest(cluster)
     killed = _killed_drivers(cluster)
     for number, driver in enumerate(drivers):
         if driver.done() and number not in killed:
             found.append(f"L1: a driver ended with {driver.exception()!r}")
-    if len(histories.keys() | killed) == len(drivers):
-        survivors = {number: histories[number] for number in sorted(histories.keys() - killed)}
-        found += _judge_histories(cluster, scenario, losses, survivors)
     verdict_is_in = True
     for driver in drivers:
         if not driver.done():
             cluster.wait_for(driver)
     cluster.settle()
+    farewells = _say_farewells(cluster, program)
+    if len(histories.keys() | killed) == len(drivers):
+        told = [None if number in killed else histories[number] for number in range(len(drivers))]
+        found += problems(program, losses, told, reports(cluster), farewells)
     found += watch.problems
     return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
+
+
+def _say_farewells(cluster: SimCluster, program: Program) -> list[Farewell]:
+    """To the detached actors: their makers are gone, faults are over, and now they end."""
+    names = detached_names(program)
+    if not names:
+        return []
+    farewells = cluster.run(lambda: [say_farewell(name) for name in names], LIMIT_S)
+    cluster.settle()
+    return farewells
 
 
 def _killed_drivers(cluster: SimCluster) -> set[int]:
@@ -338,21 +352,11 @@ def _has_lost_cluster(cluster: SimCluster, outcomes: Sequence[asyncio.Future[Any
     return any(core.raylet.death or core.gcs.death for core in drivers)
 
 
-def _judge_histories(
-    cluster: SimCluster, scenario: Scenario, losses: Losses, histories: dict[int, History]
-) -> list[str]:
-    """Hold these drivers and their tasks against the model; drivers share nothing, so the others do not matter."""
-    program = Program(tuple(scenario.program.drivers[number] for number in histories))
-    speakers = program.speakers()
-    lines = [line for line in reports(cluster) if msgspec.json.decode(line)[1] in speakers]
-    return problems(program, losses, list(histories.values()), lines)
-
-
 def _settle(cluster: SimCluster, busy_s: float) -> None:
     """As long as deaths and delays may need to be noticed, if there were any, and then as long as tasks may still run."""
     loud = any(key[0] in LOUD for key in cluster.oracle.answers)
     cluster.settle(SETTLE_S if loud else QUIET_SETTLE_S)
-    while busy_s > 0 and leftovers(cluster):
+    while busy_s > 0 and leftovers(cluster, but_detached=True):
         cluster.settle(SETTLE_S)
         busy_s -= SETTLE_S
 

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from minray.simulation.faults import LOUD, QUIET
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.groups import SLOT, Group, Ready, Remove
+from tests.spec.namesakes import with_namesakes
 from tests.spec.programs import (
     Body,
     Call,
@@ -65,6 +66,8 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
+IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
+"""What goes on in a cluster where nothing happens, and the beginnings of all connections."""
 INLINE_LIMITS = (0, 0, 1, 40)
 """The values of programs have some tens of bytes: in half of the worlds none is in the object store, else all or some."""
 STORE_BYTES = 4000
@@ -210,13 +213,13 @@ class Writer:
             max_task_retries=random.choice((0, 0, 1, 2, -1)),
             max_concurrency=random.choice((1, 1, 1, 3)),
             num_cpus=random.choice((None, 0)),
-            named=depth == 0 and random.random() < 0.4,
+            called=name if depth == 0 and random.random() < 0.4 else "",
             seconds=random.choice((0.0, 0.0, 0.02, 0.5)),
             type="ValueError" if self._may_fail and random.random() < 0.1 else "",
         )
         known.append(name)
         self._actors[name] = create
-        if create.named:
+        if create.called:
             self._named.append(name)
         return create
 
@@ -366,6 +369,9 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_async_actors(Writer(random, world.nodes).program(size), Random(f"async actors of {seed}"))
     world = msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS))
     world = with_small_stores(world, random) if world.inline_limit else world
+    random = Random(f"namesakes of {seed}")
+    program = with_namesakes(program, random) if random.random() < 0.35 else program
+    world = at_busy_moments(world, Random(f"moments of {seed}"))
     return with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
 
 
@@ -421,6 +427,17 @@ def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random
         if random.random() < 0.4:
             changed.insert(random.randint(at + 1, len(changed)), Remove(f"removal of {name}", name))
     return tuple(changed)
+
+
+def at_busy_moments(world: World, random: Random) -> World:
+    """In half of the worlds in which processes crash they do so while something begins, ends or changes.
+
+    Elsewhere most of their steps, and so most of the crashes, are those of talk that never ends.
+    """
+    if "crash" not in world.rates or random.random() < 0.5:
+        return world
+    rates = world.rates | {"crash": random.choice((0.01, 0.03))}
+    return msgspec.structs.replace(world, rates=rates, spared_tasks=IDLE_TASKS)
 
 
 def with_small_stores(world: World, random: Random) -> World:

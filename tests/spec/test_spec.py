@@ -167,7 +167,7 @@ def test_a_call_that_exits_takes_its_actor_along_as_often_as_it_is_made() -> Non
 
 
 def test_g24_only_a_handle_by_name_lets_its_actor_go() -> None:
-    found = [Create("actor", named=True), Find("found", "actor")]
+    found = [Create("actor", called="actor"), Find("found", "actor")]
     weak = Call("call", "found", Body())
     assert not expectation(one(*found, weak), "call").errors
     assert expectation(one(*found, Drop("drop", "actor"), weak), "call").errors == {DIED}
@@ -198,7 +198,7 @@ def test_calls_out_of_order_and_constructors_that_run_too_often_are_seen() -> No
 
 
 def test_an_actor_that_must_have_its_name_is_missed() -> None:
-    program = one(Create("actor", named=True), Find("find", "actor"))
+    program = one(Create("actor", called="actor"), Find("find", "actor"))
     outcomes: list[Any] = [{"of": []}, {"of": [], "found": False}]
     assert problems(program, Losses(), [outcomes], []) == ["G32: find did not find actor"]
     assert problems(program, CRASH, [outcomes], []) == []

@@ -1,0 +1,178 @@
+"""Actors that several drivers share: written into programs that are there already.
+
+Whoever knows the name of an actor can call and kill it, so here drivers meet; most of these actors are detached. Some are
+made with ``get_if_exists`` by whoever comes first, some by whoever gets the name, some by one driver alone; tasks may make
+them too, and others find them.
+
+Rules
+  * Every program still ends: what a call of such an actor waits for, it has made itself, and it knows no other actor.
+  * A detached actor is given no references, and keeps none: so nothing that its maker owned is needed when it begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.programs import (
+    Body,
+    Call,
+    Drop,
+    End,
+    Exit,
+    Generate,
+    Get,
+    Operation,
+    Program,
+    Put,
+    Raise,
+    Return,
+    Sleep,
+    Submit,
+)
+
+SLEEPS_S = (0.0, 0.001, 0.02, 0.2, 1.0)
+MOST_NAMES = 2
+
+
+def with_namesakes(program: Program, random: Random) -> Program:
+    """One or two such actors, which most drivers use, in a program that may get one driver more."""
+    drivers = list(program.drivers)
+    if len(drivers) == 1 and random.random() < 0.5:
+        drivers.append(Body())
+    writer = NamesakeWriter(random)
+    for _ in range(random.randint(1, MOST_NAMES)):
+        drivers = writer.rewrite(drivers)
+    return Program(tuple(drivers))
+
+
+class NamesakeWriter:
+    """Writes operations between those of drivers."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._count = 0
+        self._template = Create("")
+        """What all that get the present name are like."""
+        self._all_make = False
+        """Whether whoever wants one makes it, rather than finding it."""
+        self._may_end = random.random() < 0.6
+
+    def _name(self, kind: str) -> str:
+        self._count += 1
+        return f"shared_{kind}{self._count}"
+
+    def rewrite(self, drivers: Sequence[Body]) -> list[Body]:
+        """With one name more."""
+        random = self._random
+        self._template = Create(
+            "",
+            max_restarts=random.choice((0, 1, 2, -1, -1)),
+            max_task_retries=random.choice((0, 0, 1, -1)),
+            max_concurrency=random.choice((1, 1, 3)),
+            num_cpus=random.choice((None, 0)),
+            called=self._name("actor"),
+            detached=random.random() < 0.85,
+            get_if_exists=random.random() < 0.6,
+            seconds=random.choice((0.0, 0.0, 0.02, 0.5)),
+        )
+        self._all_make = self._template.get_if_exists or random.random() < 0.4
+        maker = random.randrange(len(drivers))
+        return [
+            self._with_story(driver, number == maker)
+            if number == maker or random.random() < 0.8 else driver
+            for number, driver in enumerate(drivers)
+        ]  # fmt: skip
+
+    def _with_story(self, driver: Body, is_maker: bool) -> Body:
+        """What one driver does with it, spread over what it does anyway."""
+        random = self._random
+        operations = [self._with_task_s_story(operation) for operation in driver.operations]
+        dropped = {operation.ref for operation in operations if isinstance(operation, Drop)}
+        known = [one.name for one in operations if isinstance(one, Submit | Put) and one.name not in dropped]
+        merged: list[Operation] = []
+        story = self._story(is_maker, known)
+        places = sorted(random.randint(0, len(operations)) for _ in story)
+        for place, operation in enumerate([*operations, None]):
+            while places and places[0] == place:
+                places.pop(0)
+                merged.append(story.pop(0))
+            if operation is not None:
+                merged.append(operation)
+        return Body(tuple(merged), driver.end)
+
+    def _story(self, is_maker: bool, known: Sequence[str]) -> list[Operation]:
+        """``known``: objects that the driver may hold."""
+        random = self._random
+        story = self._chapter(is_maker, known)
+        if self._may_end and random.random() < 0.5:
+            handle = story[0].name
+            story.append(Kill(self._name("kill"), handle, no_restart=random.random() < 0.6))
+            if random.random() < 0.5:
+                story.append(Find(self._name("find"), self._template.called))
+            if random.random() < 0.6:
+                story += self._chapter(is_maker, known)
+        return story
+
+    def _chapter(self, is_maker: bool, known: Sequence[str]) -> list[Operation]:
+        """It is made or found, called, and perhaps let go."""
+        random = self._random
+        story = [self._handle(is_maker)]
+        calls: list[str] = []
+        for _ in range(random.randint(0, 4)):
+            if random.random() < 0.15:
+                story.append(Generate(self._name("generator"), random.randint(1, 4), actor=story[0].name))
+                continue
+            if random.random() < 0.25:
+                story.append(Sleep(self._name("sleep"), random.choice(SLEEPS_S)))
+            args = random.sample(known, 1) if known and random.random() < 0.2 else ()
+            call = self._call(story[0].name, tuple(args))
+            story.append(call)
+            calls.append(call.name)
+        gets = [Get(self._name("get"), (name,)) for name in calls if random.random() < 0.8]
+        if random.random() < 0.2:
+            gets.insert(0, Drop(self._name("drop"), story[0].name))  # type: ignore[arg-type]
+        return [*story, *gets]
+
+    def _handle(self, is_maker: bool) -> Operation:
+        if self._all_make or is_maker:
+            return msgspec.structs.replace(self._template, name=self._name("create"))
+        return Find(self._name("find"), self._template.called)
+
+    def _call(self, handle: str, args: tuple[str, ...]) -> Call:
+        random, name = self._random, self._name("call")
+        retries = random.choice((None, None, 0, 1, -1))
+        is_endless = (self._template.max_task_retries if retries is None else retries) < 0
+        operations: list[Operation] = []
+        if random.random() < 0.6:
+            operations.append(Sleep(self._name("sleep"), random.choice(SLEEPS_S)))
+        if random.random() < 0.2:
+            task = self._name("task")
+            operations += [Submit(task, Body()), Get(self._name("get"), (task,))]
+        end = self._end()
+        if isinstance(end, Exit) and is_endless and self._template.max_restarts < 0:
+            end = Return()
+        return Call(name, handle, Body(tuple(operations), end), args, max_task_retries=retries)
+
+    def _end(self) -> End:
+        draw = self._random.random()
+        if self._may_end and draw < 0.12:
+            return Exit()
+        if self._may_end and draw < 0.15:
+            return ExitActor()
+        return Raise() if draw > 0.94 else Return()
+
+    def _with_task_s_story(self, operation: Operation) -> Operation:
+        """Some tasks make or find it too, and may call it."""
+        random = self._random
+        if not isinstance(operation, Submit) or operation.resources or random.random() >= 0.2:
+            return operation
+        story = [self._handle(False)]
+        if random.random() < 0.7:
+            call = self._call(story[0].name, ())
+            story += [call, Get(self._name("get"), (call.name,))]
+        body = Body((*operation.body.operations, *story), operation.body.end)
+        return msgspec.structs.replace(operation, body=body)

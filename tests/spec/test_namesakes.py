@@ -1,0 +1,128 @@
+"""Named and detached actors in campaigns: what the model says of them, what the judge misses, and who shares them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from minray.gcs.actor_manager import ActorRow
+from tests.spec.actors import Create, Find, Kill
+from tests.spec.detached import Farewell
+from tests.spec.fates import DIED
+from tests.spec.model import Losses, Model, problems
+from tests.spec.namesakes import with_namesakes
+from tests.spec.programs import Body, Call, Get, Program, Put, Submit
+from tests.spec.scenario import Scenario, run
+from tests.spec.strategies import scenario_of
+
+DETACHED = Create("a", called="n", detached=True)
+SHARED = Create("a", called="n", detached=True, get_if_exists=True)
+OTHER = Create("b", called="n", detached=True, get_if_exists=True)
+CRASH = Losses(deaths=1)
+BORN = ['["born", "a", [], []]']
+
+
+def of(*drivers: Sequence[Any]) -> Program:
+    return Program(tuple(Body(tuple(operations)) for operations in drivers))
+
+
+def made(actor_id: str) -> dict[str, Any]:
+    return {"of": [], "is": actor_id}
+
+
+def found(actor_id: str) -> dict[str, Any]:
+    return {"of": [], "found": True, "is": actor_id}
+
+
+def broken(
+    program: Program, *histories: Any, losses: Losses | None = None, farewell: Farewell | None = None, lines: Any = ()
+) -> set[str]:
+    """The numbers of what these histories show."""
+    farewells = [] if farewell is None else [farewell]
+    return {text.partition(":")[0] for text in problems(program, losses or Losses(), histories, lines, farewells)}
+
+
+def test_programs_get_namesakes_who_are_alike_and_stay_feasible() -> None:
+    programs = [with_namesakes(of((Put("x"), Submit("t", Body()))), Random(seed)) for seed in range(40)]
+    assert all(Scenario(program).is_feasible() for program in programs)
+    for wrong in ((SHARED, Create("b", called="n")), (Create("a", detached=True),), (Create("a", get_if_exists=True),)):
+        assert not Scenario(of(wrong)).is_feasible()
+    assert any(sum(bool(Program((driver,)).actors()) for driver in program.drivers) == 2 for program in programs)
+
+
+def test_g26_a_detached_actor_needs_neither_its_handle_nor_its_driver() -> None:
+    call = Call("call", "f", Body())
+    program = of((DETACHED,), (Find("f", "n"), call))
+    assert not Model(program, Losses(), killed_drivers=[0]).objects["call"].errors - {DIED}
+    assert not Model(program, Losses()).objects["call"].errors
+    assert Model(program, CRASH).objects["call"].errors == {DIED}
+
+
+def test_a_handle_of_another_driver_s_actor_keeps_it_not() -> None:
+    program = of((Create("a", called="n"),), (Find("f", "n"), Call("call", "f", Body())))
+    assert Model(program, Losses()).objects["call"].errors == {DIED}
+
+
+def test_what_a_killed_driver_may_have_done_counts() -> None:
+    program = of((SHARED, Kill("kill", "a")), (OTHER, Call("call", "b", Body()), Get("get", ("call",))))
+    history = [made("1"), {"of": ["b"]}, {"of": ["call"], "error": DIED}]
+    assert broken(program, None, history) == set()
+    assert broken(of((SHARED,), program.drivers[1].operations), [made("1")], history) == {"G17"}
+
+
+def test_g33_all_are_shown_one_actor_and_g39b_no_old_one_again() -> None:
+    program = of((SHARED,), (OTHER, Find("f", "n"), Find("g", "n")))
+    assert broken(program, [made("1")], [made("1"), found("1"), found("1")]) == set()
+    assert broken(program, [made("1")], [made("2"), found("2"), found("2")]) == {"G33"}
+    assert broken(program, [made("1")], [made("1"), found("2"), found("1")], losses=CRASH) == {"G39b"}
+
+
+def test_g31_a_name_is_taken_as_long_as_nobody_ends_its_actor() -> None:
+    again = Create("b", called="n", detached=True)
+    taken, free = {"of": [], "taken": True}, made("2")
+    once = of((DETACHED, again))
+    assert broken(once, [made("1"), taken]) == set() and "G31" in broken(once, [made("1"), free])
+    killed = of((DETACHED, Kill("kill", "a"), Find("f", "n"), again))
+    gone = {"of": [], "found": False}
+    assert broken(killed, [made("1"), {"of": ["a"]}, gone, free]) == set()
+    assert broken(killed, [made("1"), {"of": ["a"]}, found("1"), free]) == {"G31"}
+    assert broken(killed, [made("1"), {"of": ["a"]}, gone, taken]) == {"G31"}
+    assert broken(of((DETACHED,)), [taken]) == {"G31"}
+
+
+@pytest.mark.parametrize(
+    ("farewell", "losses", "lines", "number"),
+    [
+        (Farewell("n", True), Losses(), BORN, ""),
+        (Farewell("n"), Losses(), BORN, "G26"),
+        (Farewell("n"), CRASH, BORN, ""),
+        (Farewell("n", True, DIED), Losses(), BORN, "G26"),
+        (Farewell("n", True, "", True), Losses(), BORN, "G31"),
+    ],
+)
+def test_g26_at_the_farewell_a_detached_actor_is_there(farewell: Farewell, losses: Losses, lines: Any, number: str) -> None:
+    assert broken(of((DETACHED,)), [made("1")], losses=losses, farewell=farewell, lines=lines) == {number} - {""}
+
+
+def test_g26_a_killed_driver_s_actor_is_there_if_it_was_born() -> None:
+    program = of((DETACHED,), ())
+    assert broken(program, None, [], farewell=Farewell("n")) == set()
+    assert broken(program, None, [], farewell=Farewell("n"), lines=BORN) == {"G26"}
+
+
+# --- Planted
+
+
+def ends_with_its_owner(self: ActorRow) -> bool:
+    """Planted: a detached actor is like any other."""
+    return True
+
+
+def test_a_campaign_sees_soon_that_detached_actors_end_with_their_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ActorRow, "needs_owner", ends_with_its_owner)
+    drawn = (scenario_of(seed) for seed in range(60))
+    shared = (scenario for scenario in drawn if any(create.detached for create in scenario.program.actors()))
+    assert any({"G17", "G26"} & run(scenario).codes for scenario in shared)
