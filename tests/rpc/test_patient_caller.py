@@ -159,6 +159,15 @@ def test_the_gcs_is_told_again_until_it_hears_or_is_gone() -> None:
     run(story)
 
 
+def test_one_that_is_closed_passes_no_answer_of_the_gcs_on() -> None:
+    scene = Scene()
+    scene.peers.asked.clear()
+    scene.patient.send_to_gcs(GetWorkerDeath(THERE.worker_id, THERE.node_id), scene.on_answer)
+    scene.patient.close()
+    scene.peers.take(GetWorkerDeath).answer(GetWorkerDeathReply(None))
+    assert scene.answers == []
+
+
 def test_one_that_is_closed_tells_the_gcs_nothing_more() -> None:
     async def story() -> None:
         scene = Scene()
