@@ -15,7 +15,7 @@ import minray as ray
 from minray.protocol.raylet import GetNodeStats, NodeStats
 from minray.rpc.connection import Peer
 from tests.helpers import wait_for_condition
-from tests.real.support import Files, Journal, api, core, echo, hold
+from tests.real.support import Files, Journal, api, core, echo, hold, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"resources": {"token": 3}}
@@ -222,6 +222,46 @@ def test_a_thousand_tasks_of_one_shape_cost_little_more_than_one_request_each(mo
     assert after["requests"] - before["requests"] - len(given_back) <= 1000 + 100 * (1 + len(stalls))
     if core().config.system_config.transport == "stream":  # which puts many requests into one frame
         assert after["frames"] - before["frames"] <= 500 * (1 + len(stalls))
+
+
+@pytest.mark.skipif(os.environ.get("MINRAY_TRANSPORT") == "grpc", reason="counts what the stream transport does")
+def test_a_task_or_a_call_takes_few_steps_in_its_driver() -> None:
+    """Function calls of the driver's two threads together, from ``remote()`` until the reference is forgotten."""
+    done = run_driver("""
+        import threading, time
+        from minray import worker
+
+        made = []
+
+        def profile(frame, event, arg):
+            if event == "call" and "minray" in frame.f_code.co_filename:
+                made.append(None)
+
+        def steps(call):
+            known = worker.current_api().core.references._references
+            for count in (100, 1000):
+                del made[:]
+                ray.get([call() for _ in range(count)])
+                while len(known) > 2:  # until these are forgotten
+                    time.sleep(0.01)
+            return len(made) // 1000
+
+        @ray.remote
+        def work(): pass
+
+        @ray.remote
+        class Actor:
+            def work(self): pass
+
+        threading.setprofile(profile)
+        ray.init(num_cpus=2)
+        sys.setprofile(profile)
+        actor = Actor.remote()
+        print(steps(work.remote), steps(lambda: actor.work.remote()))
+    """)
+    assert done.returncode == 0, done.stderr
+    of_a_task, of_a_call = map(int, done.stdout.split()[-2:])
+    assert 40 < of_a_task <= 80 and 40 < of_a_call <= 80, "65 of each when this was written"
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, path: str) -> list[None]:
