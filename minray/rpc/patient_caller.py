@@ -77,15 +77,12 @@ class PatientCaller:
                 return
             if isinstance(error, RemoteFailure):
                 logger.debug("asking the gcs again: %s", error)
-                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._send_to_gcs_again, request, on_answer)
+                asyncio.get_running_loop().call_later(ASK_AGAIN_S, self.send_to_gcs, request, on_answer)
             else:
                 on_answer(reply, error, answered)
 
-        self._gcs.send(request, on_reply)
-
-    def _send_to_gcs_again(self, request: Request[R], on_answer: OnAnswer[R]) -> None:
         if not self._is_closed:
-            self.send_to_gcs(request, on_answer)
+            self._gcs.send(request, on_reply)
 
     async def call(self, to: Address, request: Request[R]) -> R:
         """The same for coroutines."""

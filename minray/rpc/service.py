@@ -86,15 +86,14 @@ class Dispatcher:
             logger.warning("refused a malformed %s from %s: %s", incoming.method, incoming.peer.hex()[:8], error)
             incoming.fail(RemoteFailure("bad-request", f"{incoming.method}: {error}"))
             return
+        call = Call(incoming)
         if is_async:
             name = f"{incoming.method}({_subject(request)})"
-            call = Call(incoming)
             answering = self._answer(handler(request, call), call)
             task = asyncio.get_running_loop().create_task(answering, name=name)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        call = Call(incoming)
         try:
             reply = handler(request, call)
         except Exception as error:
