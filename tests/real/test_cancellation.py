@@ -7,12 +7,14 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import minray as ray
 from minray.exceptions import RayError, RayTaskError, TaskCancelledError, WorkerCrashedError
+from minray.util.placement_group import placement_group
 from tests.helpers import wait_for_condition
 from tests.real.support import Files, Journal, Signal, core, echo, hold
 
@@ -150,6 +152,44 @@ def test_g41_a_running_task_sees_keyboard_interrupt(files: Files, doing: str) ->
     ray.cancel(task)
     assert isinstance(outcome(task), TaskCancelledError)
     assert seen.is_set()
+
+
+@pytest.mark.parametrize("for_what", ["an actor without a place", "an actor that lacks an argument", "a group", "items"])
+def test_g41_a_task_may_wait_for_anything_when_it_is_cancelled(files: Files, for_what: str) -> None:
+    started, release = files.signal("started"), files.signal("release")
+
+    @ray.remote(num_cpus=0)
+    class Maker:
+        def __init__(self, _argument: object = None) -> None:
+            pass
+
+        def make(self) -> None:
+            pass
+
+        def items(self) -> Iterator[object]:
+            yield 1
+            release.wait()
+
+    @ray.remote
+    def wait() -> None:
+        if for_what == "an actor without a place":
+            call = Maker.options(num_gpus=1).remote().make.remote()
+        elif for_what == "an actor that lacks an argument":
+            call = Maker.remote(hold.remote(files.signal("inner"), release)).make.remote()
+        elif for_what == "a group":
+            call = placement_group([{"GPU": 1}]).ready()
+        else:
+            maker = Maker.remote()
+            items = maker.items.remote()
+            ray.get(next(items))
+        started.set()
+        ray.get(call if for_what != "items" else next(items))
+
+    task = wait.remote()
+    started.wait()
+    ray.cancel(task)
+    assert isinstance(outcome(task), TaskCancelledError)
+    release.set()
 
 
 def test_g41_a_cancelled_task_may_still_return_a_value(files: Files) -> None:
