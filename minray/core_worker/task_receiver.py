@@ -238,12 +238,12 @@ class TaskReceiver:
             self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))
             self._pump()
             return CancelTaskReply(True, False)
-        if request.recursive:
-            self._surroundings.cancel_children(task.task_id, request.force)
         if request.force:
             asyncio.get_running_loop().call_later(0.02, self._exit_if_running, task)
-        else:
+        else:  # before it can hear that its children are cancelled
             self._platform.user_code.interrupt(lambda: self._executor.current is task)
+        if request.recursive:
+            self._surroundings.cancel_children(task.task_id, request.force)
         return CancelTaskReply(True, True)
 
     def _exit_if_running(self, task: ReceivedTask) -> None:
