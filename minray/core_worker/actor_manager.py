@@ -66,7 +66,6 @@ from minray.rpc.pubsub import Subscription
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
 
-
 ASK_AGAIN_S = 1.0
 """How long an actor that the gcs has not told of is waited for, before it is asked about."""
 MAX_PATIENCE_S = 5.0

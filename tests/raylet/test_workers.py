@@ -109,13 +109,18 @@ async def test_g64_a_worker_that_refuses_to_end_stays_and_is_used_again(scene: S
     assert (await scene.lease())[1].kind == GRANTED
 
 
-@scenario(cpus=1, num_prestart_workers=0)
-async def test_g64_a_worker_that_refuses_to_end_is_given_at_once_to_who_waits_for_one(scene: Scene) -> None:
+async def let_two_mute_workers_idle(scene: Scene) -> None:
+    """One more than the node has CPUs; they do not answer when they are asked to end."""
     leases = [await scene.lease(), await scene.lease({})]
     for worker in scene.workers.values():
         worker.answers = False
     for lease_id, _ in leases:
         await scene.give_back(lease_id)
+
+
+@scenario(cpus=1, num_prestart_workers=0)
+async def test_g64_a_worker_that_refuses_to_end_is_given_at_once_to_who_waits_for_one(scene: Scene) -> None:
+    await let_two_mute_workers_idle(scene)
     await scene.until(lambda: any(worker.unanswered for worker in scene.alive()))
     asked = next(worker for worker in scene.alive() if worker.unanswered)
     scene.silent_starts = 1
@@ -130,11 +135,7 @@ async def test_g64_a_worker_that_refuses_to_end_is_given_at_once_to_who_waits_fo
 
 @scenario(cpus=1)
 async def test_a_worker_that_does_not_answer_when_asked_is_killed(scene: Scene) -> None:
-    leases = [await scene.lease(), await scene.lease({})]
-    for worker in scene.workers.values():
-        worker.answers = False
-    for lease_id, _ in leases:
-        await scene.give_back(lease_id)
+    await let_two_mute_workers_idle(scene)
     await scene.until(lambda: len(scene.alive()) == 1, limit_s=10)
 
 

@@ -422,6 +422,15 @@ def endpoints(network: FakeNetwork) -> Peers:
     return Peers(network.platform, b"node", TIMEOUT_S)
 
 
+async def asked_once() -> tuple[FakeNetwork, Peers]:
+    """There is a channel to one peer, which has answered."""
+    network = FakeNetwork()
+    network.listen_at("fake:a", b"a", lambda incoming: incoming.reply(encode(Answer(1))))
+    peers = endpoints(network)
+    await peers.to(address(b"a")).call(Ask(1))
+    return network, peers
+
+
 def test_one_incarnation_is_one_peer() -> None:
     peers = endpoints(FakeNetwork())
     assert peers.to(address(b"a")) is peers.to(address(b"a")) is not peers.to(address(b"b"))
@@ -451,10 +460,7 @@ def test_dead_peers_are_forgotten() -> None:
 
 def test_peers_that_nobody_talks_to_any_more_are_forgotten() -> None:
     async def story() -> None:
-        network = FakeNetwork()
-        network.listen_at("fake:a", b"a", lambda incoming: incoming.reply(encode(Answer(1))))
-        peers = endpoints(network)
-        await peers.to(address(b"a")).call(Ask(1))
+        network, peers = await asked_once()
         network.break_channels()
         await pass_time(10)
         assert peers._peers == {}
@@ -471,10 +477,7 @@ def test_a_reported_death_of_a_stranger_means_nothing() -> None:
 
 def test_dead_peers_are_closed_and_forgotten() -> None:
     async def story() -> None:
-        network = FakeNetwork()
-        network.listen_at("fake:a", b"a", lambda incoming: incoming.reply(encode(Answer(1))))
-        peers = endpoints(network)
-        await peers.to(address(b"a")).call(Ask(1))
+        network, peers = await asked_once()
         peers.on_death_of(b"a", "it is reported dead")
         assert network.channels[0].closed and peers._peers == {}
 
@@ -483,10 +486,7 @@ def test_dead_peers_are_closed_and_forgotten() -> None:
 
 def test_with_the_process_all_its_channels_are_closed() -> None:
     async def story() -> None:
-        network = FakeNetwork()
-        network.listen_at("fake:a", b"a", lambda incoming: incoming.reply(encode(Answer(1))))
-        peers = endpoints(network)
-        await peers.to(address(b"a")).call(Ask(1))
+        network, peers = await asked_once()
         await peers.at("fake:a", reconnect_timeout_s=1, may_restart=True).call(Ask(1))
         peers.close()
         assert [channel.closed for channel in network.channels] == [True, True]
