@@ -343,8 +343,3 @@ class ActorTaskReceiver:
         if self.actor is not None and self.actor.actor_id == request.actor_id:
             self._surroundings.end_actor("there is no handle of it any more")
         return DONE
-
-    def close(self) -> None:
-        for stream in self._streams.values():
-            if stream.hole_timer is not None:
-                stream.hole_timer.cancel()

@@ -161,10 +161,6 @@ class GeneratorExecutor:
         message = ReportGeneratorItem(task.task_id, task.attempt, report.number, value)
         self._patient.send(task.owner, message, on_answer, beside)
 
-    def close(self) -> None:
-        for lending in list(self._lending):
-            lending.cancel()
-
 
 def as_iterator(result: Any, name: str) -> Iterator[Any]:
     """What a call with ``num_returns="streaming"`` has returned. Raises ValueError if it is something else."""

@@ -54,12 +54,12 @@ class GeneratorReader:
         if object_id in self._objects:
             on_known()
         else:
-            self._post(self._core.begin_wait, [(object_id, self._core.address)], Waiter(1, False, on_known), False)
+            self._post(self._core.waiting.begin, [(object_id, self._core.address)], Waiter(1, False, on_known))
         return known
 
     def is_here(self, task_id: bytes, number: int) -> bool:
         stored = self._objects.get(item_id(task_id, number))
-        return stored is not None and stored is not END_OF_STREAM and not self._core.must_fetch(stored)
+        return stored is not None and stored is not END_OF_STREAM and not self._core.waiting.must_fetch(stored)
 
     def is_end(self, task_id: bytes, number: int) -> bool:
         return self._objects.get(item_id(task_id, number)) is END_OF_STREAM

@@ -82,7 +82,7 @@ class Generators:
             return
         if task.stream is not None and stored.place is not None:
             task.stream.has_large = True
-        self._core.on_result(object_id, stored)
+        self._core.objects.on_result(object_id, stored)
 
     def lost_items(self, task: PendingTask) -> list[int]:
         """Items that have come, and that somebody needs who does not find them any more."""
@@ -182,10 +182,10 @@ class Generators:
             if not self._is_lost(object_id):
                 continue
             if value is not None and value.is_error:
-                self._core.on_object(object_id, value)
+                self._core.objects.on_value(object_id, value)
             else:
                 reason = f"item {number} was lost, and is not among those that the last attempt has yielded"
-                self._core.put_error(object_id, StreamingGeneratorReplayInconsistentError(reason=reason))
+                self._core.objects.put_error(object_id, StreamingGeneratorReplayInconsistentError(reason=reason))
 
     def _end(self, task: PendingTask, value: StoredObject) -> None:
         ending = self.streams.on_ended(task.task_id, value.is_error)
@@ -195,7 +195,7 @@ class Generators:
         if value.is_error:
             object_id = item_id(task.task_id, ending.end)
             self._core.references.add_owned(object_id)
-            self._core.on_object(object_id, value)
+            self._core.objects.on_value(object_id, value)
         self._core.store.put(item_id(task.task_id, ending.end + 1), END_OF_STREAM)
         self._let_go(task.task_id, ending.waiting)
 

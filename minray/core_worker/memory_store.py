@@ -49,15 +49,13 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
 class Waiter:
     """Waits for some of several objects; ``release`` is called once, on the loop, when enough are here."""
 
-    __slots__ = ("needed", "stop_at_error", "blocks_task", "release", "released")
+    __slots__ = ("needed", "stop_at_error", "release", "released")
 
     def __init__(self, needed: int, stop_at_error: bool, release: Callable[[], None]) -> None:
         self.needed = needed
         """How many more objects must come."""
         self.stop_at_error = stop_at_error
         """True for ``get``: the first error is enough (G5)."""
-        self.blocks_task = False
-        """Whether a task is parked meanwhile, and lends its CPUs; set when the wait has begun."""
         self.release = release
         self.released = False
 

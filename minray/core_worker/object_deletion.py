@@ -71,6 +71,6 @@ class ObjectDeletion:
     def _error(self, object_ids: Sequence[bytes]) -> StoredObject:
         """One for all of them, since errors are slow to make."""
         name = object_ids[0].hex() if len(object_ids) == 1 else ""
-        stored = self._core.error_object(ObjectFreedError(object_id_hex=name, reason="internal.free was called"))
+        stored = self._core.objects.as_error(ObjectFreedError(object_id_hex=name, reason="internal.free was called"))
         stored.is_freed = True
         return stored

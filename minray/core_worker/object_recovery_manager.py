@@ -114,13 +114,14 @@ class ObjectRecoveryManager:
                 continue
             task = self.lineage.find(task_id)
             if core.is_exiting:
-                core.put_error(object_id, ObjectLostError(object_id_hex=object_id.hex(), reason="the cluster is gone"))
+                error = ObjectLostError(object_id_hex=object_id.hex(), reason="the cluster is gone")
+                core.objects.put_error(object_id, error)
             elif task is not None and reference.obstacle is None and core.tasks.may_retry(task):
                 lacking += self._run_again(task)
             else:
                 failure = reference.obstacle or ReconstructionFailure.LINEAGE_EVICTED
                 owner = core.address.endpoint
-                core.put_error(
+                core.objects.put_error(
                     object_id, ObjectReconstructionFailedError(object_id_hex=object_id.hex(), owner=owner, reason=failure)
                 )
 

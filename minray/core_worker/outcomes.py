@@ -247,7 +247,7 @@ class TaskOutcomes:
         core.recovery.remember(task, values)
         for index, stored in enumerate(values, 1):
             if stored is not None:
-                core.on_result(return_id(task.task_id, index), stored)
+                core.objects.on_result(return_id(task.task_id, index), stored)
         if task.stream is not None:
             core.generators.on_ended(task, values[0])
         if held:
@@ -266,7 +266,7 @@ class TaskOutcomes:
         self._finish(task, TASK_FAILED, [*yielded, *[error] * (task.prepared.template.num_returns - len(yielded))])
 
     def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
-        self._finish_with_error(task, self._core.error_object(error, task.prepared.template.name))
+        self._finish_with_error(task, self._core.objects.as_error(error, task.prepared.template.name))
 
     def _finish_cancelled(self, task: PendingTask) -> None:
         name = task.prepared.template.name
@@ -276,11 +276,11 @@ class TaskOutcomes:
         """A task that was submitted after the cluster had gone."""
         template = task.prepared.template
         reason = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
-        error = self._core.error_object(reason, template.name)
+        error = self._core.objects.as_error(reason, template.name)
         for index in range(1, template.num_returns + 1):
             object_id = return_id(task.task_id, index)
             self._core.references.add_owned(object_id)
-            self._core.on_object(object_id, error)
+            self._core.objects.on_value(object_id, error)
         if template.is_streaming:
             self._core.generators.begin(task)
             self._core.generators.on_ended(task, error)
@@ -294,7 +294,7 @@ class TaskOutcomes:
             if task.task_id in self._core.tasks.tasks:  # else it has ended with its argument, a moment ago
                 self._finish_with_system_error(task, error)
         for object_id in self._core.store.awaited():
-            self._core.put_error(object_id, error)
+            self._core.objects.put_error(object_id, error)
 
     # --- cancelling
 

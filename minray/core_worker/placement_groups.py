@@ -188,7 +188,7 @@ class PlacementGroups:
         """A user thread has made a reference, whose object shall have this value when the group is there."""
         self._core.references.add_owned(object_id)
         if self._core.is_exiting:
-            self._core.put_error(object_id, LocalRayletDiedError(reason="the cluster is gone"))
+            self._core.objects.put_error(object_id, LocalRayletDiedError(reason="the cluster is gone"))
             return
         name = f"placement_group_ready({short(group_id)})"
         waiting = asyncio.get_running_loop().create_task(self._become_ready(object_id, group_id, value), name=name)
@@ -198,13 +198,13 @@ class PlacementGroups:
         try:
             group = await self._until_decided(group_id)
         except PlatformError as error:
-            self._core.put_error(object_id, LocalRayletDiedError(reason=f"the gcs is gone: {error}"))
+            self._core.objects.put_error(object_id, LocalRayletDiedError(reason=f"the gcs is gone: {error}"))
         else:
             if group is not None and group.state == CREATED:
-                self._core.on_object(object_id, value)
+                self._core.objects.on_value(object_id, value)
             else:
                 reason = "the placement group was removed before it was ready"
-                self._core.put_error(object_id, TaskPlacementGroupRemoved(reason=reason))
+                self._core.objects.put_error(object_id, TaskPlacementGroupRemoved(reason=reason))
         finally:
             self._waiting.pop(object_id, None)
 

@@ -77,6 +77,8 @@ class ReceivedTask(msgspec.Struct, eq=False):
     cancelled: bool = False
     execution: Execution | None = None
     """How it ended; set by the user thread."""
+    is_over: bool = False
+    """The user thread is through with it."""
     reply: PushTaskReply | None = None
     """Kept until the owner acknowledges it."""
     reply_buffers: Sequence[Buffer] = ()
@@ -363,7 +365,3 @@ class TaskIntake:
     def is_idle(self) -> bool:
         """No answer is being prepared."""
         return not self._answering
-
-    def close(self) -> None:
-        for answering in list(self._answering):
-            answering.cancel()

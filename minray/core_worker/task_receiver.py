@@ -53,6 +53,9 @@ class Surroundings(Protocol):
 
     def cancel_children(self, task_id: bytes, force: bool) -> None: ...
 
+    def on_over(self, task: ReceivedTask) -> None:
+        """It is over, and threads of it still wait for objects."""
+
     def on_exiting(self) -> None:
         """This worker takes no more tasks; it ends when nobody depends on it."""
 
@@ -198,6 +201,9 @@ class TaskReceiver:
 
     def _on_executed(self, task: ReceivedTask) -> None:
         """The user thread is through with a task, or has passed it over."""
+        task.is_over = True
+        if self._blocked:
+            self._surroundings.on_over(task)
         execution, task.execution = task.execution, None
         if execution is None:
             return
@@ -263,7 +269,3 @@ class TaskReceiver:
 
     def unanswered(self) -> list[ReceivedTask]:
         return [task for task in self._tasks.values() if task.reply is None]
-
-    def close(self) -> None:
-        if self._preparing is not None:
-            self._preparing.cancel()

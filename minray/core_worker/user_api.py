@@ -163,7 +163,7 @@ class UserApi:
         if core.call_sites is not None:
             core.call_sites.note([object_id], "put object")
         self._objects[object_id] = stored
-        self._post(core.on_put, object_id, stored)
+        self._post(core.objects.on_put, object_id, stored)
         return ObjectRef(object_id, self._own, core.drop_ref)
 
     def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
@@ -210,7 +210,7 @@ class UserApi:
         """Deserialise, or raise."""
         if stored.is_error:
             raise unpack_exception(bytes(stored.data))
-        refs = self.core.make_refs(stored) if stored.nested else []
+        refs = self.core.objects.make_refs(stored) if stored.nested else []
         return serialization.deserialize(stored.data, stored.buffers, refs)
 
     def wait(
@@ -227,7 +227,7 @@ class UserApi:
             elsewhere = [
                 LargeObject.known(ref._id, ref._owner, stored)
                 for ref, stored in known
-                if fetch_local and stored is not None and self.core.must_fetch(stored)
+                if fetch_local and stored is not None and self.core.waiting.must_fetch(stored)
             ]
             self._wait(missing, num_returns - len(chosen), False, timeout_s, elsewhere)
             chosen = self._first_ready(refs, num_returns, fetch_local)
@@ -244,7 +244,7 @@ class UserApi:
         chosen: list[int] = []
         for index, ref in enumerate(refs):
             stored = objects.get(ref._id)
-            if stored is not None and (stored.place is None or not fetch_local or not self.core.must_fetch(stored)):
+            if stored is not None and (stored.place is None or not fetch_local or not self.core.waiting.must_fetch(stored)):
                 chosen.append(index)
                 if len(chosen) == most:
                     break
@@ -266,12 +266,12 @@ class UserApi:
         waiter = Waiter(needed, stop_at_error, parker.release)
         wanted = [(ref._id, ref._owner) for ref in refs]
         running = core.executor.current
-        blocks_task = running is not None and not running.actor_id
+        task = None if running is None or running.actor_id else running
         try:
-            self._user_code.post_later(core.begin_wait, wanted, waiter, blocks_task, elsewhere)
+            self._user_code.post_later(core.waiting.begin, wanted, waiter, task, elsewhere)
             self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
         finally:
-            self._user_code.post_later(core.end_wait, [object_id for object_id, _ in wanted], waiter)
+            self._user_code.post_later(core.waiting.end, [object_id for object_id, _ in wanted], waiter)
 
     def _park(self, parker: Parker, wanted: Sequence[tuple[bytes, Address]], timeout_s: float | None) -> None:
         warning_s = self.core.config.system_config.get_warning_s
@@ -325,7 +325,7 @@ class UserApi:
         if stored is not None and stored.place is None:
             finish(stored)
         else:
-            self._post(self.core.begin_wait, [(ref._id, ref._owner)], Waiter(1, True, on_known), False)
+            self._post(self.core.waiting.begin, [(ref._id, ref._owner)], Waiter(1, True, on_known))
         return result
 
     def why(self, ref: ObjectRef[Any]) -> str:
@@ -403,7 +403,7 @@ class UserApi:
 
     def unpickle_out_of_band(self, object_id: bytes, owner: bytes) -> ObjectRef[Any]:
         address = decode(Address, owner)
-        self._post(self.core.on_ref_unpickled, object_id, address)
+        self._post(self.core.objects.on_ref_unpickled, object_id, address)
         return ObjectRef(object_id, address, self.core.drop_ref)
 
     def call_site_of(self, ref: ObjectRef[Any]) -> str:

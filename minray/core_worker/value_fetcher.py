@@ -79,7 +79,7 @@ class ValueFetcher:
     def as_stored(self, value: Fetched) -> StoredObject:
         """What was fetched without a time-out, or could not be; safe in any thread."""
         assert value is not None and not isinstance(value, Changed)
-        return self._core.error_object(value) if isinstance(value, RayError) else value
+        return self._core.objects.as_error(value) if isinstance(value, RayError) else value
 
     async def _follow(
         self,

@@ -32,7 +32,7 @@ class Owner:
     def __init__(self) -> None:
         self.platform = SimpleNamespace(record=None)
         self.tasks, self.references, self.store = TaskManager(None), ReferenceCounter(), MemoryStore()
-        self.borrowing = self.directory = self
+        self.objects = self.borrowing = self.directory = self
         self.given_back: list[bytes] = []
         """Tickets."""
         self.discarded: list[tuple[list[bytes], int, Address]] = []
@@ -173,7 +173,7 @@ def test_g95_what_the_task_says_at_its_end_is_compared_with_what_has_come(owner:
 
 def test_g93_an_error_is_the_last_item(owner: Owner) -> None:
     errors: list[tuple[bytes, bool]] = []
-    owner.on_object = lambda key, _: errors.append((key, owner.references.is_in_scope(key)))  # type: ignore[attr-defined]
+    owner.on_value = lambda key, _: errors.append((key, owner.references.is_in_scope(key)))  # type: ignore[attr-defined]
     owner.report(1)
     owner.generators.on_ended(owner.task, stored(is_error=True))
     assert errors == [(item_id(owner.task.task_id, 2), True)], "the reader takes it over"

@@ -39,7 +39,7 @@ class Owner:
         self.config = SimpleNamespace(system_config=config(**system))
         self.address = OWN
         self.is_exiting = False
-        self.borrowing = self.resolver = self.generators = self.actors = self
+        self.objects = self.borrowing = self.resolver = self.generators = self.actors = self
         self.again: list[PendingTask] = []
         """Tasks that were begun again, in that order."""
         self.hurried: list[bool] = []

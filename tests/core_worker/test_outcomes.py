@@ -71,7 +71,7 @@ class Owner:
         self.peers = RecordingPeers()
         self.raylet, self.raylet_address = self.peers.local, address("raylet")
         self.background: set[asyncio.Task[None]] = set()
-        self.borrowing = self.directory = self.fetcher = self.recovery = self.generators = self
+        self.objects = self.borrowing = self.directory = self.fetcher = self.recovery = self.generators = self
         self.actors = SimpleNamespace(submitter=self)
         self.actors.on_constructor_ready = lambda task: self.log.append("constructor")
         self.actors.on_constructor_failed = lambda task, packed: self.log.append(f"constructor: {kind_of(packed)}")
@@ -99,17 +99,17 @@ class Owner:
     def now(self) -> float:
         return 0.0
 
-    def error_object(self, failure: RayError, name: str = "") -> StoredObject:
+    def as_error(self, failure: RayError, name: str = "") -> StoredObject:
         return StoredObject(pack_exception(failure, task_name=name, pid=1, node_id="", ip=""), (), True, ())
 
     def put_error(self, key: bytes, failure: RayError) -> None:
-        self.store.put(key, self.error_object(failure))
+        self.store.put(key, self.as_error(failure))
 
-    def on_object(self, key: bytes, value: StoredObject) -> None:
+    def on_value(self, key: bytes, value: StoredObject) -> None:
         if self.references.is_in_scope(key):
             self.store.put(key, value)
 
-    on_result = on_object
+    on_result = on_value
 
     def apply(self, effects: Effects) -> None:
         self.freed += effects.freed

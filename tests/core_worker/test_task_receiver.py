@@ -23,7 +23,7 @@ from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.results import ResultKeeper
 from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.task_executor import MARKS, TaskExecutor
-from minray.core_worker.task_intake import TaskIntake
+from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_receiver import TaskReceiver
 from minray.exceptions import (
     OwnerDiedError,
@@ -139,6 +139,7 @@ class Worker:
         self.cancelled_children: list[tuple[bytes, bool]] = []
         self.exits: list[int] = []
         self.exiting = 0
+        self.over: list[int] = []
         self.freed: list[bytes] = []
         self.marks = memoryview(bytearray(64))
         self.references, self.store = ReferenceCounter(), MemoryStore()
@@ -288,6 +289,10 @@ class Worker:
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
         self.cancelled_children.append((task_id, force))
+
+    def on_over(self, task: ReceivedTask) -> None:
+        self.over.append(task.sequence)
+        self.receiver.on_blocked(False)
 
     def on_exiting(self) -> None:
         self.exiting += 1
@@ -630,6 +635,15 @@ def test_g101_while_a_task_blocks_nothing_waits_behind_it(worker: Worker) -> Non
     worker.run_all()
     assert [each.status for each in (*before, during, after)] == [NOT_STARTED] * 3 + [OK]
     assert worker.log == ["d"] and len(worker.references) == 0
+
+
+def test_g101_a_task_that_is_over_blocks_nobody(worker: Worker) -> None:
+    """Though threads of it go on waiting."""
+    left = worker.push(lambda: worker.receiver.on_blocked(True), 1)
+    worker.run_all()
+    behind = worker.push("b", 2)
+    worker.run_all()
+    assert [left.status, behind.status] == [OK, OK] and worker.over == [1]
 
 
 # --- cancelling

@@ -186,6 +186,21 @@ def test_g101_threads_of_a_task_that_block_lend_its_cpus_once(files: Files) -> N
     assert ray.get(work.remote()) == ["0", "1", "2", "3", "4", "5", "main"]
 
 
+def test_g101_a_thread_that_a_task_leaves_behind_blocks_nobody(files: Files) -> None:
+    """The next tasks of its worker used to be sent back unstarted, for ever."""
+
+    @ray.remote(num_cpus=2)
+    def leave_waiting(box: list[Any]) -> None:
+        threading.Thread(target=lambda: ray.get(box[0]), daemon=True).start()
+        wait_for_condition(lambda: core().waiting._blocking)
+
+    core()
+    late = hold.options(num_cpus=0).remote(files.signal("started"), files.signal("release"))
+    ray.get(leave_waiting.remote([late]))
+    assert ray.get([echo.options(num_cpus=2).remote(number) for number in range(3)], timeout=30) == [0, 1, 2]
+    wait_for_condition(lambda: ray.available_resources().get("CPU", 0) == 2)
+
+
 def test_a_tree_of_tasks_with_state_in_between() -> None:
     @ray.remote
     def total(numbers: list[int]) -> int:

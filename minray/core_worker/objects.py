@@ -1,0 +1,141 @@
+"""The objects that this process knows, in all its tables at once: values that come, references that come and go.
+
+Ray: CoreWorker::Put, AllocateReturnObject, AddLocalReference in src/ray/core_worker/core_worker.cc
+
+What each table is for stands in its own room: who holds an object (``reference_counter``), its value (``memory_store``),
+its copies (``object_directory``), who has borrowed it (``borrowing``). An event that concerns several of them is taken
+apart here, in the order in which they may hear of it: a value is kept only if anybody wants it, and what is inside it is
+held before the ticket with which that came goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minray.core_worker.memory_store import StoredObject
+from minray.core_worker.reference_counter import Effects
+from minray.exceptions import OwnerDiedError, RayError, pack_exception
+from minray.object_ref import ObjectRef
+from minray.protocol.base import Address
+from minray.protocol.core_worker import RefInfo
+from minray.protocol.object_store import Place
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+
+class Objects:
+    """Those of one core worker."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+        self._own_id = core.config.worker_id
+
+    # --- values
+
+    def on_put(self, object_id: bytes, stored: StoredObject) -> None:
+        """A user thread has put a value (it is in the store already)."""
+        core = self._core
+        core.references.add_owned(object_id)
+        core.store.note_here(object_id, stored)
+        if stored.place is not None:
+            self._add_copy(object_id, stored.place)
+        if stored.nested:
+            effects = Effects()
+            core.references.on_value(object_id, stored.nested, self._own_id, effects)
+            core.borrowing.apply(effects)
+
+    def on_result(self, object_id: bytes, stored: StoredObject) -> None:
+        """A task of this process has made a value."""
+        self.on_value(object_id, stored)
+        if stored.place is not None:
+            if self._core.store.objects.get(object_id) is stored:
+                self._add_copy(object_id, stored.place)
+            else:
+                self._core.directory.discard([object_id], stored.place.attempt, stored.place.raylet)
+
+    def _add_copy(self, object_id: bytes, place: Place) -> None:
+        self._core.death_watch.begin()
+        self._core.directory.add(object_id, place)
+
+    def on_value(self, object_id: bytes, stored: StoredObject) -> None:
+        """A value has arrived: a task's result, or a borrowed object from its owner."""
+        core = self._core
+        if stored.nested:
+            effects = Effects()
+            wanted = core.references.on_value(object_id, stored.nested, self._own_id, effects)
+            stored.nested = [RefInfo(info.object_id, info.owner, b"") for info in stored.nested]
+            core.borrowing.apply(effects)
+        else:
+            wanted = core.references.is_in_scope(object_id)
+        if wanted:
+            core.store.put(object_id, stored)
+
+    def put_error(self, object_id: bytes, error: RayError) -> None:
+        """This object will never be anything but an error."""
+        self.on_value(object_id, self.as_error(error))
+
+    def as_error(self, error: RayError, name: str = "") -> StoredObject:
+        """In the place of a value, safe in any thread; ``name`` is that of the task which has failed so."""
+        config = self._core.config
+        pid, node_id = self._core.platform.processes.pid, config.node_id.hex()
+        packed = pack_exception(error, task_name=name, pid=pid, node_id=node_id, ip=config.node_ip)
+        return StoredObject(packed, (), True, ())
+
+    def on_lost(self, object_id: bytes, owner: Address, reason: str) -> None:
+        """Its owner is gone, or does not know it any more."""
+        self.put_error(object_id, OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
+
+    def copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:
+        """How large an object is, and which nodes have it; of a borrowed one, where it was seen."""
+        size, raylets = self._core.directory.copies_of(object_id)
+        place = self._core.resolver.place_of(object_id)
+        return (size, raylets) if raylets or place is None else (place.size, [place.raylet])
+
+    def on_freed(self, effects: Effects) -> None:
+        """Nobody needs these values any more; what follows from that joins the effects."""
+        core = self._core
+        core.recovery.on_freed(effects)
+        freed = effects.freed
+        core.store.delete(freed)
+        core.directory.free(freed)
+        core.resolver.forget(freed)
+        core.actors.on_freed(freed)
+        core.placement_groups.forget(freed)
+        if core.call_sites is not None:
+            core.call_sites.forget(freed)
+
+    # --- references
+
+    def make_refs(self, stored: StoredObject) -> list[ObjectRef[Any]]:
+        """In a user thread: the references inside a value, about to be unpickled."""
+        core = self._core
+        infos, drop_ref = stored.nested, core.drop_ref
+        if core.call_sites is not None:
+            task = core.executor.current
+            what = "deserialize" if task is None else f"deserialize in task {task.header.template.name}"
+            core.call_sites.note([info.object_id for info in infos], what)
+        core.platform.user_code.post(self._on_refs_made, infos)
+        return [ObjectRef(info.object_id, info.owner, drop_ref) for info in infos]
+
+    def _on_refs_made(self, infos: Sequence[RefInfo]) -> None:
+        add_local, other = self._core.references.add_local, self._other
+        for info in infos:
+            add_local(info.object_id, other(info.owner))
+
+    def on_ref_unpickled(self, object_id: bytes, owner: Address) -> None:
+        """A user thread has made an ObjectRef from bytes of the user's own."""
+        references = self._core.references
+        references.add_local(object_id, self._other(owner))
+        if references.needs_ticket(object_id):
+            self._core.borrowing.keep_soon(object_id, owner)
+
+    def _other(self, owner: Address) -> Address | None:
+        """What the reference counter wants to know: the owner, None if that is this process."""
+        return None if owner.worker_id == self._own_id else owner
+
+    def on_refs_dropped(self, object_ids: Sequence[bytes]) -> None:
+        effects = Effects()
+        self._core.references.remove_local(object_ids, effects)
+        self._core.borrowing.apply(effects)

@@ -1,0 +1,94 @@
+"""User threads that wait for objects, and the task that stands still meanwhile.
+
+Ray: CoreWorker::Get and Wait, TaskBlocked in src/ray/raylet_ipc_client
+
+A thread says what it lacks and parks; ``begin`` has what others own fetched, and the thread is released when enough is
+here. As long as any thread waits for the task that runs in this worker, its raylet lends the CPUs of that task to others
+(G101), and nothing is queued behind it. A thread may outlive the task that has started it: what it goes on waiting for
+blocks nobody any more, least of all the next task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from minray.core_worker.memory_store import StoredObject, Waiter
+from minray.core_worker.store_provider import LargeObject
+from minray.core_worker.task_intake import ReceivedTask
+from minray.exceptions import OwnerDiedError
+from minray.protocol.base import Address
+from minray.protocol.raylet import NotifyWorkerBlocked
+from minray.rpc.connection import ignore
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+
+class WaitingThreads:
+    """Those of one process."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+        self._blocking: dict[Waiter, ReceivedTask] = {}
+        """Waits that hold up a task which has not ended."""
+        self._sequence = 0
+        """Of the last NotifyWorkerBlocked."""
+
+    def begin(
+        self,
+        wanted: Sequence[tuple[bytes, Address]],
+        waiter: Waiter,
+        task: ReceivedTask | None = None,
+        to_fetch: Sequence[LargeObject] = (),
+    ) -> None:
+        """A user thread waits for these objects, or for those ``to_fetch``, which are known, to be on this node.
+
+        ``task`` is the one that stands still meanwhile; an actor's calls lend nothing.
+        """
+        core = self._core
+        for large in to_fetch:
+            core.fetcher.fetch_for(waiter, large)
+        missing = set(core.store.wait([object_id for object_id, _ in wanted], waiter))
+        for object_id, owner in wanted:
+            if object_id in missing and owner.worker_id != core.config.worker_id:
+                if core.references.get(object_id) is not None:
+                    core.futures.fetch(object_id, owner)
+                else:
+                    self._put_foreign(object_id, owner)
+        if task is not None and not task.is_over:
+            self._blocking[waiter] = task
+            if len(self._blocking) == 1:
+                self._notify(True)
+
+    def _put_foreign(self, object_id: bytes, owner: Address) -> None:
+        """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
+        reason = "this process has left the cluster that it belongs to"
+        error = OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason)
+        self._core.store.put(object_id, self._core.objects.as_error(error))
+
+    def end(self, object_ids: Sequence[bytes], waiter: Waiter) -> None:
+        """The thread goes on; also if it was interrupted so early that it never began to wait."""
+        if waiter.needed > 0:
+            self._core.store.stop_waiting(object_ids, waiter)
+        if self._blocking.pop(waiter, None) is not None and not self._blocking:
+            self._notify(False)
+
+    def on_task_over(self, task: ReceivedTask) -> None:
+        """Threads that it has left behind may wait on, but not for it."""
+        left = [waiter for waiter, blocked in self._blocking.items() if blocked is task]
+        for waiter in left:
+            del self._blocking[waiter]
+        if left and not self._blocking:
+            self._notify(False)
+
+    def _notify(self, blocked: bool) -> None:
+        core = self._core
+        core.receiver.on_blocked(blocked)
+        self._sequence += 1
+        core.raylet.send(NotifyWorkerBlocked(core.config.worker_id, self._sequence, blocked), ignore)
+
+    def must_fetch(self, stored: StoredObject) -> bool:
+        """Whether this value is on another node, as far as this process knows; safe in any thread."""
+        place = stored.place
+        return place is not None and not stored.is_fetched and place.raylet.node_id != self._core.config.node_id
