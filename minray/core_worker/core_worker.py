@@ -238,13 +238,11 @@ class CoreWorker:
 
     def _lose_cluster(self, reason: str) -> None:
         """The raylet or the gcs is gone: a worker ends; a driver fails what is unfinished."""
-        if self.is_exiting:
-            return
         self.is_exiting = True
-        if not self.config.is_driver:
+        if self.config.is_driver:
+            self.outcomes.fail_all(reason)
+        else:
             self.platform.processes.exit(1)
-            return
-        self.outcomes.fail_all(reason)
 
     def _on_unreachable_store(self, reason: str) -> None:
         """Mostly because the raylet has just died. No task shall fail for that which may run elsewhere."""
@@ -300,12 +298,11 @@ class CoreWorker:
 
     def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
         """Cancel the task that makes an object; a borrower passes the wish on to the owner (G47)."""
-        if owner.worker_id != self.config.worker_id:
-            self.peers.to(owner).send(CancelObject(object_id, force, recursive), ignore)
-            return
         task = self.tasks.tasks.get(task_of(object_id))
         if task is not None:
             self.outcomes.cancel(task, force, recursive)
+        elif owner.worker_id != self.config.worker_id:
+            self.peers.to(owner).send(CancelObject(object_id, force, recursive), ignore)
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
         """Tasks and calls (G46); an actor that the task has made ends with its handles, as always."""

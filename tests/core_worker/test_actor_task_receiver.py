@@ -498,13 +498,6 @@ def test_c2_what_an_actor_that_ends_has_not_begun_is_let_go_and_nothing_is_waite
     assert actor.freed == [object_id("a")] and actor.timers() == 0 and actor.calls.is_idle()
 
 
-def test_after_the_end_of_the_process_nothing_is_waited_for(actor: Actor) -> None:
-    actor.call(1)
-    actor.call(2, "other")
-    actor.act(actor.calls.close)
-    assert actor.timers() == 0
-
-
 def test_c2_running_calls_of_an_actor_that_exits_finish(threaded: Actor) -> None:
     running = threaded.call(1, in_order=False)
     work, then = threaded.beside.popleft()

@@ -765,10 +765,3 @@ def test_only_so_many_headers_are_kept(worker: Worker, monkeypatch: pytest.Monke
         worker.push(name, sequence)
         kept.append(len(worker.receiver._headers))
     assert max(kept) == 2
-
-
-def test_the_environment_is_not_prepared_any_more_when_the_process_ends(unprepared: Worker) -> None:
-    unprepared.act(unprepared.receiver.close)
-    unprepared.push("a")
-    unprepared.act(unprepared.receiver.close)
-    assert unprepared.environment.cancelled() and unprepared.work == deque()
