@@ -76,6 +76,8 @@ class CoreWorker:
     def __init__(self, platform: Platform, config: WorkerConfig) -> None:
         self.platform = platform
         self.config = config
+        self.now = asyncio.get_running_loop().time
+        """The loop's clock."""
         system = config.system_config
         self.peers = Peers(platform, config.node_id, system.rpc_reconnect_timeout_s)
         self.gcs = self.peers.at(
@@ -155,8 +157,6 @@ class CoreWorker:
 
     def _build(self) -> None:
         """The parts that need to know our address."""
-        self.now = asyncio.get_running_loop().time
-        """The loop's clock."""
         platform, peers, system = self.platform, self.peers, self.config.system_config
         self.patient = PatientCaller(peers, self.gcs)
         on_freed, on_first_lent = self.objects.on_freed, self.death_watch.begin
@@ -227,7 +227,7 @@ class CoreWorker:
 
     async def _finish_job(self) -> None:
         """Errors of a cluster that is gone do not matter any more."""
-        if self.gcs.death is not None or self.raylet.death is not None:
+        if self.raylet.death is not None:
             return
         try:
             async with asyncio.timeout(FAREWELL_TIMEOUT_S):

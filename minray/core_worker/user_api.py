@@ -29,7 +29,7 @@ from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
 from minray.core_worker.store_provider import LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
-from minray.exceptions import GetTimeoutError, RayError, unpack_exception
+from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, unpack_exception
 from minray.object_ref import ObjectRef
 from minray.platform.base import Parker
 from minray.protocol.base import Address, R, decode, encode
@@ -383,6 +383,8 @@ class UserApi:
         async def run() -> None:
             try:
                 outcome.append((await make_coroutine(), None))
+            except asyncio.CancelledError:
+                outcome.append((None, LocalRayletDiedError(reason="this driver has left its cluster")))
             except Exception as error:
                 outcome.append((None, error))
             parker.release()

@@ -90,8 +90,10 @@ class SimNetwork:
         process.on_death.append(self._on_death)
 
     async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> SimListener:
-        if not endpoint.startswith("sim:") or len(endpoint) == 4:
-            raise PlatformError(f"{endpoint}: not a simulated endpoint; those look like sim:name")
+        if endpoint.startswith("tcp:") and endpoint.endswith(":0"):
+            endpoint = f"{endpoint[:-1]}{self.wire.next_port()}"
+        elif not endpoint.startswith(("sim:", "tcp:")) or len(endpoint) == 4:
+            raise PlatformError(f"{endpoint}: not a simulated endpoint; those look like sim:name, or tcp:host:port")
         if endpoint in self.wire.listeners:
             raise PlatformError(f"{endpoint}: another process listens there")
         listener = SimListener(self, endpoint, identity, on_incoming)
@@ -146,6 +148,12 @@ class SimWire:
         self._lost_endpoints: dict[str, None] = {}
         self.aims_at_messages = oracle.aims_at_messages
         self._message_faults = [kind for kind in MESSAGE_FAULTS if oracle.wants(kind)]
+        self._last_port = 40_000
+
+    def next_port(self) -> int:
+        """For a listener that takes any."""
+        self._last_port += 1
+        return self._last_port
 
     # --- Opening ---
 
