@@ -3,8 +3,8 @@
 Ray: src/ray/core_worker/reference_counter.cc (the subscriptions of owners), CoreWorker::OnNodeRemoved
 
 It matters to an owner: others depend on its objects, or keep copies of them. The tickets of a dead borrower are void, the
-copies on a dead node are lost, and an actor that lives here need not wait for the calls of a dead caller. A process that
-owns nothing of that kind follows nobody.
+copies on a dead node are lost (and are not made again by a worker that was leased there), and an actor that lives here need
+not wait for the calls of a dead caller. A process that owns nothing of that kind follows nobody.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class DeathWatch:
 
     def _on_node(self, node_id: bytes, value: bytes | None) -> None:
         if value is not None and not decode(NodeInfo, value).alive:
+            self._core.lease_client.on_node_death(node_id)
             self._on_death(node_id)
             self._core.directory.on_node_death(node_id)
 

@@ -221,6 +221,13 @@ class LeaseClient:
         else:
             logger.debug("leased worker %s is gone: %s", worker.pid, reason)
 
+    def on_node_death(self, node_id: bytes) -> None:
+        """Its workers are gone, and there is nobody to be asked about them."""
+        workers = [worker for worker in self.submitter.leased_workers() if worker.address.node_id == node_id]
+        lost = [(task, worker) for worker in workers for task in self.submitter.on_worker_lost(worker)]
+        for task, worker in lost:
+            self._outcomes.on_died(task, worker, None)
+
     async def _judge(self, worker: LeasedWorker, lost: list[PendingTask]) -> None:
         """Ask the raylet what became of the worker, then decide the fate of each task that it had."""
         failure: LeaseFailure | None

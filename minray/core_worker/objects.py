@@ -19,7 +19,6 @@ from minray.exceptions import OwnerDiedError, RayError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
-from minray.protocol.object_store import Place
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -36,31 +35,22 @@ class Objects:
 
     def on_put(self, object_id: bytes, stored: StoredObject) -> None:
         """A user thread has put a value (it is in the store already)."""
-        core = self._core
-        core.references.add_owned(object_id)
-        core.store.note_here(object_id, stored)
-        if stored.place is not None:
-            self._add_copy(object_id, stored.place)
-        if stored.nested:
-            effects = Effects()
-            core.references.on_value(object_id, stored.nested, self._own_id, effects)
-            core.borrowing.apply(effects)
+        self._core.references.add_owned(object_id)
+        self._core.store.note_here(object_id, stored)
+        self.on_result(object_id, stored)
 
     def on_result(self, object_id: bytes, stored: StoredObject) -> None:
-        """A task of this process has made a value."""
+        """This process owns a value: it has put it, or a task of its own has made it."""
         self.on_value(object_id, stored)
-        if stored.place is not None:
-            if self._core.store.objects.get(object_id) is stored:
-                self._add_copy(object_id, stored.place)
-            else:
-                self._core.directory.discard([object_id], stored.place.attempt, stored.place.raylet)
-
-    def _add_copy(self, object_id: bytes, place: Place) -> None:
-        self._core.death_watch.begin()
-        self._core.directory.add(object_id, place)
+        place = stored.place
+        if place is not None and self._core.store.objects.get(object_id) is stored:
+            self._core.death_watch.begin()
+            self._core.directory.add(object_id, place)
+        elif place is not None:
+            self._core.directory.discard([object_id], place.attempt, place.raylet)
 
     def on_value(self, object_id: bytes, stored: StoredObject) -> None:
-        """A value has arrived: a task's result, or a borrowed object from its owner."""
+        """A value is here: it has arrived from wherever it was made, or from its owner."""
         core = self._core
         if stored.nested:
             effects = Effects()

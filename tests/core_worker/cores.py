@@ -22,6 +22,7 @@ from minray.simulation import SimCluster
 from minray.simulation.cluster import GCS_ENDPOINT, HEAD, _in_user_thread
 from minray.simulation.loop import SimProcess
 from minray.simulation.machine import Role
+from tests.simulation.interference import watch_sends
 
 STORY = "story"
 JOB = JobConfig([], "", "", "a test")
@@ -126,3 +127,36 @@ def cores(*cpus: float, storage: str = "", **system: Any) -> Cores:
     """A small cluster; ``cpus`` of each node, and entries of the configuration."""
     nodes = [{"num_cpus": each} for each in cpus or (2,)]
     return Cores(nodes, system_config=system, storage=storage, show_output=False)
+
+
+def sent(cluster: Cores, sender: str) -> list[str]:
+    """What this process sends from now on."""
+    words: list[str] = []
+
+    def on_send(end: Any, message: Any, word: str) -> bool:
+        if end.pipe.source.name == sender:
+            words.append(word)
+        return True
+
+    watch_sends(cluster, on_send)
+    return words
+
+
+async def outcome_of(ref: Any) -> Any:
+    """The value of a reference, or its error."""
+    try:
+        return await ref
+    except Exception as error:
+        return error
+
+
+def let_pass(seconds: float) -> None:
+    """In a user thread, in virtual time."""
+    worker.current_api().core.platform.user_code.parker().wait(seconds)
+
+
+async def pause(seconds: float) -> None:
+    """The same on a loop."""
+    done = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, done.set)
+    await done.wait()

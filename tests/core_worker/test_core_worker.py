@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -18,31 +16,11 @@ from minray.core_worker.core_worker import FAREWELL_TIMEOUT_S
 from minray.exceptions import LocalRayletDiedError, RayTaskError, TaskCancelledError
 from minray.platform.base import PlatformError
 from minray.protocol.gcs import GetJob
-from minray.simulation.cluster import frozen_heap
 from minray.util.placement_group import placement_group, remove_placement_group
-from tests.core_worker.cores import JOB, Core, Cores, cores
-from tests.simulation.interference import watch_sends
+from tests.core_worker.cores import JOB, Core, Cores, cores, let_pass, outcome_of, pause, sent
 
-pytestmark = pytest.mark.usefixtures("heap_of_others")
 SOON_S = 0.5
 """Long before a raylet ends a worker that is idle."""
-
-
-@pytest.fixture(scope="module")
-def heap_of_others() -> Iterator[None]:
-    with frozen_heap():
-        yield
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cores]:
-    with cores() as made:
-        yield made
-
-
-@pytest.fixture
-def driver(cluster: Cores) -> Core:
-    return cluster.driver()
 
 
 async def value_of(pickled: bytes) -> Any:
@@ -63,7 +41,7 @@ def job_id() -> bytes:
 
 @minray.remote(max_retries=0)
 def rest(seconds: float) -> float:
-    time.sleep(seconds)
+    let_pass(seconds)
     return seconds
 
 
@@ -77,26 +55,6 @@ class Keeper:
 
     def kept(self) -> Any:
         return self.value
-
-
-def sent(cluster: Cores, sender: str) -> list[str]:
-    """What this process sends from now on."""
-    words: list[str] = []
-
-    def on_send(end: Any, message: Any, word: str) -> bool:
-        if end.pipe.source.name == sender:
-            words.append(word)
-        return True
-
-    watch_sends(cluster, on_send)
-    return words
-
-
-async def outcome_of(ref: Any) -> Any:
-    try:
-        return await ref
-    except Exception as error:
-        return error
 
 
 # --- joining
@@ -121,7 +79,6 @@ def test_a_worker_that_its_node_does_not_wait_for_ends(cluster: Cores) -> None:
 
 
 def test_where_there_is_tcp_processes_of_other_nodes_come_that_way() -> None:
-    """Both for what the process owns, and because it has leased a worker that others wait for."""
     with cores(1, 0) as cluster:
         there = cluster.driver("there", "n1", tcp_host="10.0.0.2")
         here = cluster.driver("here")
@@ -131,9 +88,15 @@ def test_where_there_is_tcp_processes_of_other_nodes_come_that_way() -> None:
         sought = sought_endpoints(cluster, "n1")
         pickled = there.act(lambda: cloudpickle.dumps(minray.put("over there")))
         assert here.do(value_of(pickled)) == "over there"
-        resting, waiting = there.begin(value_of_task(rest, 3)), here.begin(value_of_task(rest, 0))
-        cluster.wait_until(lambda: resting.done() and waiting.done())
+        resting = there.begin(value_of_task(rest, 1))
+        cluster.wait_until(lambda: bool(leases(cluster)))
+        assert [lease.owner for lease in leases(cluster)] == [address]
+        cluster.wait_until(resting.done)
         assert address.endpoint not in sought and sought
+
+
+def leases(cluster: Cores) -> list[Any]:
+    return list(cluster.raylets["head"]._broker.entries.values())
 
 
 def sought_endpoints(cluster: Cores, node: str) -> set[str]:
@@ -267,12 +230,6 @@ def test_arguments_are_kept_until_their_task_has_ended(driver: Core) -> None:
         assert [driver.worker.references.get(key) for key in ids] == [None, None]
 
     driver.do(story())
-
-
-async def pause(seconds: float) -> None:
-    done = asyncio.Event()
-    asyncio.get_running_loop().call_later(seconds, done.set)
-    await done.wait()
 
 
 def test_what_takes_nothing_keeps_nothing(driver: Core) -> None:
@@ -481,7 +438,9 @@ def test_what_a_driver_has_done_with_its_groups_is_said_before_it_leaves(cluster
         return group.id.binary()
 
     group_id = driver.do(story())
+    words = sent(cluster, "driver")
     leave(cluster, driver)
+    assert words == ["RemovePlacementGroup", "FinishJob"]
     other = cluster.driver("other")
     group = other.do(other.worker.placement_groups.get(group_id))
     assert group is not None and group.state == "REMOVED"

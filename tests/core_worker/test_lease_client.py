@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from minray.core_worker.lease_client import REJECTED_DELAY_S, LeaseClient
@@ -35,6 +36,7 @@ from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run, turns
 
 WORKER, RAYLET = address("worker"), address("raylet-2")
+IDLE = msgspec.structs.replace(address("idle"), node_id=WORKER.node_id)
 SHORT = 100.0
 
 
@@ -328,6 +330,29 @@ def test_g17_without_a_raylet_the_node_is_dead() -> None:
         scene.peers.take(GetLeaseFailure).fail(unreachable())
         await turns()
         assert scene.died == [(task, None)]
+
+    run(story)
+
+
+def test_g17_who_hears_of_the_death_of_a_node_pushes_nothing_to_it_any_more() -> None:
+    """Neither to a worker that is busy there nor to an idle one; and nobody there is asked what had begun."""
+
+    async def story() -> None:
+        scene = Scene()
+        first, second = scene.submit(prepare(), 2)
+        for request, worker in zip(scene.peers.take_all(RequestWorkerLease), (WORKER, IDLE), strict=True):
+            request.answer(LeaseReply(GRANTED, worker, pid=5))
+        busy, idle = scene.peers.take_all(PushTask)
+        idle.answer(PushTaskReply(OK, [], 5))
+        scene.client.on_node_death(WORKER.node_id)
+        assert [died for died, _ in scene.died] == [first] and scene.ended == [(second, OK)]
+        assert scene.submitter.leased_workers() == [] and len(scene.peers.take_all(ReturnWorkerLease)) == 2
+        busy.fail(unreachable())
+        await turns()
+        assert scene.peers.asked == [] and scene.died == [(first, None)]
+        scene.granted()
+        scene.client.on_node_death(address("elsewhere").node_id)
+        assert len(scene.submitter.leased_workers()) == 1
 
     run(story)
 

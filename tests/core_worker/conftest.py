@@ -1,0 +1,30 @@
+"""Fixtures for tests that run core workers in simulated clusters (``cores``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from minray.simulation.cluster import frozen_heap
+from tests.core_worker.cores import Core, Cores, cores
+
+
+@pytest.fixture(scope="module")
+def heap_of_others() -> Iterator[None]:
+    """As for the tests of the simulation."""
+    with frozen_heap():
+        yield
+
+
+@pytest.fixture
+def cluster(heap_of_others: None) -> Iterator[Cores]:
+    """One node with two CPUs."""
+    with cores() as made:
+        yield made
+
+
+@pytest.fixture
+def driver(cluster: Cores) -> Core:
+    """One that has joined."""
+    return cluster.driver()
