@@ -184,10 +184,6 @@ class LogMonitor:
             outbox.waiters.append(waiter)
             await waiter
 
-    def close(self) -> None:
-        for worker_id in list(self._sources):
-            self.on_exit(worker_id)
-
     def _queue(self, source: _Source, stream: _Stream, line: str) -> None:
         outbox = self._outboxes.setdefault(source.job_id, _Outbox())
         if outbox.gone or len(outbox.lines) >= MAX_WAITING_LINES:

@@ -11,15 +11,15 @@ declared dead: S3), or after a minute without the gcs (G111). Its workers end wi
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from minray.common.config import RayletConfig, fallback_endpoint, store_endpoint, worker_endpoint
 from minray.common.resources import OBJECT_STORE_MEMORY, UNIT
 from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Listener, Platform, PlatformError
-from minray.protocol.base import Address, Done, decode
+from minray.protocol.base import Address, decode
 from minray.protocol.gcs import (
     JOBS,
     NODES,
@@ -43,12 +43,10 @@ from minray.raylet.memory_monitor import MemoryMonitor
 from minray.raylet.node_manager import NodeManager
 from minray.raylet.placement_groups import PlacementGroups
 from minray.raylet.resource_reporter import ResourceReporter
-from minray.rpc.connection import Peers, PeerUnreachable
+from minray.rpc.connection import Peers, PeerUnreachable, ignore
 from minray.rpc.patient_caller import PatientCaller
 from minray.rpc.pubsub import Subscription
 from minray.rpc.service import Dispatcher
-
-logger = logging.getLogger(__name__)
 
 FAREWELL_TIMEOUT_S = 1.0
 """How long an ending raylet tries to tell the gcs so."""
@@ -197,10 +195,9 @@ class Raylet:
         )
         self._gcs.on_death = self._on_gcs_lost
         refused = await self._register(node)
-        if self._closing is not None:
-            return
         if refused:
             self._end(f"refused by the gcs: {refused}")
+        if self._closing is not None:
             return
         for subscription in self._subscriptions:
             subscription.start()
@@ -279,8 +276,6 @@ class Raylet:
         )
         self._dispatcher.close()
         await self.objects.close()
-        self._patient.close()
-        self._log_monitor.close()
         await self.io_workers.close()
         await self.store.close()
         for listener in self._listeners:
@@ -289,14 +284,10 @@ class Raylet:
         self._closed.set()
 
     async def _say_farewell(self) -> None:
-        if self._gcs.death is not None:
-            return
-        try:
+        with suppress(TimeoutError, PlatformError):
             async with asyncio.timeout(FAREWELL_TIMEOUT_S):
                 drain = self._departure.drain if self._departure.is_over else None
                 await self._gcs.call(UnregisterNode(self._config.node_id, self.reason, drain))
-        except (TimeoutError, PlatformError):
-            return
 
     # --- To the gcs ----------------------------------------------------------------------------------------------------
 
@@ -312,12 +303,7 @@ class Raylet:
 
     def _report_worker_death(self, death: WorkerDeath) -> None:
         self.store.on_death(death.worker_id)
-
-        def on_answer(reply: Done | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
-            if error is not None:
-                logger.warning("the death of a worker (%s) could not be reported: %s", death.cause, error)
-
-        self._gcs.send(ReportWorkerDeath(death), on_answer)
+        self._patient.send_to_gcs(ReportWorkerDeath(death), ignore)
 
     def _confirm_nodes(self, node_ids: list[bytes]) -> None:
         """Somebody wants a node that we have not heard of: perhaps it has just joined."""

@@ -32,6 +32,7 @@ class SimArena:
 
     def __init__(self, arenas: dict[str, SimArena], endpoint: str, size: int, creator: SimProcess) -> None:
         self.view = memoryview(mmap.mmap(-1, size))
+        self.creator = creator
         self.node = creator.node
         self._arenas = arenas
         self._endpoint = endpoint
@@ -55,7 +56,6 @@ class SimDiskArena(SimArena):
         super().__init__(arenas, endpoint, min(node.disk_bytes, MOST_DISK_BYTES), creator)
         self._directory = directory
         self._disk = node
-        self._creator = creator
         self._oracle = oracle
         self._blocks = node.reserved.setdefault(creator.name, {})
         creator.on_death.append(self._blocks.clear)
@@ -69,8 +69,8 @@ class SimDiskArena(SimArena):
         self._blocks[start] = size
 
     def _is_struck(self, kind: str) -> bool:
-        ordinal = self._creator.next_ordinal(f"{kind} reserve")
-        return bool(self._oracle.choose((kind, self._creator.name, "reserve", ordinal), 2))
+        ordinal = self.creator.next_ordinal(f"{kind} reserve")
+        return bool(self._oracle.choose((kind, self.creator.name, "reserve", ordinal), 2))
 
     def release(self, start: int, size: int) -> None:
         assert self._blocks.pop(start) == size, "released as it was reserved"

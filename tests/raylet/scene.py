@@ -135,7 +135,8 @@ class Scene:
         self.reasons: dict[str, str] = {}
         """Why raylets ended."""
         self.left: dict[str, list[str]] = {}
-        """What would still have gone off in raylets when they had ended, and where they still listened."""
+        """What would still have gone off in raylets when they had ended, what went on, where they still listened, to whom
+        they had channels, and what memory they handed out."""
         self.workers: dict[bytes, Worker] = {}
         """Those that have begun to register, alive or not, in that order."""
         self.workers_refuse = False
@@ -145,6 +146,8 @@ class Scene:
         """So many of the next workers never register."""
         self.broken_starts = 0
         """So many of the next workers die before they register."""
+        self.listening_takes_s = 0.0
+        """How long a raylet needs for that."""
         self.spawns = 0
         self.files: dict[str, io.StringIO] = {}
         """Log files by name."""
@@ -175,15 +178,28 @@ class Scene:
 
     async def _run_raylet(self, platform: Platform, config: bytes) -> None:
         decoded = msgspec.msgpack.decode(config, type=RayletConfig)
-        platform = dataclasses.replace(platform, processes=Processes(self, platform.processes))
+        processes, network = Processes(self, platform.processes), Network(self, platform.network)
+        platform = dataclasses.replace(platform, processes=processes, network=network)
         raylet = Raylet(platform, decoded, open_log=self._open_log)
         await raylet.start()
         self.raylets[decoded.node_name] = raylet
         reason = await raylet.wait_closed()
+        self.left[decoded.node_name] = self.left_by(raylet)
+        self.reasons[decoded.node_name] = reason
+
+    def left_by(self, raylet: Raylet) -> list[str]:
+        """See ``left``."""
         process = current_process.get()
         listening = [where for where, listener in self.world.wire.listeners.items() if listener.network.process is process]
-        self.left[decoded.node_name] = [*timers_of(process), *listening]
-        self.reasons[decoded.node_name] = reason
+        tasks = self.tasks_of(process)
+        network: Any = raylet._platform.network
+        channels = [f"channel to {end.pipe.target.name}" for end in network.ends if not end.closed]
+        memory = self.handed_out(raylet._config.node_name)
+        return [*timers_of(process), *listening, *(name for name in tasks if name != "raylet"), *channels, *memory]
+
+    def handed_out(self, name: str) -> set[str]:
+        """Where the memory of a node is found."""
+        return {where for where, arena in self.world._arenas.items() if arena.creator is self.processes[name]}
 
     async def _run_worker(self, platform: Platform, config: bytes) -> int:
         if self.broken_starts:
@@ -285,6 +301,16 @@ class Scene:
         await self.until(lambda: worker_id in self.others)
         return self.others[worker_id]
 
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(coroutine, name="begun")
+
+    async def never(self, *_: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def tasks_of(self, process: SimProcess | None) -> list[str]:
+        """Names of what goes on in it."""
+        return [task.get_name() for task in self.world.loop.pending_tasks() if task.process is process]
+
     # --- The world -----------------------------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], object], limit_s: float = 100.0) -> None:
@@ -310,14 +336,14 @@ class Scene:
     def kill(self, name: str) -> None:
         self.processes[name].exit(None, 9)
 
-    def add_node(self, name: str, resources: Mapping[str, float]) -> None:
+    def add_node(self, name: str, resources: Mapping[str, float], tcp_host: str = "") -> None:
         config = RayletConfig(
             node_id=name.ljust(16).encode(),
             node_name=name,
             node_ip="10.0.0.1",
             gcs_endpoint=GCS,
             socket_dir=f"sim:{name}",
-            tcp_host="",
+            tcp_host=tcp_host,
             tcp_port=0,
             session_dir="/session",
             resources=resource_set({OBJECT_STORE_MEMORY: STORE_BYTES, **resources}),
@@ -369,6 +395,21 @@ class Processes:
         return await self._processes.spawn(*arguments)
 
 
+class Network:
+    """The simulated network, on which listening may take a while."""
+
+    def __init__(self, scene: Scene, network: Any) -> None:
+        self._scene = scene
+        self._network = network
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    async def listen(self, *arguments: Any) -> Any:
+        await self._scene.nap(self._scene.listening_takes_s)
+        return await self._network.listen(*arguments)
+
+
 class Bystander:
     """The service of another owner."""
 
@@ -380,11 +421,15 @@ class Bystander:
 
 
 def timers_of(process: SimProcess | None) -> list[str]:
-    """The timers of a process that have not been cancelled, but for those of the network that it is in."""
+    """The timers of a process that have not been cancelled, but for those of the network that it is in.
+
+    Nor is it one that forgets a peer which has ended a moment ago.
+    """
     loop: Any = asyncio.get_running_loop()
     own = [timer for _, _, timer in loop._timers if timer._context.get(current_process) is process]
     in_network = "minray.simulation.channel"
-    return [repr(timer) for timer in own if not timer.cancelled() and timer._callback.__module__ != in_network]
+    due = [timer for timer in own if not timer.cancelled() and timer._callback.__module__ != in_network]
+    return [repr(timer) for timer in due if timer._callback.__name__ != Peer._maybe_end.__name__]
 
 
 def check(raylet: Raylet) -> None:

@@ -8,16 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from minray.common.config import worker_endpoint
+from minray.common.config import fallback_endpoint, store_endpoint, worker_endpoint
 from minray.common.task_spec import STRATEGY_AFFINITY, SchedulingStrategy
 from minray.protocol.base import DONE, Address, decode, encode
 from minray.protocol.gcs import (
     IDLE_TERMINATION,
+    JOBS,
     NODES,
+    PREEMPTION,
     RESOURCES,
     WORKER_DEATHS,
     CheckAlive,
     GetWorkerDeath,
+    JobInfo,
     NodeDrain,
     NodeInfo,
     NodeResources,
@@ -26,18 +29,22 @@ from minray.protocol.gcs import (
     ReportResources,
     UnregisterNode,
 )
+from minray.protocol.object_store import GET, PinObjects, Wanted
+from minray.protocol.placement_group import Bundle, CreatePlacementGroup, PlacementGroupInfo
 from minray.protocol.raylet import (
     GRANTED,
     SPILLBACK,
     UNSCHEDULABLE,
     CancelWorkerLease,
+    DrainRaylet,
+    GetLeaseFailure,
     GetNodeStats,
     ReturnWorkerLease,
     Shutdown,
 )
 from minray.raylet.ended_leases import CANCELLED_EARLY, KEPT_S, MAX_KEPT, RETURNED, EndedLeases
 from minray.rpc.pubsub import Subscription
-from tests.raylet.scene import Scene, scenario
+from tests.raylet.scene import STORE_BYTES, Scene, scenario
 
 
 def follow(scene: Scene) -> list[NodeResources]:
@@ -120,6 +127,37 @@ async def test_a_node_that_has_ended_listens_nowhere_and_nothing_goes_off_in_it_
 
 
 @scenario(cpus=2)
+async def test_a_busy_node_leaves_as_little(scene: Scene) -> None:
+    """A group, a worker that is asked about, an object on its way, others on their way to disk, and a wish to leave."""
+    raylet = scene.raylets["head"]
+    group = PlacementGroupInfo(b"g" * 18, "", "", "PACK", [Bundle({"CPU": 10_000})], "", scene.job_id, False)
+    await scene.gcs.call(CreatePlacementGroup(group))
+    await scene.until(lambda: raylet.groups.bundles.all())
+    lease_id, _ = await scene.lease()
+    asking = scene.begin(scene.raylet().call(GetLeaseFailure(lease_id, 1000.0)))
+    owner = await scene.other_owner(b"silent".ljust(16))
+    scene.world.loop.stall(scene.processes[owner.worker_id.hex()], 1000)
+    pin = PinObjects(scene.address.worker_id, [Wanted(b"x" * 28, owner, b"pin", 0)], GET, None)
+    pinning = scene.begin(scene.raylet().call(pin))
+    await scene.raylet().call(DrainRaylet(NodeDrain(PREEMPTION, "go", raylet._platform.host.time() + 500)))
+    await scene.settle()
+    copy = raylet.store.table.create(b"y" * 28, 0, STORE_BYTES, scene.address, b"", True)
+    assert copy is not None
+    disk: Any = raylet.io_workers._disks[0]
+    disk.write = scene.never
+    scene.processes["head"].call_soon(raylet.store.seal, copy)
+    scene.processes["head"].call_soon(raylet.groups.on_request, b"u" * 18)
+    await scene.settle()
+    names = [name.partition("(")[0] for name in scene.tasks_of(scene.processes["head"])]
+    assert {"GetLeaseFailure", "pull", "spill", "leave_cluster"} <= set(names) and names.count("follow") == 5
+    await scene.raylet().call(Shutdown("the test is over"))
+    await scene.until(lambda: "head" in scene.reasons)
+    assert scene.left["head"] == []
+    for task in (asking, pinning):
+        task.cancel()
+
+
+@scenario(cpus=2)
 async def test_g111_a_node_without_its_gcs_ends_after_a_minute(scene: Scene) -> None:
     began = asyncio.get_running_loop().time()
     scene.kill("gcs")
@@ -185,7 +223,56 @@ async def test_a_node_whose_gcs_is_gone_from_the_start_ends_and_says_so(scene: S
     scene.kill("gcs")
     scene.add_node("late", {"CPU": 1})
     await scene.until(lambda: "late" in scene.reasons)
-    assert "gcs" in scene.reasons["late"] and scene.left["late"] == []
+    assert scene.reasons["late"] == "the gcs was not reached for 60 s" and scene.left["late"] == []
+
+
+@scenario(cpus=1)
+async def test_a_node_that_is_shut_down_before_the_gcs_has_answered_ends_too(scene: Scene) -> None:
+    scene.world.loop.stall(scene.processes["gcs"], 20)
+    scene.add_node("late", {"CPU": 1})
+    await scene.settle(5)
+    late = scene.peers.at("sim:late/raylet", reconnect_timeout_s=1.0, may_restart=False)
+    await late.call(Shutdown("never mind"))
+    await scene.until(lambda: "late" in scene.reasons, limit_s=10)
+    assert scene.reasons["late"] == "asked to shut down: never mind" and scene.left["late"] == []
+
+
+@scenario(cpus=1)
+async def test_no_worker_is_started_before_the_node_listens(scene: Scene) -> None:
+    """It would find nobody to register with."""
+    scene.listening_takes_s = 1.0
+    scene.add_node("slow", {"CPU": 2})
+    await scene.until(lambda: "slow" in scene.raylets)
+    await scene.settle()
+    assert scene.spawns == 1 + 2
+
+
+@scenario(cpus=1)
+async def test_what_shares_memory_with_a_node_finds_it_as_soon_as_it_has_joined(scene: Scene) -> None:
+    node_id = scene.raylets["head"].address.node_id
+    assert scene.handed_out("head") == {store_endpoint("sim:head", node_id), fallback_endpoint("sim:head", node_id)}
+
+
+@scenario(cpus=1, automatic_object_spilling_enabled=False)
+async def test_memory_on_disk_is_for_nodes_that_may_write_there(scene: Scene) -> None:
+    node_id = scene.raylets["head"].address.node_id
+    assert scene.handed_out("head") == {store_endpoint("sim:head", node_id)}
+
+
+@scenario(cpus=1)
+async def test_where_there_is_tcp_a_node_listens_to_it_too_and_others_come_that_way(scene: Scene) -> None:
+    scene.add_node("tcp", {"CPU": 1}, tcp_host="10.0.0.7")
+    await scene.until(lambda: "tcp" in scene.raylets)
+    address = scene.raylets["tcp"].address
+    assert address.tcp_endpoint.startswith("tcp:10.0.0.7:") and not scene.raylets["head"].address.tcp_endpoint
+    assert address.endpoint_from(scene.node_id) == address.tcp_endpoint
+    assert await scene.raylet("tcp").call(CheckAlive()) == DONE
+    assert scene.raylets["tcp"]._raylets[address.node_id] == address
+    await scene.until(lambda: address.node_id in scene.raylets["head"]._raylets)
+    assert scene.raylets["head"]._raylets[address.node_id] == address
+    await scene.raylets["tcp"].close("the test is over")
+    await scene.until(lambda: "tcp" in scene.reasons)
+    assert scene.left["tcp"] == []
 
 
 @scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
@@ -244,6 +331,51 @@ async def test_what_a_process_has_pinned_is_let_go_on_all_nodes_when_it_dies(sce
     store.table.pin(copy, b"pin", worker.config.worker_id)
     worker.exit(1)
     await scene.until(lambda: not copy.pins, limit_s=5)
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
+async def test_what_the_processes_of_a_dead_node_had_here_is_taken_back_and_others_keep_theirs(scene: Scene) -> None:
+    dead = msgspec.structs.replace(scene.address, worker_id=b"dead".ljust(16), node_id=b"other".ljust(16))
+    own, _ = await scene.lease({})
+    theirs = scene.worker(await scene.ask(scene.request({}, owner=dead)))
+    store = scene.raylets["head"].store
+    owners = (scene.address, dead)
+    copies = [store.table.create(bytes([n]) * 28, 0, 1000, owner, b"", True) for n, owner in enumerate(owners)]
+    for copy in copies:
+        assert copy is not None
+        store.seal(copy)
+    await scene.settle()
+    assert theirs.is_alive
+    scene.kill("other")
+    await scene.until(lambda: not theirs.is_alive, limit_s=5)
+    assert list(scene.raylets["head"]._broker.entries) == [own]
+    assert store.table.copies() == copies[:1]
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
+async def test_a_node_does_not_count_itself_among_the_others(scene: Scene) -> None:
+    """What it has free is known here first, and better."""
+    raylet = scene.raylets["head"]
+    own = raylet._broker.nodes.local
+    await scene.lease()
+    (entry,) = [each for each in (await scene.gcs.call(Poll(NODES, b"", 0, 1.0))).entries if each[0] == own.node_id]
+    raylet._on_node(*entry)
+    assert raylet._broker.nodes.alive()[0] is own and own.available["CPU"] == 0
+
+
+@scenario(cpus=1)
+async def test_g25_the_workers_of_a_job_that_is_kept_stay_and_others_go(scene: Scene) -> None:
+    """Detached actors of it live on."""
+    _, reply = await scene.lease()
+    worker, raylet = scene.worker(reply), scene.raylets["head"]
+    (entry,) = (await scene.gcs.call(Poll(JOBS, b"", 0, 1.0))).entries
+    assert entry[1] is not None
+    job = decode(JobInfo, entry[1])
+    for kept in (True, False):
+        assert worker.is_alive
+        raylet._on_job(entry[0], encode(msgspec.structs.replace(job, end_time=1.0, kept=kept)))
+        await scene.settle()
+    assert not worker.is_alive
 
 
 @scenario(cpus=1)
