@@ -324,26 +324,30 @@ class Raylet:
     # --- From the gcs --------------------------------------------------------------------------------------------------
 
     def _on_node(self, key: bytes, value: bytes | None) -> None:
-        nodes = self._broker.nodes
         if value is None:
-            nodes.on_node_forgotten(key)
+            self._broker.nodes.on_node_forgotten(key)
+        elif key == self._config.node_id:
+            self._on_own_node(decode(NodeInfo, value))
         else:
-            node = decode(NodeInfo, value)
-            if key == self._config.node_id:
-                if not node.alive:
-                    self._end(f"refused by the gcs: {node.death_cause or 'it was declared dead'}")
-                elif node.drain is not None:
-                    self._departure.begin(node.drain)
-                return
-            self._raylets[key] = node.address
-            draining = node.drain is not None
-            nodes.on_node(key, node.name, node.resources_total, node.alive, node.death_cause, node.labels, draining)
-            if not node.alive:
-                self._peers.on_death_of(node.address.worker_id, node.death_cause)
-                self.objects.on_node_death(node.address.worker_id, node.death_cause)
-                self._broker.on_node_death(key, node.death_cause)
-                self.store.on_death(key)
+            self._on_other_node(decode(NodeInfo, value))
         self._broker.advance()
+
+    def _on_own_node(self, node: NodeInfo) -> None:
+        if not node.alive:
+            self._end(f"refused by the gcs: {node.death_cause or 'it was declared dead'}")
+        elif node.drain is not None:
+            self._departure.begin(node.drain)
+
+    def _on_other_node(self, node: NodeInfo) -> None:
+        node_id, cause = node.node_id, node.death_cause
+        self._raylets[node_id] = node.address
+        draining = node.drain is not None
+        self._broker.nodes.on_node(node_id, node.name, node.resources_total, node.alive, cause, node.labels, draining)
+        if not node.alive:
+            self._peers.on_death_of(node.address.worker_id, cause)
+            self.objects.on_node_death(node.address.worker_id, cause)
+            self._broker.on_node_death(node_id, cause)
+            self.store.on_death(node_id)
 
     def _on_resources(self, key: bytes, value: bytes | None) -> None:
         if value is not None:

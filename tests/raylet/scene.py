@@ -134,6 +134,8 @@ class Scene:
         """Of the gcs and the raylets."""
         self.reasons: dict[str, str] = {}
         """Why raylets ended."""
+        self.refused: dict[str, str] = {}
+        """Why raylets ended before they had joined."""
         self.left: dict[str, list[str]] = {}
         """What would still have gone off in raylets when they had ended, what went on, where they still listened, to whom
         they had channels, and what memory they handed out."""
@@ -182,6 +184,8 @@ class Scene:
         platform = dataclasses.replace(platform, processes=processes, network=network)
         raylet = Raylet(platform, decoded, open_log=self._open_log)
         await raylet.start()
+        if raylet.reason:
+            self.refused[decoded.node_name] = raylet.reason
         self.raylets[decoded.node_name] = raylet
         reason = await raylet.wait_closed()
         self.left[decoded.node_name] = self.left_by(raylet)

@@ -37,6 +37,7 @@ from minray.protocol.raylet import (
     UNSCHEDULABLE,
     CancelWorkerLease,
     DrainRaylet,
+    FlushLogs,
     GetLeaseFailure,
     GetNodeStats,
     ReturnWorkerLease,
@@ -128,13 +129,15 @@ async def test_a_node_that_has_ended_listens_nowhere_and_nothing_goes_off_in_it_
 
 @scenario(cpus=2)
 async def test_a_busy_node_leaves_as_little(scene: Scene) -> None:
-    """A group, a worker that is asked about, an object on its way, others on their way to disk, and a wish to leave."""
+    """A group, a worker that prints and is asked about, an object on its way here, one on its way to disk, a wish to go."""
     raylet = scene.raylets["head"]
     group = PlacementGroupInfo(b"g" * 18, "", "", "PACK", [Bundle({"CPU": 10_000})], "", scene.job_id, False)
     await scene.gcs.call(CreatePlacementGroup(group))
     await scene.until(lambda: raylet.groups.bundles.all())
-    lease_id, _ = await scene.lease()
+    lease_id, reply = await scene.lease()
     asking = scene.begin(scene.raylet().call(GetLeaseFailure(lease_id, 1000.0)))
+    scene.is_busy = True
+    scene.worker(reply).print("a line\n")
     owner = await scene.other_owner(b"silent".ljust(16))
     scene.world.loop.stall(scene.processes[owner.worker_id.hex()], 1000)
     pin = PinObjects(scene.address.worker_id, [Wanted(b"x" * 28, owner, b"pin", 0)], GET, None)
@@ -150,10 +153,11 @@ async def test_a_busy_node_leaves_as_little(scene: Scene) -> None:
     await scene.settle()
     names = [name.partition("(")[0] for name in scene.tasks_of(scene.processes["head"])]
     assert {"GetLeaseFailure", "pull", "spill", "leave_cluster"} <= set(names) and names.count("follow") == 5
+    flushing = scene.begin(scene.raylet().call(FlushLogs(scene.job_id)))
     await scene.raylet().call(Shutdown("the test is over"))
     await scene.until(lambda: "head" in scene.reasons)
     assert scene.left["head"] == []
-    for task in (asking, pinning):
+    for task in (asking, pinning, flushing):
         task.cancel()
 
 
@@ -207,6 +211,17 @@ async def test_a_node_that_was_declared_dead_ends(scene: Scene) -> None:
 
 
 @scenario(cpus=1)
+async def test_who_has_leased_a_worker_of_it_hears_why_the_node_ends(scene: Scene) -> None:
+    """Not that the leases of a dead node's processes are over: this process is of that node itself."""
+    lease_id, _ = await scene.lease()
+    asking = scene.begin(scene.raylet().call(GetLeaseFailure(lease_id, 100.0)))
+    await scene.settle()
+    await scene.gcs.call(UnregisterNode(scene.node_id, "it was partitioned"))
+    failure = await asking
+    assert failure.node_ended is not None and "it was partitioned" in failure.node_ended
+
+
+@scenario(cpus=1)
 async def test_a_node_that_may_not_join_says_why_and_ends(scene: Scene) -> None:
     node_id = b"buried".ljust(16)
     address = Address(node_id, node_id, "sim:buried/raylet")
@@ -216,6 +231,7 @@ async def test_a_node_that_may_not_join_says_why_and_ends(scene: Scene) -> None:
     scene.add_node("buried", {"CPU": 1})
     await scene.until(lambda: "buried" in scene.reasons)
     assert scene.reasons["buried"].startswith("refused by the gcs")
+    assert scene.refused == {"buried": scene.reasons["buried"]}
 
 
 @scenario(cpus=1)
@@ -244,7 +260,7 @@ async def test_no_worker_is_started_before_the_node_listens(scene: Scene) -> Non
     scene.add_node("slow", {"CPU": 2})
     await scene.until(lambda: "slow" in scene.raylets)
     await scene.settle()
-    assert scene.spawns == 1 + 2
+    assert len(scene.alive()) == scene.spawns == 1 + 2
 
 
 @scenario(cpus=1)
