@@ -108,3 +108,14 @@ def test_g67_a_copy_on_a_dead_node_is_lost_and_made_again(cluster: Cores, driver
         assert driver.worker.directory.copies_of(ref._id)[1] == [cluster.raylets["head"].address]
 
     driver.run(program)
+
+
+def test_who_leaves_follows_nobody_any_more(driver: Core) -> None:
+    async def story() -> None:
+        await Keeper.remote().take.remote([minray.put("x")])
+        assert followed(driver) == BOTH
+        await driver.worker.close()
+        await pause(0.1)
+        assert followed(driver) == []
+
+    driver.do(story())
