@@ -117,7 +117,7 @@ class ActorProcess:
 
 
 class UserLoop:
-    """The event loop of an async actor, in the main thread, which does nothing else."""
+    """The event loop of an async actor, in the main thread, and what our own loop asks of it."""
 
     def __init__(self, platform: Platform, executor: TaskExecutor) -> None:
         self._user_code = platform.user_code
@@ -131,7 +131,7 @@ class UserLoop:
         """Running calls, by the identity of what was received; touched by the user's loop only."""
 
     def start(self) -> None:
-        self._user_code.run(self._main)
+        self._user_code.run_event_loop(self._open)
 
     def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
         self._post(partial(self._begin, task, then))
@@ -151,15 +151,6 @@ class UserLoop:
 
     # --- in the main thread
 
-    def _main(self) -> None:
-        loop = self._user_code.new_event_loop()
-        asyncio.set_event_loop(loop)
-        loop.call_soon(self._open, loop)
-        try:
-            loop.run_forever()
-        finally:
-            loop.close()
-
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waking = True
@@ -172,7 +163,7 @@ class UserLoop:
 
     def _begin(self, task: ReceivedTask, then: Callable[[], None]) -> None:
         if not task.claim():
-            self._user_code.post(then)
+            self._user_code.follow(then)
             return
         assert self._loop is not None
         name = task.header.template.name
@@ -184,7 +175,7 @@ class UserLoop:
         del self._tasks[id(task)]
         if not running.cancelled() and running.exception() is not None:
             logger.error("running a call failed", exc_info=running.exception())
-        self._user_code.post(then)
+        self._user_code.follow(then)
 
     def _cancel(self, task: ReceivedTask) -> None:
         running = self._tasks.get(id(task))
@@ -193,4 +184,4 @@ class UserLoop:
 
     def _shut_down(self, then: Callable[[], None]) -> None:
         self._executor.shut_down_actor()
-        self._user_code.post(then)
+        self._user_code.follow(then)

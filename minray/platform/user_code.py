@@ -128,9 +128,6 @@ class LoopBorder:
     def run_exit_handlers(self) -> None:
         atexit._run_exitfuncs()
 
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        return _new_loop()
-
     def is_loop_thread(self) -> bool:
         return asyncio._get_running_loop() is self._loop
 
@@ -192,6 +189,12 @@ class DriverUserCode(LoopBorder):
 
     def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         raise RuntimeError("a driver has no threads that run work")
+
+    def follow(self, then: Callable[[], None]) -> None:
+        raise RuntimeError("a driver has no thread that runs work")
+
+    def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        raise RuntimeError("a driver has no thread that runs an event loop")
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         raise RuntimeError("a driver's threads are not ours to interrupt")
