@@ -29,6 +29,8 @@ from minray.platform.base import Platform
 logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = ""
+WORKS_PER_TURN = 20
+"""So many calls of an async actor are begun before the first of them runs: its answer shall not wait for the last."""
 
 
 class ConcurrencyGroup:
@@ -158,8 +160,12 @@ class UserLoop:
 
     def _drain(self) -> None:
         self._waking = False
-        while self._inbox:
+        for _ in range(min(len(self._inbox), WORKS_PER_TURN)):
             self._inbox.popleft()()
+        if self._inbox and not self._waking:
+            self._waking = True
+            assert self._loop is not None
+            self._loop.call_soon(self._drain)
 
     def _begin(self, task: ReceivedTask, then: Callable[[], None]) -> None:
         if not task.claim():
