@@ -153,11 +153,15 @@ def start_node(options: NodeOptions) -> Node:
         raise
 
 
+def import_path() -> list[str]:
+    """Where others must look for the modules that this process can import; "" (an interactive session) is the directory."""
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
 def _zygote_program() -> str:
     """It imports minray from where this process has it, and nothing from the current directory."""
-    paths = [os.path.abspath(entry) for entry in sys.path]
     return (
-        f"import sys; own_path = sys.path[:]; sys.path[:] = {paths}; "
+        f"import sys; own_path = sys.path[:]; sys.path[:] = {import_path()}; "
         "from minray.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
     )
 

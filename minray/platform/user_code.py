@@ -20,6 +20,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import atexit
+import os
 import threading
 import time
 import warnings
@@ -243,12 +244,22 @@ class IoThread:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
+    _open_standard_streams()
     try:
         import uvloop
     except ImportError:
         warnings.warn("uvloop is not installed; minray will be slower with asyncio's own loop", RuntimeWarning, stacklevel=3)
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def _open_standard_streams() -> None:
+    """A daemon may have closed them. libuv aborts the process when it closes a file of its own with one of their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, which is this one.
 
 
 async def _cancel_all() -> None:
