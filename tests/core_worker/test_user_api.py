@@ -1,0 +1,206 @@
+"""What user threads may call, in simulated clusters; a kibibyte is large in these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import minray
+from minray import experimental, internal
+from minray.core_worker import user_api
+from minray.exceptions import GetTimeoutError, ObjectFreedError, RayTaskError
+from minray.util.placement_group import placement_group
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tests.core_worker.cores import Core, Cores, cores, let_pass
+
+LARGE = 10_000
+
+
+@pytest.fixture
+def cluster(heap_of_others: None) -> Iterator[Cores]:
+    with cores(2, 2, max_direct_call_object_size=1000) as made:
+        yield made
+
+
+@minray.remote(max_retries=0)
+def make(size: int) -> bytes:
+    return b"x" * size
+
+
+@minray.remote(max_retries=0)
+def fail() -> None:
+    raise ValueError("it fails")
+
+
+@minray.remote(max_retries=0)
+def rest(seconds: float) -> float:
+    let_pass(seconds)
+    return seconds
+
+
+@minray.remote(max_retries=0)
+def own_resting() -> list[Any]:
+    return [rest.remote(100)]
+
+
+class Broken:
+    """What nobody can unpickle."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def far(cluster: Cores) -> Any:
+    """A large value on the other node."""
+    there = NodeAffinitySchedulingStrategy(cluster.raylets["n1"].address.node_id.hex(), soft=False)
+    ref = make.options(scheduling_strategy=there).remote(LARGE)
+    minray.wait([ref], fetch_local=False)
+    return ref
+
+
+# --- tasks
+
+
+def test_a_definition_that_is_too_large_is_not_sent(driver: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_api, "FUNCTION_SIZE_ERROR_THRESHOLD", 10_000)
+    ballast = b"x" * 20_000
+    large, small = minray.remote(lambda: len(ballast)), minray.remote(lambda: 5)
+
+    def program() -> None:
+        with pytest.raises(ValueError, match="is too large: 0 MiB of at most 0"):
+            large.remote()
+        assert minray.get(small.remote()) == 5
+
+    driver.run(program)
+
+
+def test_what_a_call_returns_is_as_many_references_as_it_has_results(driver: Core) -> None:
+    def program() -> None:
+        assert make.options(num_returns=0).remote(1) is None
+        assert isinstance(make.remote(1), minray.ObjectRef)
+        assert [type(ref) for ref in make.options(num_returns=2).remote(2)] == [minray.ObjectRef] * 2
+
+    driver.run(program)
+
+
+# --- get
+
+
+def test_g5_the_first_error_that_is_known_is_raised_although_others_have_not_come(driver: Core) -> None:
+    def program() -> None:
+        failed = fail.remote()
+        minray.wait([failed])
+        with pytest.raises(RayTaskError, match="it fails"):
+            minray.get([rest.remote(100), failed], timeout=5)
+
+    driver.run(program)
+
+
+def test_g7_the_time_holds_for_the_way_from_another_node_too(cluster: Cores, driver: Core) -> None:
+    def program() -> None:
+        ref = far(cluster)
+        with pytest.raises(GetTimeoutError):
+            minray.get(ref, timeout=0)
+        waiting = driver.worker.waiting
+        assert waiting.must_fetch(driver.worker.store.objects[ref._id])
+        assert len(minray.get(ref)) == LARGE
+        assert not waiting.must_fetch(driver.worker.store.objects[ref._id])
+
+    driver.run(program)
+
+
+def test_who_waits_for_long_reads_why(driver: Core, capsys: pytest.CaptureFixture[str]) -> None:
+    def program() -> None:
+        minray.get(rest.remote(1))
+        minray.get([minray.put("here"), rest.remote(15), rest.remote(16)])
+
+    waiting = driver.begin(driver.thread(program))
+    driver.cluster.settle(9)
+    assert capsys.readouterr().err == ""
+    driver.cluster.settle(4)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("minray: still waiting after 10 s: task rest") and not waiting.done()
+    driver.cluster.settle(10)
+    assert waiting.done() and capsys.readouterr().err == ""
+
+
+def test_the_loop_does_not_wait_for_itself(driver: Core) -> None:
+    async def story() -> None:
+        ref = rest.remote(1)
+        for wait in (minray.get, lambda one: minray.wait([one])):
+            with pytest.raises(RuntimeError, match="await the reference instead"):
+                wait(ref)
+
+    driver.do(story())
+
+
+# --- wait
+
+
+def test_g8_as_many_as_are_asked_for_in_their_order(driver: Core) -> None:
+    def program() -> None:
+        refs = [minray.put(number) for number in range(4)]
+        for count in (1, 2, 4):
+            assert minray.wait(refs, num_returns=count) == (refs[:count], refs[count:])
+
+    driver.run(program)
+
+
+def test_a_list_with_duplicates_is_refused(driver: Core) -> None:
+    def program() -> None:
+        ref = minray.put(1)
+        with pytest.raises(ValueError, match="duplicates"):
+            minray.wait([ref, ref])
+
+    driver.run(program)
+
+
+# --- others
+
+
+def test_a_value_that_cannot_be_unpickled_fails_whoever_awaits_it(driver: Core) -> None:
+    async def story() -> None:
+        with pytest.raises(ValueError, match="no number"):
+            await minray.put(Broken())
+
+    driver.do(story())
+
+
+def test_a_freed_value_is_an_error_and_a_copy_that_is_given_up_is_not(cluster: Cores, driver: Core) -> None:
+    def program() -> None:
+        ref = far(cluster)
+        assert len(minray.get(ref)) == LARGE
+        internal.free([ref], local_only=True)
+        assert len(minray.get(ref)) == LARGE
+        internal.free([ref])
+        with pytest.raises(ObjectFreedError):
+            minray.get(ref)
+
+    driver.run(program)
+
+
+def test_an_owner_who_says_nothing_is_asked_for_so_long_where_his_objects_are(cluster: Cores, driver: Core) -> None:
+    def program() -> None:
+        (ref,) = minray.get(own_resting.remote())
+        owner = next(p for p in cluster.world.loop.processes if p.name.startswith("worker/") and is_at(cluster, p, ref))
+        cluster.world.loop.stall(owner, 100)
+        with pytest.raises(GetTimeoutError):
+            experimental.get_object_locations([ref], timeout_ms=1000)
+
+    driver.run(program)
+
+
+def is_at(cluster: Cores, process: Any, ref: Any) -> bool:
+    core = cluster.cores.get(process.name)
+    return core is not None and core.address == ref._owner
+
+
+def test_what_goes_wrong_on_the_loop_is_raised_in_the_thread_that_asked(driver: Core) -> None:
+    def program() -> None:
+        placement_group([{"CPU": 1}], name="taken")
+        with pytest.raises(ValueError, match="taken"):
+            placement_group([{"CPU": 1}], name="taken")
+
+    driver.run(program)
