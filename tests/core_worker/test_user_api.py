@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import minray
 from minray import experimental, internal
 from minray.core_worker import user_api
-from minray.exceptions import GetTimeoutError, ObjectFreedError, RayTaskError
+from minray.exceptions import GetTimeoutError, LocalRayletDiedError, ObjectFreedError, RayTaskError
 from minray.util.placement_group import placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.core_worker.cores import Core, Cores, cores, let_pass
@@ -81,6 +82,7 @@ def test_what_a_call_returns_is_as_many_references_as_it_has_results(driver: Cor
         assert make.options(num_returns=0).remote(1) is None
         assert isinstance(make.remote(1), minray.ObjectRef)
         assert [type(ref) for ref in make.options(num_returns=2).remote(2)] == [minray.ObjectRef] * 2
+        assert isinstance(make.options(num_returns="streaming").remote(2), minray.ObjectRefGenerator)
 
     driver.run(program)
 
@@ -109,6 +111,29 @@ def test_g7_the_time_holds_for_the_way_from_another_node_too(cluster: Cores, dri
         assert not waiting.must_fetch(driver.worker.store.objects[ref._id])
 
     driver.run(program)
+
+
+def test_what_comes_is_waited_for_once(driver: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, waits = driver.worker.waiting, []
+    begin = waiting.begin
+    monkeypatch.setattr(waiting, "begin", lambda *rest: (waits.append(rest), begin(*rest)))
+    driver.run(lambda: minray.get([rest.remote(1), rest.remote(2)]))
+    assert len(waits) == 1
+
+
+def test_g7_who_waits_in_vain_hears_so_in_time_and_is_not_waited_for_any_more(
+    driver: Core, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def program() -> None:
+        ref, began = rest.remote(100), driver.worker.platform.user_code.time()
+        with pytest.raises(GetTimeoutError):
+            minray.get([ref, minray.put(b"x" * LARGE)], timeout=9)
+        assert driver.worker.platform.user_code.time() - began < 9.1
+        let_pass(0.1)
+        assert driver.worker.store.awaited() == []
+
+    driver.run(program)
+    assert capsys.readouterr().err == ""
 
 
 def test_who_waits_for_long_reads_why(driver: Core, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,6 +193,26 @@ def test_a_value_that_cannot_be_unpickled_fails_whoever_awaits_it(driver: Core) 
     driver.do(story())
 
 
+def test_whatever_a_reference_stands_for_can_be_awaited(driver: Core) -> None:
+    async def story() -> None:
+        size, error = make.remote(LARGE), fail.remote()
+        for _ in range(2):  # when it comes, and when it is here
+            assert len(await size) == LARGE
+            with pytest.raises(RayTaskError, match="it fails"):
+                await error
+
+    driver.do(story())
+
+
+def test_a_reference_becomes_bytes_and_bytes_a_reference(driver: Core) -> None:
+    def program() -> None:
+        assert minray.get(cloudpickle.loads(cloudpickle.dumps(minray.put("x")))) == "x"
+        group = placement_group([{"CPU": 1}])
+        assert minray.get(group.ready(), timeout=5).id == group.id
+
+    driver.run(program)
+
+
 def test_a_freed_value_is_an_error_and_a_copy_that_is_given_up_is_not(cluster: Cores, driver: Core) -> None:
     def program() -> None:
         ref = far(cluster)
@@ -204,3 +249,13 @@ def test_what_goes_wrong_on_the_loop_is_raised_in_the_thread_that_asked(driver: 
             placement_group([{"CPU": 1}], name="taken")
 
     driver.run(program)
+
+
+def test_a_thread_that_asks_the_cluster_something_hears_that_the_driver_leaves(cluster: Cores, driver: Core) -> None:
+    """It used to wait for ever."""
+    asking = driver.begin(driver.thread(lambda: placement_group([{"GPU": 1}]).wait(1000)))
+    cluster.settle(1)
+    driver.begin(driver.worker.close())
+    cluster.wait_until(asking.done, 5.0)
+    cluster.settle(1)
+    assert isinstance(asking.exception(), LocalRayletDiedError) and driver.tasks() == []
