@@ -606,6 +606,62 @@ def test_g58_references_in_a_result_get_tickets_before_it_leaves(worker: Worker)
     assert asked.replies[0].values[0].nested == [RefInfo(x, THIRD, b"ticket")] and worker.receiver.is_idle()
 
 
+@pytest.mark.parametrize(("is_cancelled", "status"), [(True, CANCELLED), (False, NOT_STARTED)])
+def test_g58_so_does_what_is_kept_of_a_task_that_never_ran(worker: Worker, is_cancelled: bool, status: int) -> None:
+    x = object_id("x")
+    inside = StoredObject(b"", (), False, [RefInfo(x, OWNER, b"")])
+    kept = worker.make_refs(inside)
+    asked, unheld = worker.push("a", 1, 5, nested=inside.nested), worker.push("b", 2, 5)
+    first = msgspec.structs.replace(worker.last, task_id=f"{LEASE.decode()}/1".encode().ljust(24))
+    if is_cancelled:
+        worker.cancel(first)
+    else:
+        worker.act(lambda: worker.receiver.handle_ReclaimTasks(ReclaimTasks(LEASE), NOBODY))
+    assert worker.lending.kept == [(x, OWNER)] and asked.status is None
+    assert unheld.status == (None if is_cancelled else NOT_STARTED)
+    worker.act(lambda: worker.lending.owners_answer.set_result(None))
+    reference = worker.references.get(x)
+    assert asked.status == status and reference is not None and reference.held_tickets == [b"ticket"]
+    kept.clear()
+
+
+def test_who_holds_nothing_else_of_it_answers_at_once(worker: Worker) -> None:
+    asked = worker.push("a", 1, 5, nested=[RefInfo(object_id("x"), OWNER, b"")])
+    worker.cancel(worker.last)
+    assert asked.status == CANCELLED and worker.lending.kept == [] and worker.freed == [object_id("x")]
+
+
+def test_a_task_begins_when_its_large_arguments_have_come(worker: Worker) -> None:
+    key = object_id("x")
+    worker.store.put(key, StoredObject(b"", (), False, (), Place(0, 1000, OWNER)))
+    asked = worker.push("a", arguments=[Argument(None, key, OWNER)])
+    assert worker.work == deque()
+    worker.act(lambda: worker.on_fetched([stored(pickle.dumps(5))]))
+    worker.run_all()
+    assert asked.status == OK and worker.log == [("a", 5)]
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_large_arguments_that_come_for_nothing_are_let_go(worker: Worker, is_cancelled: bool) -> None:
+    """Their memory is pinned as long as anybody has them."""
+    keys = [object_id("x"), object_id("y")]
+    for key in keys:
+        worker.store.put(key, StoredObject(b"", (), False, (), Place(0, 1000, OWNER)))
+    asked = worker.push("a", arguments=[Argument(None, key, OWNER) for key in keys])
+    if is_cancelled:
+        worker.cancel(worker.last)
+    worker.act(lambda: worker.on_fetched([stored(b"x"), stored(b"y") if is_cancelled else None]))
+    assert asked.status == (CANCELLED if is_cancelled else NOT_STARTED) and worker.work == deque()
+    assert [task.slots for task in worker.receiver._tasks.values()] == [[]]
+
+
+def test_small_arguments_that_are_here_are_not_asked_for(worker: Worker) -> None:
+    value = Value(pickle.dumps(5), False, [], 0, [])
+    asked = worker.push("a", arguments=[Argument(value, object_id("x"), OWNER)])
+    worker.run_all()
+    assert asked.status == OK and worker.log == [("a", 5)] and not hasattr(worker, "on_fetched")
+
+
 # --- taking back
 
 
