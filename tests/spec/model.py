@@ -38,7 +38,7 @@ from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
 from tests.spec.groups import REMOVED, Group, Remove
-from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, Submit
+from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, RaiseAtFirst, Submit
 from tests.spec.stage import BORN, END, RUN, History, parse_word
 
 LOST_OWNER = "OwnerDiedError"
@@ -136,6 +136,8 @@ class Scope:
             errors |= {DIED, UNAVAILABLE}
         else:
             retries = retries_of(call, fate)
+            if fate.surely_returns(call, retries):
+                errors.discard(call.body.end.error)
             errors |= fate.errors(retries, is_repeated(call), model.fates.is_loose(call.actor))
             can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled
             if losses.objects and (losses.files or not can_be_made_again):
@@ -161,7 +163,8 @@ class Scope:
             errors |= CANCELLED
         refs: tuple[str, ...] = getattr(end, "refs", ())
         model.surely_returned[task.name] = frozenset(name for name in refs if name in inner.sure)
-        return errors, not end.error and model.all_have_values(task.args)
+        may_return = not end.error or isinstance(end, RaiseAtFirst)
+        return errors, may_return and model.all_have_values(task.args)
 
     def _expect(self, task: Submit | Call, has_value: bool, errors: set[str]) -> None:
         refs: tuple[str, ...] = getattr(task.body.end, "refs", ())

@@ -33,7 +33,7 @@ from minray.exceptions import RayError
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.groups import Group, Ready, Remove, remove_groups
-from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word
+from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word, raised
 
 if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
@@ -384,6 +384,24 @@ class Raise(Tagged, frozen=True):
         return f"RayTaskError({self.type})"
 
 
+class RaiseAtFirst(Tagged, frozen=True):
+    """It raises, but only the first time in each process; the next time it returns. An actor is a process."""
+
+    type: str = "ValueError"
+    refs: tuple[str, ...] = ()
+
+    def perform(self, name: str, stage: Stage) -> Any:
+        place = (minray.get_runtime_context().get_worker_id(), name)
+        if place not in raised:
+            raised.add(place)
+            raise ERRORS[self.type](name)
+        return name, stage.pick(stage.bound(self.refs))
+
+    @property
+    def error(self) -> str:
+        return f"RayTaskError({self.type})"
+
+
 class Exit(Tagged, frozen=True):
     """The task ends its process, every time it is run."""
 
@@ -403,7 +421,7 @@ class ReturnUnpicklable(Tagged, frozen=True):
         return threading.Lock()
 
 
-End = Return | Raise | Exit | ReturnUnpicklable | ExitActor
+End = Return | Raise | RaiseAtFirst | Exit | ReturnUnpicklable | ExitActor
 
 
 class Body(Record, frozen=True):

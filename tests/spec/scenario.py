@@ -37,7 +37,7 @@ from tests.spec.detached import Farewell, detached_names, say_farewell
 from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
 from tests.spec.programs import Body, Call, Program, Submit, perform
-from tests.spec.stage import END, RUN, History, Stage
+from tests.spec.stage import END, RUN, History, Stage, raised
 
 PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
@@ -197,6 +197,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
         _listen(cluster.oracle, on_chance)
     found: list[str] = []
     histories: dict[int, History] = {}
+    raised.clear()
     try:
         with _unraisable(found), cluster:
             try:

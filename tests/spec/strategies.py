@@ -38,6 +38,7 @@ from tests.spec.programs import (
     Program,
     Put,
     Raise,
+    RaiseAtFirst,
     Return,
     ReturnUnpicklable,
     Sleep,
@@ -73,6 +74,8 @@ INLINE_LIMITS = (0, 0, 1, 40)
 STORE_BYTES = 4000
 """Some twenty values: few enough for spilling, and more than the tasks of a node ever use at once."""
 DEPTH = 2
+Tree = dict[str, Any]
+"""A record, as JSON would hold it."""
 
 
 @dataclass(frozen=True)
@@ -371,6 +374,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_small_stores(world, random) if world.inline_limit else world
     random = Random(f"namesakes of {seed}")
     program = with_namesakes(program, random) if random.random() < 0.35 else program
+    program = with_first_failures(program, Random(f"first failures of {seed}"))
     world = at_busy_moments(world, Random(f"moments of {seed}"))
     return with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
 
@@ -378,17 +382,42 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
 def with_async_actors(program: Program, random: Random) -> Program:
     """Half of the actors that take several calls at once take them as coroutines."""
 
-    def change(tree: Any) -> Any:
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
+            return {"max_concurrency": 1, "is_async": True}
+        return {}
+
+    return _changed(program, change)
+
+
+def with_first_failures(program: Program, random: Random) -> Program:
+    """In a third of the programs some tasks and calls raise at first, and are made again for that."""
+
+    def change(tree: Tree) -> Tree:
+        end = tree.get("body", {}).get("end", {"kind": "Return"})
+        if tree.get("kind") not in ("Submit", "Call") or end["kind"] != "Return" or random.random() >= 0.3:
+            return {}
+        body = tree["body"] | {"end": end | {"kind": "RaiseAtFirst"}}
+        retries = {"max_retries": random.choice((1, 3))}
+        if tree["kind"] == "Call":
+            retries = {"max_task_retries": random.choice((1, 1, 2, -1))}
+        return {"body": body, "retry_exceptions": True, **retries}
+
+    return _changed(program, change) if random.random() < 0.33 else program
+
+
+def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
+    """With other fields of some of its records, as ``change`` says of each; those inside come first."""
+
+    def walk(tree: Any) -> Any:
         if isinstance(tree, list | tuple):
-            return [change(branch) for branch in tree]
+            return [walk(branch) for branch in tree]
         if not isinstance(tree, dict):
             return tree
-        changed = {key: change(value) for key, value in tree.items()}
-        if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
-            changed |= {"max_concurrency": 1, "is_async": True}
-        return changed
+        changed = {key: walk(value) for key, value in tree.items()}
+        return changed | change(changed)
 
-    return msgspec.convert(change(msgspec.to_builtins(program)), Program)
+    return msgspec.convert(walk(msgspec.to_builtins(program)), Program)
 
 
 def with_groups(scenario: Scenario, random: Random) -> Scenario:
