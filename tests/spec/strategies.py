@@ -34,6 +34,7 @@ from tests.spec.programs import (
     Exit,
     Generate,
     Get,
+    Leave,
     Operation,
     Program,
     Put,
@@ -376,7 +377,9 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_namesakes(program, random) if random.random() < 0.35 else program
     program = with_first_failures(program, Random(f"first failures of {seed}"))
     world = at_busy_moments(world, Random(f"moments of {seed}"))
-    return with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
+    world = with_restarts(world, Random(f"restarts of {seed}"))
+    scenario = with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
+    return with_homes(with_leavers(scenario, Random(f"leavers of {seed}")), Random(f"homes of {seed}"))
 
 
 def with_async_actors(program: Program, random: Random) -> Program:
@@ -418,6 +421,27 @@ def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
         return changed | change(changed)
 
     return msgspec.convert(walk(msgspec.to_builtins(program)), Program)
+
+
+def with_leavers(scenario: Scenario, random: Random) -> Scenario:
+    """In a third of the scenarios one driver leaves, or ends its process, in the middle of what it does."""
+    if random.random() >= 0.33:
+        return scenario
+    drivers = list(scenario.program.drivers)
+    number = random.randrange(len(drivers))
+    operations = drivers[number].operations
+    end = random.choice((Exit(), Exit(), Leave()))
+    drivers[number] = Body(operations[: random.randint(1, len(operations))], end)
+    return msgspec.structs.replace(scenario, program=Program(tuple(drivers)))
+
+
+def with_homes(scenario: Scenario, random: Random) -> Scenario:
+    """In a third of the scenarios drivers run on any node, and can lose it."""
+    count = len(scenario.world.nodes)
+    if random.random() >= 0.33:
+        return scenario
+    homes = tuple(random.randrange(count) for _ in scenario.program.drivers)
+    return msgspec.structs.replace(scenario, world=msgspec.structs.replace(scenario.world, homes=homes))
 
 
 def with_groups(scenario: Scenario, random: Random) -> Scenario:
@@ -467,6 +491,16 @@ def at_busy_moments(world: World, random: Random) -> World:
         return world
     rates = world.rates | {"crash": random.choice((0.01, 0.03))}
     return msgspec.structs.replace(world, rates=rates, spared_tasks=IDLE_TASKS)
+
+
+def with_restarts(world: World, random: Random) -> World:
+    """In a sixth of the worlds the gcs is started again soon, so that most of the program meets one that has loaded its tables."""
+    if random.random() >= 0.17:
+        return world
+    rates = world.rates | {"crash": random.choice((0.03, 0.1))}
+    return msgspec.structs.replace(
+        world, rates=rates, budget=world.budget + 1, targets=("gcs",), spared_tasks=IDLE_TASKS, durable=True
+    )
 
 
 def with_small_stores(world: World, random: Random) -> World:
