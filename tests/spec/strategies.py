@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from minray.simulation.faults import LOUD, QUIET
+from minray.simulation.faults import QUIET, SWARM
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.groups import SLOT, Group, Ready, Remove
 from tests.spec.namesakes import with_namesakes
@@ -360,7 +360,7 @@ def write_world(random: Random) -> World:
     if random.random() < 0.15:
         return World(nodes)
     rates = {kind: random.choice((0.0, 0.01, 0.1, 0.4)) for kind in QUIET}
-    loud = random.sample(("crash", *LOUD), random.choice((1, 2, 2, 6)))
+    loud = random.sample(("crash", *SWARM), random.choice((1, 2, 2, 6)))
     rates |= {kind: random.choice((0.002, 0.005, 0.02)) for kind in loud}
     rates = {kind: rate for kind, rate in rates.items() if rate > 0}
     targets = tuple(random.sample(ROLES, random.choice((1, 1, 2, 4))))
@@ -378,6 +378,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_first_failures(program, Random(f"first failures of {seed}"))
     world = at_busy_moments(world, Random(f"moments of {seed}"))
     world = with_restarts(world, Random(f"restarts of {seed}"))
+    world = with_last_words(world, Random(f"last words of {seed}"))
     scenario = with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
     return with_homes(with_leavers(scenario, Random(f"leavers of {seed}")), Random(f"homes of {seed}"))
 
@@ -500,6 +501,19 @@ def with_restarts(world: World, random: Random) -> World:
     rates = world.rates | {"crash": random.choice((0.03, 0.1))}
     return msgspec.structs.replace(
         world, rates=rates, budget=world.budget + 1, targets=("gcs",), spared_tasks=IDLE_TASKS, durable=True
+    )
+
+
+def with_last_words(world: World, random: Random) -> World:
+    """In a fifth of the worlds with several nodes one of them dies with a word about what is in its store on the way."""
+    if len(world.nodes) == 1 or random.random() >= 0.2:
+        return world
+    return msgspec.structs.replace(
+        world,
+        rates=world.rates | {"last_words": random.choice((0.02, 0.1))},
+        budget=world.budget + 1,
+        aims=world.aims or random.choice(CONVERSATIONS),
+        inline_limit=world.inline_limit or 1,
     )
 
 
