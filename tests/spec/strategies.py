@@ -68,6 +68,8 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
+LAST_WORDS = ("PushTask", "PushTask", "PushActorTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
+"""With each of these, or with its answer, a node tells owners and borrowers what is in its store."""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
 INLINE_LIMITS = (0, 0, 1, 40)
@@ -505,14 +507,14 @@ def with_restarts(world: World, random: Random) -> World:
 
 
 def with_last_words(world: World, random: Random) -> World:
-    """In a fifth of the worlds with several nodes one of them dies with a word about what is in its store on the way."""
-    if len(world.nodes) == 1 or random.random() >= 0.2:
+    """In a third of the worlds with several nodes one dies with a word on the way that tells of a value in its store."""
+    if len(world.nodes) == 1 or random.random() >= 0.33:
         return world
     return msgspec.structs.replace(
         world,
-        rates=world.rates | {"last_words": random.choice((0.02, 0.1))},
+        rates=world.rates | {"last_words": random.choice((0.2, 0.5))},
         budget=world.budget + 1,
-        aims=world.aims or random.choice(CONVERSATIONS),
+        aims=(random.choice(LAST_WORDS),),
         inline_limit=world.inline_limit or 1,
     )
 
