@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from minray.simulation.faults import QUIET, SWARM
+from minray.simulation.faults import LOUD, QUIET, SWARM
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.groups import SLOT, Group, Ready, Remove
 from tests.spec.namesakes import with_namesakes
@@ -68,7 +68,7 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
-LAST_WORDS = ("PushTask", "PushTask", "PushActorTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
+LAST_WORDS = (*["PushTask"] * 4, "PushActorTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
 """With each of these, or with its answer, a node tells owners and borrowers what is in its store."""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
@@ -507,13 +507,17 @@ def with_restarts(world: World, random: Random) -> World:
 
 
 def with_last_words(world: World, random: Random) -> World:
-    """In a third of the worlds with several nodes one dies with a word on the way that tells of a value in its store."""
+    """In a third of the worlds with several nodes one dies with a word on the way that tells of a value in its store.
+
+    The other loud faults would use up the budget before there is such a word.
+    """
     if len(world.nodes) == 1 or random.random() >= 0.33:
         return world
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
     return msgspec.structs.replace(
         world,
-        rates=world.rates | {"last_words": random.choice((0.2, 0.5))},
-        budget=world.budget + 1,
+        rates=rates | {"last_words": random.choice((0.1, 0.5))},
+        budget=random.choice((1, 1, 2)),
         aims=(random.choice(LAST_WORDS),),
         inline_limit=world.inline_limit or 1,
     )
