@@ -73,6 +73,10 @@ class Watch:
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(f"{prop}: {text}")
 
+    def is_storm(self) -> bool:
+        """L5 is broken: there is no use in waiting for the end."""
+        return self.messages >= MOST_MESSAGES
+
     def look_at_gcs(self) -> None:
         """Whether the gcs still knows what those before it knew; asked whenever one dies, and at the end."""
         gcs: Any = self.cluster.gcs

@@ -12,7 +12,7 @@ Rules
     exit can bring about (G62); what an actor's call made is lost with the actor. Objects of drivers are never lost,
     unless a disk loses them.
   * What may become of actors, and then of their calls, is ``fates``' to say. Calls of a plain actor that are never made
-    again begin in the order in which a driver has made them (G49); after a driver has killed an actor for good its calls
+    again begin in the order in which one process has made them, by whatever handles (G49); after a driver has killed an actor for good its calls
     fail (G29).
   * A name is taken while an actor that nothing ends has it, and free when its only driver has killed the last (G31). Who
     asks for the name of an actor that nothing ends is shown the same one always (G33); what was once replaced is not shown
@@ -32,6 +32,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
@@ -339,6 +340,17 @@ class Model:
         is_plain = fate is not None and fate.create.keeps_order()
         return is_plain and fate is not None and retries_of(call, fate) == 0 and not self.losses.objects
 
+    def process_of(self, player: str, shown: Mapping[str, str]) -> str:
+        """A word for the process that plays a body: the same for two calls of a plain actor that surely has one life.
+
+        ``shown``: handles by name -> the actors that they are of.
+        """
+        call = self.tasks.get(player)
+        fate = self.fates.of(call.actor) if isinstance(call, Call) else None
+        if not isinstance(call, Call) or fate is None or not fate.create.keeps_order() or fate.most_births() > 1:
+            return player
+        return shown.get(call.actor, call.actor)
+
     def can_be_lost(self, name: str) -> bool:
         """Whether it may have to be made again, or what was put may be gone."""
         return self.losses.objects and (name in self.tasks or self.losses.files)
@@ -497,10 +509,12 @@ def problems(
     said = [json.loads(line) for line in lines]
     runs: Counter[str] = Counter()
     order: list[str] = []
+    ends: list[tuple[str, History]] = []
     for word, name, *details in said:
         if name not in speakers:
             continue
         if word == END:
+            ends.append((name, details[0]))
             found += Reading(model, name).check_body(model.tasks[name].body, details[0])
         else:
             assert word in (RUN, BORN)
@@ -509,7 +523,7 @@ def problems(
             taker = model.actors[name] if word == BORN else model.tasks[name]
             found += _check_arguments(Reading(model, name), taker, *details)
     born = {name for word, name, *_ in said if word == BORN}
-    return [*found, *_check_runs(model, runs), *_check_order(model, order), *_check_farewells(model, born, farewells)]
+    return [*found, *_check_runs(model, runs), *_check_order(model, order, histories, ends), *_check_farewells(model, born, farewells)]
 
 
 def _check_farewells(model: Model, born: set[str], farewells: Sequence[Farewell]) -> Iterator[str]:
@@ -549,14 +563,29 @@ def _check_runs(model: Model, runs: Counter[str]) -> Iterator[str]:
             yield f"{number}: {name} ran {count} times, and may {most} times"
 
 
-def _check_order(model: Model, order: Sequence[str]) -> Iterator[str]:
-    """G49: of the calls of one driver and one actor, unless they may be made again."""
+def _check_order(model: Model, order: Sequence[str], told: Sequence[History | None], ends: Sequence[Any]) -> Iterator[str]:
+    """G49: of the calls that one process makes of one actor, by whatever handles, unless they may be made again."""
     place = {name: number for number, name in reversed(list(enumerate(order)))}
-    for driver in model.program.drivers:
-        last: dict[str, Call] = {}
-        for call in driver.operations:
+    once = sorted(((name, history) for name, history in ends if order.count(name) == 1), key=lambda end: place[end[0]])
+    played = [
+        (f"driver {number}", driver, history)
+        for number, (driver, history) in enumerate(zip(model.program.drivers, told, strict=True))
+        if history is not None
+    ]
+    played += [(name, model.tasks[name].body, history) for name, history in once]
+    shown = {
+        operation.name: str(outcome["is"])
+        for _, body, history in played
+        for operation, outcome in zip(body.operations, history, strict=False)
+        if "is" in outcome
+    }
+    last: dict[tuple[str, str], Call] = {}
+    for player, body, _ in played:
+        caller = model.process_of(player, shown)
+        for call in body.operations:
             if isinstance(call, Call) and call.name in place and model.keeps_order(call):
-                before = last.get(call.actor, call)
+                key = caller, shown.get(call.actor, call.actor)
+                before = last.get(key, call)
                 if place[call.name] < place[before.name]:
                     yield f"G49: {call.name} began before {before.name}"
-                last[call.actor] = call
+                last[key] = call

@@ -295,9 +295,13 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
     ]
     account = RareAccount(cluster)
     busy_s = program.busy_s()
-    cluster.wait_until(
-        lambda: all(number in histories or driver.done() for number, driver in enumerate(drivers)), LIMIT_S + busy_s
-    )
+
+    def is_over() -> bool:
+        return watch.is_storm() or all(number in histories or driver.done() for number, driver in enumerate(drivers))
+
+    cluster.wait_until(is_over, LIMIT_S + busy_s)
+    if watch.is_storm():
+        return watch.problems
     _settle(cluster, busy_s)
     watch.look_at_gcs()
     found = watch.problems + [f"S1: {problem}" for problem in account.problems]

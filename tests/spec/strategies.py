@@ -68,6 +68,7 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
+BORROWING = ("AddBorrower", "RemoveBorrower")
 LAST_WORDS = (*["PushTask"] * 4, "PushActorTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
 """With each of these, or with its answer, a node tells owners and borrowers what is in its store."""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
@@ -380,7 +381,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_first_failures(program, Random(f"first failures of {seed}"))
     world = at_busy_moments(world, Random(f"moments of {seed}"))
     world = with_restarts(world, Random(f"restarts of {seed}"))
-    world = with_last_words(world, Random(f"last words of {seed}"))
+    world = with_last_words(with_repeats(world, Random(f"repeats of {seed}")), Random(f"last words of {seed}"))
     scenario = with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
     return with_homes(with_leavers(scenario, Random(f"leavers of {seed}")), Random(f"homes of {seed}"))
 
@@ -427,8 +428,8 @@ def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
 
 
 def with_leavers(scenario: Scenario, random: Random) -> Scenario:
-    """In a third of the scenarios one driver leaves, or ends its process, in the middle of what it does."""
-    if random.random() >= 0.33:
+    """In a quarter of the scenarios one driver leaves, or ends its process, in the middle of what it does."""
+    if random.random() >= 0.25:
         return scenario
     drivers = list(scenario.program.drivers)
     number = random.randrange(len(drivers))
@@ -439,9 +440,9 @@ def with_leavers(scenario: Scenario, random: Random) -> Scenario:
 
 
 def with_homes(scenario: Scenario, random: Random) -> Scenario:
-    """In a third of the scenarios drivers run on any node, and can lose it."""
+    """In a quarter of the scenarios drivers run on any node, and can lose it."""
     count = len(scenario.world.nodes)
-    if random.random() >= 0.33:
+    if random.random() >= 0.25:
         return scenario
     homes = tuple(random.randrange(count) for _ in scenario.program.drivers)
     return msgspec.structs.replace(scenario, world=msgspec.structs.replace(scenario.world, homes=homes))
@@ -506,12 +507,20 @@ def with_restarts(world: World, random: Random) -> World:
     )
 
 
+def with_repeats(world: World, random: Random) -> World:
+    """In a sixth of the worlds many requests come twice, and answers are lost: all of them, or those of borrowers."""
+    if random.random() >= 0.17:
+        return world
+    rates = world.rates | {"duplicate": 0.4, "break": 0.1}
+    return msgspec.structs.replace(world, rates=rates, aims=random.choice(((), (), BORROWING)))
+
+
 def with_last_words(world: World, random: Random) -> World:
-    """In a third of the worlds with several nodes one dies with a word on the way that tells of a value in its store.
+    """In a quarter of the worlds with several nodes one dies with a word on the way that tells of a value in its store.
 
     The other loud faults would use up the budget before there is such a word.
     """
-    if len(world.nodes) == 1 or random.random() >= 0.33:
+    if len(world.nodes) == 1 or random.random() >= 0.25:
         return world
     rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
     return msgspec.structs.replace(
