@@ -3,8 +3,8 @@
 Ray: src/ray/gcs/gcs_worker_manager.h
 
 A raylet reports the death of its workers; the gcs itself sees drivers die. The first certificate of an incarnation stands.
-They are stored, for a raylet that was answered says nothing twice, and an owner who has lent to the dead must hear of it; and
-bounded in number. Who asks later about a process of a dead node is told so by the table of nodes, which forgets nothing;
+They are stored, for a raylet that was answered says nothing twice, and an owner who has lent to the dead must hear of it;
+and bounded in number. Who asks later about a process of a dead node is told so by the table of nodes, which forgets nothing;
 about any other process it must be tried whether it answers.
 """
 

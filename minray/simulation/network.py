@@ -120,7 +120,7 @@ class SimNetwork:
     def forget(self) -> None:
         """Drop what the dead will not need, open calls above all: the collector cannot see through them."""
         for end in self.ends:
-            end.forget_calls()
+            end.forget()
         self.ends.clear()
         self.listeners.clear()
 

@@ -144,7 +144,8 @@ def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[s
         if f"raylet/{name}" in alive:
             problems += [f"raylet/{name}: {problem}" for problem in raylet_leftovers(raylet, needs)]
     if "gcs" in alive:
-        problems += [f"gcs: {problem}" for problem in (*gcs_leftovers(cluster.gcs, needs), *_jobs_of_the_dead(cluster, alive))]
+        left = gcs_leftovers(cluster.gcs, needs) + _jobs_of_the_dead(cluster, alive)
+        problems += [f"gcs: {problem}" for problem in left]
     return problems
 
 
@@ -152,7 +153,8 @@ def _jobs_of_the_dead(cluster: SimCluster, alive: Container[str]) -> list[str]:
     """What a gcs takes for jobs that run, although their drivers are gone."""
     gcs: Any = cluster.gcs
     living = {core.address.worker_id for name, core in cluster.cores.items() if name in alive}
-    return [f"job {short(job.job_id)} runs without a driver" for job in gcs._jobs.running() if job.driver.worker_id not in living]
+    jobs = [job for job in gcs._jobs.running() if job.driver.worker_id not in living]
+    return [f"job {short(job.job_id)} runs without a driver" for job in jobs]
 
 
 def needs_of_detached(gcs: Any, cores: Sequence[Any]) -> Needs:

@@ -12,8 +12,8 @@ Rules
     exit can bring about (G62); what an actor's call made is lost with the actor. Objects of drivers are never lost,
     unless a disk loses them.
   * What may become of actors, and then of their calls, is ``fates``' to say. Calls of a plain actor that are never made
-    again begin in the order in which one process has made them, by whatever handles (G49); after a driver has killed an actor for good its calls
-    fail (G29).
+    again begin in the order in which one process has made them, by whatever handles (G49); after a driver has killed an
+    actor for good its calls fail (G29).
   * A name is taken while an actor that nothing ends has it, and free when its only driver has killed the last (G31). Who
     asks for the name of an actor that nothing ends is shown the same one always (G33); what was once replaced is not shown
     again (G39b).
@@ -523,7 +523,8 @@ def problems(
             taker = model.actors[name] if word == BORN else model.tasks[name]
             found += _check_arguments(Reading(model, name), taker, *details)
     born = {name for word, name, *_ in said if word == BORN}
-    return [*found, *_check_runs(model, runs), *_check_order(model, order, histories, ends), *_check_farewells(model, born, farewells)]
+    found += [*_check_runs(model, runs), *_check_order(model, order, histories, ends)]
+    return [*found, *_check_farewells(model, born, farewells)]
 
 
 def _check_farewells(model: Model, born: set[str], farewells: Sequence[Farewell]) -> Iterator[str]:

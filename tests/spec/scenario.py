@@ -345,7 +345,7 @@ def _killed_drivers(cluster: SimCluster) -> set[int]:
 
 
 def _lost_drivers(cluster: SimCluster, drivers: Sequence[asyncio.Future[Any]]) -> set[int]:
-    """The numbers of those that have died with their nodes, or have lost their raylets: what they have shown does not count."""
+    """The numbers of those that have died with their nodes, or have lost their raylets: what they show does not count."""
     lost = set()
     for number, driver in enumerate(drivers):
         core = cluster.cores.get(f"driver/{number}")

@@ -39,7 +39,6 @@ from tests.spec.programs import (
     Program,
     Put,
     Raise,
-    RaiseAtFirst,
     Return,
     ReturnUnpicklable,
     Sleep,
@@ -498,7 +497,7 @@ def at_busy_moments(world: World, random: Random) -> World:
 
 
 def with_restarts(world: World, random: Random) -> World:
-    """In a sixth of the worlds the gcs is started again soon, so that most of the program meets one that has loaded its tables."""
+    """In a sixth of the worlds the gcs is started again soon: most of the program meets one that has loaded its tables."""
     if random.random() >= 0.17:
         return world
     rates = world.rates | {"crash": random.choice((0.03, 0.1))}
