@@ -17,7 +17,7 @@ from minray.protocol import actor as protocol
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation import judge
 from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process, deaths, gcs_states
-from tests.simulation.interference import break_channels, replay_requests
+from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.seeds import seeds
 
@@ -355,7 +355,7 @@ def test_g29_kill_is_heard_although_the_actor_is_still_being_registered() -> Non
         cluster.world.loop.world.call_later(3, setattr, head, "disk_full", False)
 
     result, cluster = judged(body, strike, storage="gcs.db")
-    assert result == DEAD and gcs_states(cluster) == []
+    assert result == DEAD and gcs_states(cluster) == [protocol.DEAD]
 
 
 @pytest.mark.parametrize("max_restarts", [1, -1])
@@ -444,6 +444,38 @@ def test_g33_concurrent_creators_get_one_and_the_same_actor(seed: int) -> None:
         cluster.run(end)
         cluster.settle(60)
         assert judge.leftovers(cluster) == []
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_ended_before_it_was_registered_is_not_begun_by_another_gcs(is_killed: bool) -> None:
+    """The gcs cannot store it at first, hears that it shall end, agrees, and dies; then it is to be registered again."""
+    restarts = 0
+
+    def strike(cluster: SimCluster) -> None:
+        head, world = cluster.world.nodes["head"], cluster.world.loop.world
+
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            nonlocal restarts
+            if word in ("RegisterActor", "EndActor", "KillActor"):
+                head.disk_full = word == "RegisterActor" and not restarts
+            if word in ("EndActor reply", "KillActor reply") and not restarts:
+                restarts += 1
+                world.call_later(0.01, cluster.kill, "gcs")
+                world.call_later(0.1, cluster.start_gcs)
+            return True
+
+        watch_sends(cluster, on_send)
+
+    def body() -> Any:
+        actor = Counter.remote()
+        time.sleep(0.1)
+        if is_killed:
+            minray.kill(actor)
+            return outcome_of(actor.add.remote())
+        del actor
+        return time.sleep(10)
+
+    assert judged(body, strike, storage="gcs.db")[0] == (DEAD if is_killed else None) and restarts == 1
 
 
 # --- G34, G35: constructors
