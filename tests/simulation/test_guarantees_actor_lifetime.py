@@ -409,6 +409,36 @@ def test_g31_a_name_is_free_when_its_actor_went_out_of_scope() -> None:
     assert judged(body)[0] == 6
 
 
+@minray.remote(max_retries=0)
+def make_and_call() -> Any:
+    return minray.get(Counter.options(name="n", namespace="x").remote().add.remote())
+
+
+def test_g31_a_creator_that_is_cancelled_before_its_actor_is_registered_leaves_the_name_free() -> None:
+    def strike(cluster: SimCluster) -> None:
+        is_first = True
+
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            nonlocal is_first
+            if word != "RegisterActor reply" or not is_first:
+                return True
+            is_first = False
+            end.pipe.put(message, 1.0)
+            return False
+
+        watch_sends(cluster, on_send)
+
+    def body() -> Any:
+        made = make_and_call.remote()
+        time.sleep(0.3)
+        minray.cancel(made)
+        outcome = outcome_of(made)
+        time.sleep(0.1)
+        return outcome, minray.get(Counter.options(name="n", namespace="x").remote(5).add.remote())
+
+    assert judged(body, strike)[0] == (judge.INTERRUPTED, 6)
+
+
 def test_g32_names_are_visible_in_their_namespace_only() -> None:
     def body() -> list[Any]:
         own, other = Counter.options(name="a").remote(), Counter.options(name="b", namespace="x").remote()
