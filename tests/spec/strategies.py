@@ -434,7 +434,7 @@ def with_leavers(scenario: Scenario, random: Random) -> Scenario:
     number = random.randrange(len(drivers))
     operations = drivers[number].operations
     end = random.choice((Exit(), Exit(), Leave()))
-    drivers[number] = Body(operations[: random.randint(1, len(operations))], end)
+    drivers[number] = Body(operations[: random.randint(min(1, len(operations)), len(operations))], end)
     return msgspec.structs.replace(scenario, program=Program(tuple(drivers)))
 
 
