@@ -106,9 +106,9 @@ class GcsServer:
             raise
         for node in self._nodes.living():
             self._watch_node(node)
-        for job in (*self._jobs.running(), *self._jobs.finished()):
-            if self.worker_death(job.driver) is None:
-                self._watch_driver(job)
+        unmourned = [job for job in self._jobs.finished() if self.worker_death(job.driver) is None]
+        for job in (*self._jobs.running(), *unmourned):
+            self._watch_driver(job)
         starts = self._storage.start_count() + 1
         self._storage.put_start_count(starts)
         self._group_scheduler.start(starts, self._storage.commit)

@@ -92,6 +92,26 @@ def test_g110_a_death_that_the_gcs_was_told_of_is_known_when_it_is_there_again()
     assert judged(body, strike, storage="gcs.db")[0] == ["WorkerCrashedError", 1] and is_told
 
 
+def test_g110_a_job_whose_driver_is_known_to_be_dead_is_finished_by_a_restarted_gcs() -> None:
+    """The first one dies when it has stored the death, and not yet the end of the job."""
+
+    def on_send(end: Any, message: Any, word: str) -> bool:
+        gcs: Any = cluster.gcs
+        if cluster.processes["gcs"].alive and gcs is first and gcs._workers._deaths and gcs._jobs.running():
+            cluster.world.loop.world.call_soon(cluster.kill, "gcs")
+            cluster.world.loop.world.call_later(1, cluster.start_gcs)
+        return True
+
+    with SimCluster([{"num_cpus": 2}], storage="gcs.db", show_output=False) as cluster:
+        first = cluster.gcs
+        watch_sends(cluster, on_send)
+        cluster.start_driver(lambda: time.sleep(100), "driver/x")
+        cluster.wait_until(lambda: "driver/x" in cluster.cores)
+        cluster.kill("driver/x")
+        cluster.settle()
+        assert cluster.gcs is not first and leftovers(cluster) == []
+
+
 def test_g110_a_driver_that_ends_after_its_job_is_missed_by_a_restarted_gcs() -> None:
     """Others may hold what it owns, and would wait for it."""
 

@@ -82,9 +82,8 @@ BUGS = [
                 "minray.gcs.server",
                 "GcsServer.start",
                 """
-                for job in (*self._jobs.running(), *self._jobs.finished()):
-                    if self.worker_death(job.driver) is None:
-                        self._watch_driver(job)
+                for job in (*self._jobs.running(), *unmourned):
+                    self._watch_driver(job)
                 """,
                 "pass",
             ),
