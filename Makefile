@@ -1,4 +1,5 @@
-# Everything starts from Python 3.11 and make: each target that needs an environment creates it first.
+# Everything starts from Python 3.11 and make: each target that needs an environment creates it first. Another Python is
+# named like this: make test PYTHON=python3.13 VENV=.venv-3.13
 
 PYTHON ?= python3.11
 VENV ?= .venv

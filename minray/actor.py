@@ -10,6 +10,7 @@ made before have finished (G24), unless it is detached.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
@@ -75,10 +76,13 @@ class ActorClass:
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``).
 
-        Raises TypeError for arguments that the constructor does not take.
+        Raises TypeError for arguments that the constructor does not take, and if the class is abstract.
         """
         if not self._signature.takes(args, kwargs):
             raise self._signature.refusal(self._definition.name, args, kwargs)
+        if inspect.isabstract(self._class):
+            missing = ", ".join(sorted(self._class.__abstractmethods__))
+            raise TypeError(f"actor class {self._definition.name} is abstract: it does not define {missing}")
         api = worker.current_api()
         spec = self._spec or make_handle_spec(self._class, self._options)
         self._spec = spec

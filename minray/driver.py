@@ -27,7 +27,7 @@ from minray.common.task_spec import RuntimeEnv
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_api import UserApi
 from minray.discovery import NodeFile, candidates, session_token, with_environment
-from minray.node import Node, NodeOptions, start_node
+from minray.node import Node, NodeOptions, import_path, start_node
 from minray.platform.base import PlatformError
 from minray.platform.processes import PlainProcesses
 from minray.platform.real import io_thread, make_platform
@@ -178,6 +178,8 @@ def init(
         node_name=_node_name or "",
         system_config=system_config,
     )
+    working_dir = _working_directory()
+    job = JobConfig(import_path(), working_dir, namespace or "", " ".join(sys.argv))
     files = candidates(address)
     if files:
         amounts = (num_cpus, num_gpus, object_store_memory, object_spilling_directory)
@@ -186,11 +188,11 @@ def init(
                 "num_cpus, num_gpus, resources, labels, object_store_memory and object_spilling_directory"
                 " are for starting, not joining"
             )
-        _connection = _join(files, namespace or "", runtime_env, log_to_driver)
+        _connection = _join(files, job, runtime_env, log_to_driver)
     else:
         node = start_node(options)
         try:
-            _connection = _connect(node, node.file, node.token, namespace or "", runtime_env, log_to_driver)
+            _connection = _connect(node, node.file, node.token, job, runtime_env, log_to_driver)
         except BaseException:
             node.close()
             raise
@@ -221,15 +223,13 @@ def _set_level(level: int | str) -> None:
         logger.addHandler(handler)
 
 
-def _join(
-    files: list[NodeFile], namespace: str, runtime_env: dict[str, Any] | None, log_to_driver: bool
-) -> _Connection:
+def _join(files: list[NodeFile], job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool) -> _Connection:
     """Become a driver on the first of these nodes that answers; raises what the first one said if none does."""
     errors: list[ConnectionError] = []
     for file in files:
         try:
             token = session_token(file.session_dir)
-            return _connect(None, file, token, namespace, runtime_env, log_to_driver)
+            return _connect(None, file, token, job, runtime_env, log_to_driver)
         except RuntimeError as error:
             errors.append(ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error}"))
         except ConnectionError as error:
@@ -238,13 +238,12 @@ def _join(
 
 
 def _connect(
-    node: Node | None, file: NodeFile, token: bytes, namespace: str, runtime_env: dict[str, Any] | None, log_to_driver: bool
+    node: Node | None, file: NodeFile, token: bytes, job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool
 ) -> _Connection:
     thread, core = _make_core(file, token)
     printer = LinePrinter(file.system_config.log_deduplication_window_s, core.platform.user_code.time)
     if log_to_driver:
         core.on_lines = printer.show
-    job = JobConfig(_sys_path(), os.getcwd(), namespace, " ".join(sys.argv))
     try:
         thread.run(core.start(job), CONNECT_TIMEOUT_S)
     except (PlatformError, TimeoutError) as error:
@@ -281,9 +280,12 @@ def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, CoreWorker]:
     return thread, thread.run(make())
 
 
-def _sys_path() -> list[str]:
-    """Where workers must look for the modules that this driver can import; "" (an interactive session) is the directory."""
-    return [os.path.abspath(entry) for entry in sys.path]
+def _working_directory() -> str:
+    """Where this driver's tasks run."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise RuntimeError("the current directory has been removed; os.chdir() to another one before init()") from None
 
 
 def _address_info(file: NodeFile) -> dict[str, Any]:

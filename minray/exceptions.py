@@ -477,15 +477,11 @@ def describe_packed(data: bytes) -> str:
     return str(TaskFailure(*failure_fields))
 
 
-def wrap_dependency(error: RayError, task_name: str) -> RayError:
-    """The result of task `task_name`, which will not run because an argument of it failed with `error`."""
-    return unpack_exception(wrap_packed_dependency(_pack_unchanged(error), task_name))
-
-
 def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
-    """The same for a packed error. Nothing of the user's is unpickled, so it never fails and may run on the loop.
+    """The packed error of task `task_name`, which will not run because an argument of it failed with the error in `data`.
 
-    What the system says of the argument's task is, for this one, an error of a task like any other.
+    Nothing of the user's is unpickled, so it never fails and may run on the loop. What the system says of the argument's
+    task is, for this one, an error of a task like any other.
     """
     is_task_error, failure_fields, hops_fields, inner = pickle.loads(data)
     if not is_task_error:

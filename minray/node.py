@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,7 +139,7 @@ def start_node(options: NodeOptions) -> Node:
     token = options.token or make_token()
     session = make_session(token)
     try:
-        zygote = start_zygote(["-m", "minray.roles"], str(session))
+        zygote = start_zygote(["-P", "-c", _zygote_program()], str(session))
     except OSError as error:
         remove_session(str(session))
         raise RuntimeError(f"the node could not be started: {error}") from None
@@ -150,6 +151,19 @@ def start_node(options: NodeOptions) -> Node:
     except BaseException:
         zygote.close()
         raise
+
+
+def import_path() -> list[str]:
+    """Where others must look for the modules that this process can import; "" (an interactive session) is the directory."""
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+def _zygote_program() -> str:
+    """It imports minray from where this process has it, and nothing from the current directory."""
+    return (
+        f"import sys; own_path = sys.path[:]; sys.path[:] = {import_path()}; "
+        "from minray.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
+    )
 
 
 def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session: Path, zygote: OwnedZygote) -> Node:

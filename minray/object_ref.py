@@ -74,11 +74,14 @@ class ObjectRef(Generic[T]):
 
     __slots__ = ("_id", "_owner", "_dropped", "__weakref__")
 
-    def __init__(self, object_id: bytes, owner: Any, dropped: Callable[[bytes], None] | None) -> None:
+    def __init__(self, object_id: bytes, owner: Any = None, dropped: Callable[[bytes], None] | None = None) -> None:
+        """By minray itself. TypeError without an owner: an id alone does not lead to the object."""
         self._id = object_id
         self._owner = owner
         """The owner's Address; opaque here."""
         self._dropped = dropped
+        if owner is None:
+            raise TypeError("an ObjectRef comes from .remote() or put(); ObjectRef.from_binary(id) is an id to compare with")
 
     def __del__(self) -> None:
         if self._dropped is not None:
@@ -163,7 +166,7 @@ class ObjectName(ObjectRef[Any]):
     __slots__ = ()
 
     def __init__(self, object_id: bytes) -> None:
-        super().__init__(object_id, None, None)
+        self._id, self._owner, self._dropped = object_id, None, None
         if len(object_id) != OBJECT_ID_BYTES:
             raise ValueError(f"the id of an object has {OBJECT_ID_BYTES} bytes, not {len(object_id)}")
 

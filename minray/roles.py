@@ -2,7 +2,7 @@
 
 Ray: src/ray/gcs/gcs_server_main.cc, src/ray/raylet/main.cc, python/ray/_private/workers/default_worker.py
 
-A composition root. ``python -m minray.roles DESCRIPTOR SESSION_DIR`` is the zygote, which imports everything here once; what
+A composition root. ``zygote_main`` is the program of a zygote, which has imported everything here once; what
 it forks calls ``run_role`` and ends when that returns. gcs and raylet run their loop in their only thread; a worker's
 main thread runs tasks, and the loop in between (``main_thread``).
 """
@@ -144,14 +144,8 @@ def _run_worker(config: WorkerConfig, ends: ChildEnds) -> None:
 
 
 def zygote_main() -> None:
-    """``python -m minray.roles DESCRIPTOR SESSION_DIR``."""
+    """The program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node``)."""
     import uvloop  # noqa: F401  (imported once, here, for all children)
 
     assert threading.active_count() == 1, "the zygote must have one thread"
     serve(int(sys.argv[1]), run_role, session_dir=sys.argv[2])
-
-
-if __name__ == "__main__":
-    from minray.roles import zygote_main as main  # Under its own name, so that pickles and children find it.
-
-    main()

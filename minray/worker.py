@@ -122,7 +122,7 @@ def wait(
     if not object_refs:
         return [], []
     refs: list[Any] = object_refs
-    if set(map(type, object_refs)) != {ObjectRef}:
+    if list(map(type, object_refs)).count(ObjectRef) != len(object_refs):
         refs = [ref._peek() if isinstance(ref, ObjectRefGenerator) else ref for ref in object_refs]
         _check_refs("wait", refs, TypeError)
     if not isinstance(num_returns, int):

@@ -50,7 +50,6 @@ from minray.exceptions import (
     WorkerCrashedError,
     pack_exception,
     unpack_exception,
-    wrap_dependency,
     wrap_packed_dependency,
 )
 
@@ -816,8 +815,7 @@ def test_g1_a_failed_argument_fails_the_task_with_the_same_error() -> None:
     first = fail_with(TwoArguments(1, "x"))
     result: Any = first
     for name in ("g", "h"):
-        result = wrap_dependency(result, name)
-        result = unpack_exception(packed(result, "not used"))
+        result = unpack_exception(wrap_packed_dependency(packed(result, "not used"), name))
     assert isinstance(result, TwoArguments)
     assert isinstance(result, RayTaskError)
     assert (result.code, type(result.cause)) == (1, TwoArguments)
@@ -830,7 +828,7 @@ def test_g1_a_failed_argument_fails_the_task_with_the_same_error() -> None:
 @pytest.mark.parametrize("error", [WorkerCrashedError(pid=3), TaskCancelledError(task_name="f")], ids=by_class)
 def test_g1_a_system_error_of_an_argument_fails_the_task_with_a_task_error_of_it(error: RayError) -> None:
     before = str(error)
-    result = unpack_exception(packed(wrap_dependency(wrap_dependency(error, "g"), "h")))
+    result = unpack_exception(wrap_packed_dependency(wrap_packed_dependency(packed(error), "g"), "h"))
     assert isinstance(result, RayTaskError) and isinstance(result, type(error)) and type(result.cause) is type(error)
     *hops, said = str(result).splitlines()
     assert hops == [f"at least one argument of task {name} failed" for name in "hg"]

@@ -93,6 +93,8 @@ def test_an_id_of_an_object_is_not_its_reference() -> None:
     assert minray.ObjectRef.nil().is_nil() and not name.is_nil()
     with pytest.raises(ValueError, match="28 bytes, not 2"):
         minray.ObjectRef.from_hex("0000")
+    with pytest.raises(TypeError, match="comes from .remote.. or put"):
+        minray.ObjectRef(b"0" * 28)
     with pytest.raises(ValueError, match="without an owner"):
         name.future()
 

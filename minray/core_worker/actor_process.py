@@ -29,6 +29,8 @@ from minray.platform.base import Platform
 logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = ""
+WORKS_PER_TURN = 20
+"""So many calls of an async actor are begun before the first of them runs: its answer shall not wait for the last."""
 
 
 class ConcurrencyGroup:
@@ -117,7 +119,7 @@ class ActorProcess:
 
 
 class UserLoop:
-    """The event loop of an async actor, in the main thread, which does nothing else."""
+    """The event loop of an async actor, in the main thread, and what our own loop asks of it."""
 
     def __init__(self, platform: Platform, executor: TaskExecutor) -> None:
         self._user_code = platform.user_code
@@ -131,7 +133,7 @@ class UserLoop:
         """Running calls, by the identity of what was received; touched by the user's loop only."""
 
     def start(self) -> None:
-        self._user_code.run(self._main)
+        self._user_code.run_event_loop(self._open)
 
     def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
         self._post(partial(self._begin, task, then))
@@ -151,15 +153,6 @@ class UserLoop:
 
     # --- in the main thread
 
-    def _main(self) -> None:
-        loop = self._user_code.new_event_loop()
-        asyncio.set_event_loop(loop)
-        loop.call_soon(self._open, loop)
-        try:
-            loop.run_forever()
-        finally:
-            loop.close()
-
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waking = True
@@ -167,12 +160,16 @@ class UserLoop:
 
     def _drain(self) -> None:
         self._waking = False
-        while self._inbox:
+        for _ in range(min(len(self._inbox), WORKS_PER_TURN)):
             self._inbox.popleft()()
+        if self._inbox and not self._waking:
+            self._waking = True
+            assert self._loop is not None
+            self._loop.call_soon(self._drain)
 
     def _begin(self, task: ReceivedTask, then: Callable[[], None]) -> None:
         if not task.claim():
-            self._user_code.post(then)
+            self._user_code.follow(then)
             return
         assert self._loop is not None
         name = task.header.template.name
@@ -184,7 +181,7 @@ class UserLoop:
         del self._tasks[id(task)]
         if not running.cancelled() and running.exception() is not None:
             logger.error("running a call failed", exc_info=running.exception())
-        self._user_code.post(then)
+        self._user_code.follow(then)
 
     def _cancel(self, task: ReceivedTask) -> None:
         running = self._tasks.get(id(task))
@@ -193,4 +190,4 @@ class UserLoop:
 
     def _shut_down(self, then: Callable[[], None]) -> None:
         self._executor.shut_down_actor()
-        self._user_code.post(then)
+        self._user_code.follow(then)

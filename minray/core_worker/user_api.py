@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,7 +39,6 @@ from minray.serialization import Serialized
 
 EXPORTED = FunctionExport(b"", True)
 """Methods come with their class."""
-_id_of = operator.attrgetter("_id")
 
 
 class UserApi:
@@ -217,7 +215,7 @@ class UserApi:
         self, refs: list[ObjectRef[Any]], num_returns: int, timeout_s: float | None, fetch_local: bool = True
     ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
         """Two lists in input order: ready ones (at most ``num_returns``), and the rest (G8, G9)."""
-        if len(set(map(_id_of, refs))) != len(refs):
+        if len({ref._id for ref in refs}) != len(refs):
             raise ValueError("wait takes each reference once, but the list has duplicates")
         chosen = self._first_ready(refs, num_returns, fetch_local)
         deadline = None if timeout_s is None else self._user_code.time() + timeout_s

@@ -274,8 +274,17 @@ class UserCode(Protocol):
     def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         """From the loop: run ``work`` in a thread that has nothing else to do; there are as many as there is work."""
 
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        """From a user thread: a loop to run user code on in that thread."""
+    def follow(self, then: Callable[[], None]) -> None:
+        """From the main user thread: call back on the loop when the work there is over, or before that if it takes long.
+
+        It costs less than a ``post``, which makes somebody listen at once.
+        """
+
+    def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        """From the loop: an event loop for user code runs in the main user thread from now on, beside other work.
+
+        ``on_open(event_loop)`` is what is called on it first.
+        """
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         """From any thread: call back on the loop soon, in order. Never blocks; many posts cost one wake-up."""

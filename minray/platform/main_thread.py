@@ -40,6 +40,7 @@ from typing import Any
 
 from minray.platform.threads_beside import ThreadsBeside
 from minray.platform.user_code import LoopBorder
+from minray.platform.user_event_loop import UserEventLoop
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class MainThreadUserCode(LoopBorder):
         self._relief_sleeps = False
         """It does not even look from time to time."""
         self._beside = ThreadsBeside(self.post)
+        self._event_loop: UserEventLoop | None = None
         self._interrupts: deque[Callable[[], bool]] = deque()
         """Interrupts that the main thread has not looked at, or has put off."""
         self._deferred = False
@@ -121,6 +123,8 @@ class MainThreadUserCode(LoopBorder):
         self._take_lead()  # In case the relief has it, and would not learn that all is over.
         self._lead.release()
         relief.join()
+        if self._event_loop is not None:
+            self._event_loop.close()
 
     def stop(self) -> None:
         """From any thread: let ``serve`` return after what is queued."""
@@ -141,10 +145,7 @@ class MainThreadUserCode(LoopBorder):
             work, then = self._works.popleft()
             work()
             if then is not None:
-                self._posted.append((then, ()))
-                if self._lead.locked() and not self._waking:
-                    self._waking = True
-                    self._loop.call_soon_threadsafe(self._drain)
+                self.follow(then)
             if time.monotonic() > until:
                 break
         self._away = False
@@ -235,8 +236,22 @@ class MainThreadUserCode(LoopBorder):
         if not self._lead.locked():
             _release(self._alarm)
 
+    def follow(self, then: Work) -> None:
+        self._posted.append((then, ()))
+        if self._lead.locked() and not self._waking:
+            self._waking = True
+            self._loop.call_soon_threadsafe(self._drain)
+
     def run_beside(self, work: Work, then: Work) -> None:
         self._beside.run(work, then)
+
+    def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        def begin() -> None:
+            self._event_loop = UserEventLoop(self, self._loop)
+            asyncio.set_event_loop(self._event_loop)
+            self._event_loop.call_soon_threadsafe(on_open, self._event_loop)
+
+        self.run(begin)
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self._interrupts.append(applies)

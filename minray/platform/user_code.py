@@ -20,6 +20,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import atexit
+import os
 import threading
 import time
 import warnings
@@ -128,9 +129,6 @@ class LoopBorder:
     def run_exit_handlers(self) -> None:
         atexit._run_exitfuncs()
 
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        return _new_loop()
-
     def is_loop_thread(self) -> bool:
         return asyncio._get_running_loop() is self._loop
 
@@ -193,6 +191,12 @@ class DriverUserCode(LoopBorder):
     def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         raise RuntimeError("a driver has no threads that run work")
 
+    def follow(self, then: Callable[[], None]) -> None:
+        raise RuntimeError("a driver has no thread that runs work")
+
+    def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        raise RuntimeError("a driver has no thread that runs an event loop")
+
     def interrupt(self, applies: Callable[[], bool]) -> None:
         raise RuntimeError("a driver's threads are not ours to interrupt")
 
@@ -240,12 +244,22 @@ class IoThread:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
+    _open_standard_streams()
     try:
         import uvloop
     except ImportError:
         warnings.warn("uvloop is not installed; minray will be slower with asyncio's own loop", RuntimeWarning, stacklevel=3)
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def _open_standard_streams() -> None:
+    """A daemon may have closed them. libuv aborts the process when it closes a file of its own with one of their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, which is this one.
 
 
 async def _cancel_all() -> None:

@@ -89,7 +89,7 @@ class Dispatcher:
         call = Call(incoming)
         if is_async:
             name = f"{incoming.method}({_subject(request)})"
-            answering = self._answer(handler(request, call), call)
+            answering = self._answer(handler, request, call)
             task = asyncio.get_running_loop().create_task(answering, name=name)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -102,9 +102,11 @@ class Dispatcher:
             if reply is not None:
                 call.reply(reply)
 
-    async def _answer(self, handling: Coroutine[Any, Any, Record | None], call: Call) -> None:
+    async def _answer(
+        self, handler: Callable[[Record, Call], Coroutine[Any, Any, Record | None]], request: Record, call: Call
+    ) -> None:
         try:
-            reply = await handling
+            reply = await handler(request, call)
         except Exception as error:
             call.refuse(error)
         else:

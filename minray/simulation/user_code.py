@@ -270,8 +270,22 @@ class SimUserCode:
     def run_exit_handlers(self) -> None:
         """They are this interpreter's, not the simulated process's."""
 
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.new_event_loop()
+    def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        """There is no other work beside it."""
+
+        def main() -> None:
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+            loop.call_soon(on_open, loop)
+            try:
+                loop.run_forever()
+            finally:
+                loop.close()
+
+        self.run(main)
+
+    def follow(self, then: Callable[[], None]) -> None:
+        self.post(then)
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         if not self._process.alive:

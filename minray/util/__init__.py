@@ -3,8 +3,9 @@
 Ray: python/ray/util/
 
 Pools of actors, queues between processes, results as they come, the scheduling strategies, placement groups, what cannot be
-sent and why; an ``Executor`` like those of ``concurrent.futures``. To be imported by name: ``minray.util.state``, what the
-cluster says of itself; ``minray.util.multiprocessing``, a ``Pool``; ``minray.util.joblib``, a backend.
+sent and why, and how it can be; an ``Executor`` like those of ``concurrent.futures``. To be imported by name:
+``minray.util.state``, what the cluster says of itself; ``minray.util.multiprocessing``, a ``Pool``; ``minray.util.joblib``,
+a backend.
 """
 
 from minray.util import queue
@@ -25,6 +26,7 @@ from minray.util.scheduling_strategies import (
     NodeLabelSchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
+from minray.util.serializers import deregister_serializer, register_serializer
 
 __all__ = [
     "ActorPool",
@@ -33,6 +35,7 @@ __all__ = [
     "NodeLabelSchedulingStrategy",
     "PlacementGroupSchedulingStrategy",
     "as_completed",
+    "deregister_serializer",
     "get_current_placement_group",
     "get_node_ip_address",
     "get_placement_group",
@@ -42,5 +45,6 @@ __all__ = [
     "placement_group",
     "placement_group_table",
     "queue",
+    "register_serializer",
     "remove_placement_group",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import os
 import signal
@@ -389,6 +390,20 @@ def test_g55_max_pending_calls(files: Files) -> None:
 
 
 # --- mistakes of users
+
+
+def test_an_abstract_class_has_no_actors() -> None:
+    class Shape(abc.ABC):
+        @abc.abstractmethod
+        def area(self) -> float: ...
+
+    class Square(Shape):
+        def area(self) -> float:
+            return 1.0
+
+    with pytest.raises(TypeError, match="abstract"):
+        ray.remote(Shape).remote()
+    assert ray.get(ray.remote(Square).remote().area.remote()) == 1.0
 
 
 def test_a_class_cannot_be_derived_from_an_actor_class() -> None:

@@ -129,6 +129,15 @@ def test_g41_a_running_task_sees_keyboard_interrupt(files: Files, doing: str) ->
     started, seen = files.signal("started"), files.signal("seen")
     inner_started, release = files.signal("inner"), files.signal("release")
 
+    def do(inner: Any) -> None:
+        while doing == "python":
+            sum(range(1000))
+        while doing == "destructors":
+            Destroyed()
+        while doing == "puts":
+            ray.put(1)
+        ray.get(inner) if inner is not None else release.wait()
+
     @ray.remote
     def work() -> None:
         inner = hold.remote(inner_started, release) if "get" in doing else None
@@ -136,13 +145,7 @@ def test_g41_a_running_task_sees_keyboard_interrupt(files: Files, doing: str) ->
             inner_started.wait()
         try:
             started.set()
-            while doing == "python":
-                sum(range(1000))
-            while doing == "destructors":
-                Destroyed()
-            while doing == "puts":
-                ray.put(1)
-            ray.get(inner) if inner is not None else release.wait()
+            do(inner)
         except KeyboardInterrupt:
             seen.set()
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import minray as ray
 from tests.helpers import wait_for_condition
 from tests.real.conftest import all_resources_are_free
-from tests.real.support import Files, echo, hold, run_driver, start_driver
+from tests.real.support import Files, driver_command, echo, hold, run_driver, start_driver
 
 JOIN = "ray.init(address=sys.argv[1], logging_level='ERROR')\n"
 
@@ -443,6 +444,44 @@ def test_a_driver_may_use_subprocesses_of_its_own() -> None:
         """
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_daemon_that_has_closed_its_standard_streams(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    driver = driver_command(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR")
+
+        @ray.remote
+        def speak():
+            print("nobody hears this", flush=True)
+            return "spoken"
+
+        open(sys.argv[1], "w").write(ray.get(speak.remote()))
+        """,
+        str(done),
+    )
+    subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *driver], check=True, timeout=60)
+    assert done.read_text() == "spoken"
+
+
+def test_a_working_directory_that_is_gone_is_an_error_that_says_so(tmp_path: Path) -> None:
+    done = run_driver(
+        """
+        import os
+        os.chdir(sys.argv[1])
+        os.rmdir(sys.argv[1])
+        try:
+            ray.init(num_cpus=1)
+        except RuntimeError as error:
+            print(error)
+        os.chdir("/")
+        with ray.init(num_cpus=1, logging_level="ERROR"):
+            print(ray.get(ray.put(1)))
+        """,
+        str(tmp_path),
+    )
+    assert done.stdout == "the current directory has been removed; os.chdir() to another one before init()\n1\n", done.stderr
 
 
 def test_clusters_come_and_go_in_one_process_without_a_word() -> None:

@@ -114,6 +114,28 @@ def test_workers_import_the_drivers_modules(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "8\n(4,)\n"), done.stderr
 
 
+def test_modules_in_the_working_directory_do_not_hide_pythons(tmp_path: Path) -> None:
+    """As little as they do in a driver whose program lies elsewhere."""
+    for name in ("random", "queue", "minray"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')\n")
+    done = run_driver(
+        """
+        import os
+        sys.path[:] = [entry for entry in sys.path if entry]
+        os.chdir(sys.argv[1])
+        ray.init(num_cpus=1, logging_level="ERROR")
+
+        @ray.remote
+        def look():
+            import queue, random
+            return os.getcwd() == sys.argv[1], sys.argv[1] in sys.path, queue.__file__ and random.__file__ and "found"
+
+        print(ray.get(look.remote()))
+        """.replace("sys.argv[1]", repr(str(tmp_path))),
+    )
+    assert done.stdout == "(True, False, 'found')\n", done.stderr
+
+
 def test_workers_share_the_drivers_working_directory_and_python(tmp_path: Path) -> None:
     @ray.remote
     def look() -> Any:

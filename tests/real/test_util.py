@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import Any
 
 import pytest
 
 import minray
-from minray.util import ActorPool, as_completed, get_node_ip_address, list_named_actors, map_unordered
+from minray.util import (
+    ActorPool,
+    as_completed,
+    deregister_serializer,
+    get_node_ip_address,
+    list_named_actors,
+    map_unordered,
+    register_serializer,
+)
 from minray.util.queue import Empty, Full, Queue
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -66,3 +75,35 @@ def test_named_actors_and_the_address_of_the_node() -> None:
     named: Any = Squarer.options(name="squarer").remote()
     assert list_named_actors() == ["squarer"] and minray.get(named.square.remote(3))[0] == 9
     assert get_node_ip_address() == minray.nodes()[0]["NodeManagerAddress"]
+
+
+def test_a_class_may_say_how_it_travels() -> None:
+    """Into a task, out of it, and by put: its instances cannot be pickled."""
+
+    class Account:
+        def __init__(self, balance: int) -> None:
+            self.balance = balance
+            self.lock = threading.Lock()
+
+    @minray.remote(num_cpus=0)
+    def add_one(account: Account) -> Account:
+        register_serializer(Account, serializer=lambda account: account.balance, deserializer=Account)
+        with account.lock:
+            return Account(account.balance + 1)
+
+    with pytest.raises(TypeError, match="lock"):
+        minray.put(Account(1))
+    register_serializer(Account, serializer=lambda account: account.balance, deserializer=Account)
+    assert minray.get(minray.put([Account(3)]))[0].balance == 3
+    assert minray.get(add_one.remote(Account(4))).balance == 5
+    deregister_serializer(Account)
+    deregister_serializer(Account)
+    with pytest.raises(TypeError, match="lock"):
+        minray.put(Account(1))
+
+
+def test_a_serializer_is_of_a_class_and_can_be_called() -> None:
+    with pytest.raises(TypeError, match="takes a class, not 3"):
+        register_serializer(3, serializer=int, deserializer=int)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="deserializer must be a function of one argument, not 5"):
+        register_serializer(threading.Event, serializer=int, deserializer=5)  # type: ignore[arg-type]

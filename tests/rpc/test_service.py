@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from typing import Any
 
@@ -184,6 +185,22 @@ def test_closing_stops_what_is_being_handled() -> None:
         assert scene.answers == []
 
     run(story)
+
+
+@pytest.mark.filterwarnings("always")
+def test_closing_stops_what_has_not_begun_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    """Python warns of a coroutine that was made and never awaited."""
+
+    async def story() -> None:
+        scene = Scene()
+        scene.arrive(AskSlowly(b"x"))
+        scene.dispatcher.close()
+        await turns()
+        assert scene.answers == [] and scene.service.names == []
+
+    run(story)
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_a_handler_is_named_after_its_message() -> None:
