@@ -137,7 +137,7 @@ class Scope:
             errors |= {DIED, UNAVAILABLE}
         else:
             retries = retries_of(call, fate)
-            if fate.surely_returns(call, retries):
+            if fate.surely_returns(call, retries) and call.name not in model.cancelled:
                 errors.discard(call.body.end.error)
             errors |= fate.errors(retries, is_repeated(call), model.fates.is_loose(call.actor))
             can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled

@@ -23,7 +23,23 @@ from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, report
 from tests.spec.fates import DIED, UNAVAILABLE
 from tests.spec.model import CANCELLED, Expectation, Losses, Model, problems
-from tests.spec.programs import Body, Call, Cancel, Drop, Exit, Get, Program, Put, Raise, Return, Sleep, Submit, Wait, Why
+from tests.spec.programs import (
+    Body,
+    Call,
+    Cancel,
+    Drop,
+    Exit,
+    Get,
+    Program,
+    Put,
+    Raise,
+    RaiseAtFirst,
+    Return,
+    Sleep,
+    Submit,
+    Wait,
+    Why,
+)
 from tests.spec.scenario import Answers, Node, Scenario, Verdict, World, losses_of, run, save, struck
 from tests.spec.shrink import shrink
 from tests.spec.strategies import SIZES, scenario_of, scenarios
@@ -216,6 +232,25 @@ def test_calls_out_of_order_and_constructors_that_run_too_often_are_seen() -> No
     assert problems(program, CRASH, [outcomes], [born, born, first]) == []
     assert problems(program, CRASH, [outcomes], [born] * 3) == ["G35: actor ran 3 times, and may 2 times"]
     assert problems(program, Losses(), [outcomes], [first, first]) == ["G16: a ran 2 times, and may 1 times"]
+
+
+def test_g39_a_call_that_raises_at_first_returns_when_it_may_be_made_again_and_is_not_cancelled() -> None:
+    def errors_with(retries: int, *more: Any, losses: Losses = Losses()) -> frozenset[str]:  # noqa: B008
+        call = Call("call", "actor", Body(end=RaiseAtFirst()), max_task_retries=retries, retry_exceptions=True)
+        return expectation(one(Create("actor", max_restarts=-1), call, *more), "call", losses).errors
+
+    assert errors_with(1) == errors_with(-1, losses=CRASH) == set()
+    for errors in (errors_with(0), errors_with(1, Cancel("cancel", "call")), errors_with(1, losses=CRASH)):
+        assert "RayTaskError(ValueError)" in errors
+
+
+def test_g49_calls_by_several_handles_keep_the_order_of_their_process() -> None:
+    handles = (Create("made", called="n"), Find("found", "n"))
+    program = one(*handles, Call("a", "made", Body()), Call("b", "found", Body()))
+    history: list[Any] = [{"of": [], "is": "x"}, {"of": [], "found": True, "is": "x"}, {"of": ["made"]}, {"of": ["found"]}]
+    lines = ['["run", "a", [], []]', '["run", "b", [], []]']
+    assert problems(program, Losses(), [history], lines) == []
+    assert problems(program, Losses(), [history], lines[::-1]) == ["G49: b began before a"]
 
 
 def test_an_actor_that_must_have_its_name_is_missed() -> None:
