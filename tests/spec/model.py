@@ -311,7 +311,7 @@ class Model:
         return all(self.objects[name].has_value for name in names if name in self.objects)
 
     def may_break_off(self, owner: str, generator: Generate) -> frozenset[str]:
-        """Errors that may end a generator before its time (G93)."""
+        """Errors that may end a generator before its time (G93); what it is given may be too large for a message."""
         fate = self.fates.of(generator.actor)
         if generator.actor:
             loose = self.fates.is_loose(generator.actor)
@@ -319,7 +319,7 @@ class Model:
         else:
             crashes = self.losses.errors() if self.losses.deaths > generator.max_retries else set()
         cancelled = {*CANCELLED, "WorkerCrashedError"} if owner in self.cancelled else set()
-        return frozenset(crashes | cancelled)
+        return frozenset(crashes | cancelled | (LOST if self.losses.files else set()))
 
     def most_runs(self, task: Submit | Call) -> float:
         """Of one submission (G16, G18, G22, G36)."""
