@@ -69,7 +69,11 @@ class ActorApi:
             encode(spec),
         )
         if name:
-            reply = self._api.run_on_loop(lambda: core.gcs.call(RegisterActor(info)))
+            try:
+                reply = self._api.run_on_loop(lambda: core.gcs.call(RegisterActor(info)))
+            except BaseException:  # cancelled, perhaps: it may be registered, and nobody will have a handle
+                self._api.post(core.actors.abandon, actor_id)
+                raise
             if reply.existing is not None:
                 return reply.existing, None, False
             if reply.refused:

@@ -123,6 +123,10 @@ class ActorManager:
             self._ask_gcs(RegisterActor(info), partial(self._on_registered, info.actor_id))
         core.wait_for_arguments(task)
 
+    def abandon(self, actor_id: bytes) -> None:
+        """A user thread did not wait until it was registered."""
+        self._ask_gcs(EndActor(actor_id, DeathCause(OUT_OF_SCOPE, "its creator did not wait for it")), lambda _: None)
+
     def _on_registered(self, actor_id: bytes, reply: RegisterActorReply) -> None:
         creation = self._creations.get(actor_id)
         if creation is None:

@@ -15,6 +15,7 @@ Rules
     (G34). Dead is dead: a confirmed death is never taken back (G39b).
   * Unless it is detached, it dies with its owner (G25), with its job, and when nobody has a handle (G24). A detached one
     dies with its owner as long as he has not said how it is made.
+  * What shall end before it is registered, because that has to be asked again, is dead from then on, as if it had been.
   * A name belongs to one actor that is not dead, in its namespace (G31).
   * The last dead actors are kept for callers that come late and for people; of older ones only the ids.
 """
@@ -91,9 +92,8 @@ class ActorManager:
         self._kills: OrderedDict[bytes, None] = OrderedDict()
         """Wishes to kill that were fulfilled."""
         self._outbid: OrderedDict[bytes, ActorInfo] = OrderedDict()
-        """Actors that were not registered, because these had their names."""
-        self._doomed: OrderedDict[bytes, DeathCause] = OrderedDict()
-        """Actors that were ended before they were registered, because that had to be asked again; they will not be."""
+        """Actors that were not registered, because these had their names. Not stored: what was answered is not asked again,
+        and what comes twice comes to the same gcs."""
 
     def load(self, rows: Iterable[ActorRow]) -> list[Publication]:
         """After a restart."""
@@ -114,6 +114,13 @@ class ActorManager:
         if actor.actor_id in self._rows or actor.actor_id in self._forgotten:
             return None
         return ActorRow(msgspec.structs.replace(actor, state=DEPENDENCIES_UNREADY, restarts=0, start_time=now))
+
+    def doom(self, actor_id: bytes, cause: DeathCause, now: float) -> ActorRow | None:
+        """The row of one that shall end and has not been registered; None if it was."""
+        if actor_id in self._rows or actor_id in self._forgotten:
+            return None
+        nobody = Address(b"", b"", "", "")
+        return ActorRow(ActorInfo(actor_id, DEAD, "", "", "", nobody, False, 0, 0, b"", death=cause, end_time=now))
 
     def create(self, actor_id: bytes, creation: ActorCreation) -> ActorRow | None:
         """The arguments are there."""
@@ -209,11 +216,6 @@ class ActorManager:
         remember(self._kills, kill_id, None)
         return True
 
-    def doom(self, actor_id: bytes, cause: DeathCause) -> None:
-        """It is to end, and has not been heard of; no need to note that of one that has ended long ago."""
-        if actor_id not in self._forgotten:
-            remember(self._doomed, actor_id, cause)
-
     # --- Questions -------------------------------------------------------------------------------------------------------
 
     def get(self, actor_id: bytes) -> ActorRow | None:
@@ -224,7 +226,8 @@ class ActorManager:
 
     def doom_of(self, actor_id: bytes) -> DeathCause | None:
         """Why it must not be registered any more."""
-        return self._doomed.get(actor_id)
+        row = self._rows.get(actor_id)
+        return None if row is None or row.info.start_time else row.info.death
 
     def named(self, name: str, namespace: str) -> ActorRow | None:
         actor_id = self._named.get((namespace, name))

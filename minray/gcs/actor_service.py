@@ -149,10 +149,7 @@ class ActorService:
         if row is not None:
             return protocol.ActorReply(row.info)
         death = self._surroundings.worker_death(request.owner)
-        doom = self._actors.doom_of(request.actor_id)
-        if doom is not None:
-            cause = doom
-        elif self._actors.is_forgotten(request.actor_id):
+        if self._actors.is_forgotten(request.actor_id):
             cause = DeathCause(protocol.KILLED, "it died long ago")
         elif death is not None:
             cause = DeathCause(protocol.OWNER_DIED, f"its owner died before it was created: {death.cause}")
@@ -181,7 +178,7 @@ class ActorService:
     @durable
     async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> protocol.ActorReply:
         cause = DeathCause(protocol.KILLED, "it was killed by minray.kill")
-        row = await self._row_or_doom(request.actor_id, cause)
+        row = await until_stored(self._row_or_doom, request.actor_id, cause)
         if row is None or not self._actors.is_new_kill(request.kill_id):
             return protocol.ActorReply(None if row is None else row.info)
         info = row.info
@@ -196,7 +193,7 @@ class ActorService:
     @durable
     async def handle_EndActor(self, request: protocol.EndActor, call: Call) -> Done:
         """Answered when it has ended: what a gcs is asked and has not answered, its successor is asked again."""
-        row = await self._row_or_doom(request.actor_id, request.cause)
+        row = await until_stored(self._row_or_doom, request.actor_id, request.cause)
         if row is not None and row.info.state == protocol.ALIVE:
             await asyncio.wait([self._ask_to_exit(row)])
         elif row is not None:
@@ -206,10 +203,10 @@ class ActorService:
     async def _row_or_doom(self, actor_id: bytes, cause: DeathCause) -> ActorRow | None:
         """Of an actor that shall end; perhaps it is being registered just now, or will be."""
         async with self._changes.of(actor_id):
-            row = self._actors.get(actor_id)
-            if row is None:
-                self._actors.doom(actor_id, cause)
-            return row
+            doomed = self._actors.doom(actor_id, cause, self._platform.host.time())
+            if doomed is not None:
+                await self._commit(doomed)
+            return self._actors.get(actor_id)
 
     @durable
     async def handle_ReportActorExit(self, request: protocol.ReportActorExit, call: Call) -> Done:

@@ -106,7 +106,8 @@ class GcsServer:
             raise
         for node in self._nodes.living():
             self._watch_node(node)
-        for job in self._jobs.running():
+        unmourned = [job for job in self._jobs.finished() if self.worker_death(job.driver) is None]
+        for job in (*self._jobs.running(), *unmourned):
             self._watch_driver(job)
         starts = self._storage.start_count() + 1
         self._storage.put_start_count(starts)
@@ -124,6 +125,7 @@ class GcsServer:
     async def _load(self) -> None:
         self._nodes = NodeManager(self._storage.cluster_id, self._platform.record)
         self.publish(self._nodes.load(self._storage.nodes()))
+        self.publish(self._workers.load(self._storage.worker_deaths()))
         self.publish(self._jobs.load(self._storage.jobs(), self._storage.job_count()))
         self._values.load(self._storage.values())
         self.publish(self._groups.load(self._storage.placement_groups()))
@@ -160,6 +162,8 @@ class GcsServer:
                 self._storage.delete_job(key)
             if channel == PLACEMENT_GROUPS and record is None:
                 self._storage.delete_placement_group(key)
+            if channel == protocol.WORKER_DEATHS and record is None:
+                self._storage.delete_worker_death(key)
 
     # --- Nodes -----------------------------------------------------------------------------------------------------------
 
@@ -259,7 +263,7 @@ class GcsServer:
             driver = job.driver
             logger.info("the driver of job %s is gone: %s", job.job_id.hex(), cause)
             death = protocol.WorkerDeath(driver.worker_id, driver.node_id, job.driver_pid, f"the driver is gone: {cause}")
-            self.publish(self._workers.on_death(death))
+            await until_stored(self._store_death, death)
             await until_stored(self._finish, job.job_id)
             await self._actors.on_worker_death(death)
 
@@ -343,12 +347,19 @@ class GcsServer:
 
     @durable
     async def handle_ReportWorkerDeath(self, request: protocol.ReportWorkerDeath, call: Call) -> Done:
-        self.publish(self._workers.on_death(request.death))
+        await until_stored(self._store_death, request.death)
         job = self._jobs.of_driver(request.death.worker_id)
         if job is not None:
             await self._finish(job.job_id)
         await self._actors.on_worker_death(request.death)
         return DONE
+
+    async def _store_death(self, death: protocol.WorkerDeath) -> None:
+        async with self._changes.of(death.worker_id):
+            if self._workers.get(death.worker_id) is None:
+                self._storage.put_worker_death(death)
+                await self._storage.commit()
+                self.publish(self._workers.on_death(death))
 
     def handle_GetWorkerDeath(self, request: protocol.GetWorkerDeath, call: Call) -> protocol.GetWorkerDeathReply:
         return protocol.GetWorkerDeathReply(self._death_of(request.worker_id, request.node_id))

@@ -6,10 +6,10 @@ Ray: src/ray/gcs/gcs_table_storage.h, src/ray/gcs/store_client/
     nodes    node id (hex) -> NodeInfo          jobs   job id (hex) -> JobInfo
     placement_groups    group id (hex) -> PlacementGroupInfo
     kv       key (hex), colon, namespace -> value
-    actors   actor id (hex) -> ActorRow
+    actors   actor id (hex) -> ActorRow         worker_deaths   worker id (hex) -> WorkerDeath
 
-Rows are staged at once and durable when ``commit`` returns; concurrent commits share one sync. Worker deaths and resource
-reports are not here: they are news, and come again.
+Rows are staged at once and durable when ``commit`` returns; concurrent commits share one sync. Resource reports are not
+here: they are news, and come again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import msgspec
 from minray.gcs.actor_manager import ActorRow
 from minray.platform.base import Platform, Storage, StorageFailed
 from minray.protocol.base import Record, decode, encode
-from minray.protocol.gcs import JobInfo, NodeInfo
+from minray.protocol.gcs import JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.placement_group import PlacementGroupInfo
 
 CLUSTER, NODES, JOBS, KV, ACTORS, PLACEMENT_GROUPS = "cluster", "nodes", "jobs", "kv", "actors", "placement_groups"
+WORKER_DEATHS = "worker_deaths"
 CLUSTER_ID_BYTES = 16
 
 R = TypeVar("R", bound=Record)
@@ -67,6 +68,9 @@ class GcsStorage:
 
     def actors(self) -> list[ActorRow]:
         return self._load(ACTORS, ActorRow)
+
+    def worker_deaths(self) -> list[WorkerDeath]:
+        return self._load(WORKER_DEATHS, WorkerDeath)
 
     def job_count(self) -> int:
         return int.from_bytes(self._storage.load(CLUSTER).get("jobs", b""), "big")
@@ -115,6 +119,12 @@ class GcsStorage:
 
     def delete_actor(self, actor_id: bytes) -> None:
         self._storage.delete(ACTORS, actor_id.hex())
+
+    def put_worker_death(self, death: WorkerDeath) -> None:
+        self._storage.put(WORKER_DEATHS, death.worker_id.hex(), encode(death))
+
+    def delete_worker_death(self, worker_id: bytes) -> None:
+        self._storage.delete(WORKER_DEATHS, worker_id.hex())
 
     def put_value(self, namespace: str, key: bytes, value: bytes) -> None:
         self._storage.put(KV, f"{key.hex()}:{namespace}", value)

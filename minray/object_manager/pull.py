@@ -195,10 +195,14 @@ class Pull:
             self._manager.store.abort(entry)
 
     def _withdraw(self) -> None:
-        """Nothing is being received here: while the owner believes otherwise, it will not take the object for lost."""
+        """Nothing is being received here: while the owner believes otherwise, it will not take the object for lost.
+
+        Perhaps there is a copy nevertheless: the object may have been made again, and that here.
+        """
         (attempt, number), self._announced = self._announced, (0, 0)
         if number:
-            self._manager.report(self.owner, self.object_id, attempt, False, number)
+            is_here = self._manager.store.table.has(self.object_id, attempt)
+            self._manager.report(self.owner, self.object_id, attempt, is_here, number)
 
     # --- chunks
 

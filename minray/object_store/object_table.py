@@ -161,6 +161,11 @@ class ObjectTable:
         """The copy of this object that may be asked for, sealed or not."""
         return self._entries.get(object_id)
 
+    def has(self, object_id: bytes, attempt: int) -> bool:
+        """Whether what this attempt has made is here whole, in memory or on disk."""
+        entry = self.find(object_id)
+        return entry is not None and entry.attempt == attempt and (self.is_sealed(entry) or entry.spilled is not None)
+
     def is_sealed(self, entry: Entry) -> bool:
         return self.states.get(entry.key) == SEALED
 

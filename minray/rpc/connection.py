@@ -92,7 +92,7 @@ def ignore(_reply: Any, _error: PlatformError | None, _buffers: Sequence[Buffer]
     """For messages whose effect is all that matters; a peer that is dead needs them no more."""
 
 
-_number_of = operator.attrgetter("number")
+_number_of = operator.itemgetter(1)
 
 
 async def answer_of(send: Callable[[OnAnswer[R]], None]) -> tuple[R, Sequence[Buffer]]:
@@ -135,8 +135,9 @@ class Peer:
         """Told when this object is of no more use; a later call to the same address may begin anew."""
         self._channel: Channel | None = None
         self._call_count = 0
-        self._waiting: list[_Call] = []
-        """Calls without a channel. Those of a channel that has broken come after newer ones, and are sent before them."""
+        self._waiting: list[tuple[Any, ...]] = []
+        """The fields of calls without a channel. Those of a channel that has broken come after newer ones, and are sent
+        before them. The collector does not see calls themselves: they would keep this peer, and it them."""
         self._connecting: asyncio.Task[None] | None = None
         self.death: PeerUnreachable | None = None
         """Set once, when the peer is given up."""
@@ -191,7 +192,7 @@ class Peer:
         if self.death is not None:
             self._fail(call, self.death)
             return
-        self._waiting.append(call)
+        self._waiting.append(msgspec.structs.astuple(call))
         self.open()
 
     @staticmethod
@@ -233,16 +234,13 @@ class Peer:
                         return
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RECONNECT_MAX_DELAY_S)
-        except (asyncio.CancelledError, GeneratorExit):
-            self._waiting.clear()  # The collector does not see calls, so they would keep this peer, and it them.
-            raise
         finally:
             self._connecting = None
         self._channel = channel
         waiting, self._waiting = self._waiting, []
         waiting.sort(key=_number_of)
-        for call in waiting:
-            self._send_on(channel, call)
+        for fields in waiting:
+            self._send_on(channel, _Call(*fields))
 
     def _on_close(self) -> None:
         self._channel = None
@@ -269,8 +267,8 @@ class Peer:
             self._channel.close()
             self._channel = None
         waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            self._fail(call, self.death)
+        for fields in waiting:
+            self._fail(_Call(*fields), self.death)
         if self._on_end is not None:
             self._on_end(self)
         if self.on_death is not None:

@@ -283,7 +283,9 @@ class ChannelEnd:
         self._break_calls()
         self.network.process.call_soon(self._on_close)
 
-    def forget_calls(self) -> None:
+    def forget(self) -> None:
+        """Its process is dead; what that still asks for, while it is unwound, is not kept either."""
+        self.closed = True
         self._calls.clear()
         self._into.clear()
 

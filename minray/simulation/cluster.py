@@ -141,6 +141,7 @@ class SimCluster:
             }
             stack.enter_context(simulated_meanings(self.seed))
             self.world = SimWorld(self.oracle, roles)
+            stack.callback(self._forget_tasks)
             stack.callback(self.world.close)
             stack.enter_context(_journal(self.world))
             self._start()
@@ -153,6 +154,12 @@ class SimCluster:
                 self.raise_failures()  # of which the driver may have died
             if error is not None:
                 error.add_note(self._explanation())
+
+    def _forget_tasks(self) -> None:
+        """Those that never ended are in cycles with workers, queues and streams; the collector does not look into tasks."""
+        for core in self.cores.values():
+            for task in core.tasks.tasks.values():
+                task.worker = task.stream = task.prepared.key = None
 
     def raise_failures(self) -> None:
         """Raise SimulationFailed if an exception of the system was caught by nobody."""

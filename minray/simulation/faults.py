@@ -43,11 +43,15 @@ BREAKS = RESETS[:3]
 """The harmless ones: both sides learn of the break at once, and ask again."""
 SLOW_DISK_S = (0.0, 0.05, 1.0, 12.0)
 """Added to a read or a write."""
+LAST_WORDS_S = (0.0, 0.1, 1.0, 12.0)
+"""So much later arrives the last message of a node that dies when it has sent it: its death may be known by then."""
 REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
 """After so long a request arrives once more, if its channel is still open."""
 
 QUIET = ("delay", "stall", "preempt", "orphan", "reap", "crash_prefix", "unsynced", "duplicate", "break")
-LOUD = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
+SWARM = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
+LOUD = (*SWARM, "last_words")
+"""Those that a swarm draws, and one that a plan has to name, for it says which messages are struck."""
 DISK = ("slow_disk", "disk_full", "disk_error", "torn_write")
 """What strikes spilled objects; the last two lose some. A plan that wants them names them."""
 
@@ -65,7 +69,7 @@ class FaultPlan:
     spared_nodes: tuple[str, ...] = ("head",)
     """Nodes that are not lost: with the head everything ends."""
     aims: tuple[str, ...] = ()
-    """The requests that ``duplicate`` and ``break`` strike, with their answers; empty: all."""
+    """The requests that ``duplicate``, ``break`` and ``last_words`` strike, with their answers; empty: all."""
     spared_tasks: tuple[str, ...] = ()
     """Prefixes of the names of tasks before whose steps nothing loud happens: there are many that do nothing of interest."""
     at_messages: bool = False
@@ -82,7 +86,7 @@ class FaultPlan:
         """A few kinds, drawn by the seed, each at a rate drawn by the seed: runs that differ find different bugs."""
         draw = Oracle(seed)
         rates = {kind: (0.0, 0.01, 0.1, 0.4)[draw.below(("swarm", kind), 4)] for kind in QUIET}
-        loud = {kind: (0.0, 0.001, 0.01)[draw.below(("swarm", kind), 3)] for kind in LOUD}
+        loud = {kind: (0.0, 0.001, 0.01)[draw.below(("swarm", kind), 3)] for kind in SWARM}
         return cls({**rates, **loud}, 1 + draw.below(("swarm", "budget"), budget), targets)
 
     def strikes(self, process: str, task: str) -> bool:
@@ -120,8 +124,12 @@ class Oracle:
         return self.overrides is not None or self.plan.at_messages
 
     def is_aimed_at(self, method: str) -> bool:
-        """Whether duplicates and breaks strike this request, or its answer."""
+        """Whether duplicates, breaks and last words strike this request, or its answer."""
         return self.overrides is not None or not self.plan.aims or method in self.plan.aims
+
+    def spares(self, node: str) -> bool:
+        """Whether this node is not to be lost."""
+        return self.overrides is None and node in self.plan.spared_nodes
 
     def choose(self, key: Key, n: int) -> int:
         """The answer to one chance."""
@@ -199,8 +207,7 @@ class StepFaults:
                 self._trace.add(process.name, FAULT, "crash", where)
                 process.exit(None, 9)
                 return
-            is_spared = oracle.overrides is None and process.node in oracle.plan.spared_nodes
-            if not is_spared and oracle.choose(("node_loss", *place), 2):
+            if not oracle.spares(process.node) and oracle.choose(("node_loss", *place), 2):
                 self._trace.add(process.name, FAULT, "node lost", where)
                 self._lose_node(process.node)
                 return

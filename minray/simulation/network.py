@@ -9,6 +9,7 @@ What can go wrong, beside delays (the keys of ``faults`` name the link, the meth
   * A request arrives a second time, at once or much later: what it asks for has been done, and may have been undone (G112).
   * A cut between two nodes, in both directions or one, holds messages back; it heals, or channels break after 30 s.
   * A process that crashes leaves a prefix of what it had sent; its peers see the channel end.
+  * A node dies when it has sent a message, whose way is so long that its death may be known before it comes.
   * A node that is lost says nothing: channels to it break after 30 s, and new ones cannot be opened.
 
 Left out: links that fill up (each message has the whole bandwidth), and more than one path between two nodes.
@@ -29,7 +30,7 @@ from minray.platform.base import (
     WrongIncarnation,
 )
 from minray.simulation.channel import CALL, ChannelEnd, Message, Pipe
-from minray.simulation.faults import BREAKS, CUTS_S, DELAYS_S, LONG_DELAYS_S, REPEATS_S, RESETS, Oracle
+from minray.simulation.faults import BREAKS, CUTS_S, DELAYS_S, LAST_WORDS_S, LONG_DELAYS_S, REPEATS_S, RESETS, Oracle
 from minray.simulation.loop import SimLoop, SimProcess
 from minray.simulation.trace import FAULT, LIFE, SEND, Trace
 
@@ -38,7 +39,7 @@ REMOTE_LATENCY_S = 0.000_2
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 30.0
 """After so long without an acknowledgement a channel breaks."""
-MESSAGE_FAULTS = ("delay", "long_delay", "reset", "cut", "duplicate", "break")
+MESSAGE_FAULTS = ("delay", "long_delay", "reset", "cut", "duplicate", "break", "last_words")
 MOST_BREAKS = 5
 """Of one link: what breaks whenever it carries something carries nothing."""
 NEVER_REPEATED = ("ExitWorker", "Shutdown")
@@ -121,7 +122,7 @@ class SimNetwork:
     def forget(self) -> None:
         """Drop what the dead will not need, open calls above all: the collector cannot see through them."""
         for end in self.ends:
-            end.forget_calls()
+            end.forget()
         self.ends.clear()
         self.listeners.clear()
 
@@ -245,11 +246,27 @@ class SimWire:
         if self._oracle.is_aimed_at(message.method):
             reset = reset or self._break(place)
             self._maybe_repeat(end, message, place)
+        last_words = self._last_words(pipe.source, message, place)
+        delay_s += LAST_WORDS_S[last_words]
         if reset != "lost" and not reset.startswith("half-open"):
             pipe.put(message, delay_s)
         if reset:
             self.trace.add(pipe.source.name, FAULT, f"reset of {link}: {reset}", word)
             self._reset(end, reset)
+        if last_words:
+            self._end_node(pipe.source.node, word)
+
+    def _last_words(self, source: SimProcess, message: Message, place: tuple[str, str, int]) -> int:
+        if self._oracle.spares(source.node) or not self._oracle.is_aimed_at(message.method):
+            return 0
+        return self._oracle.choose(("last_words", *place), len(LAST_WORDS_S))
+
+    def _end_node(self, node: str, word: str) -> None:
+        """All of its processes crash at once."""
+        self.trace.add(node, FAULT, "ends", f"with its last words: {word}")
+        for process in list(self.loop.processes):
+            if process.node == node:
+                process.exit(None, 9)
 
     def _break(self, place: tuple[str, str, int]) -> str:
         link = place[0]

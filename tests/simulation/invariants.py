@@ -73,6 +73,10 @@ class Watch:
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(f"{prop}: {text}")
 
+    def is_storm(self) -> bool:
+        """L5 is broken: there is no use in waiting for the end."""
+        return self.messages >= MOST_MESSAGES
+
     def look_at_gcs(self) -> None:
         """Whether the gcs still knows what those before it knew; asked whenever one dies, and at the end."""
         gcs: Any = self.cluster.gcs
@@ -168,6 +172,7 @@ def _rows_of(gcs: Any) -> dict[tuple[str, ...], str]:
     rows |= {("group", group.group_id.hex()): "over" if group.state == "REMOVED" else "there" for group in groups}
     for namespace, values in gcs._values._namespaces.items():
         rows |= {("value", namespace, key.hex()): "there" for key in values}
+    rows |= {("death", worker_id.hex()): "there" for worker_id in gcs._workers._deaths}
     for row in gcs._actors.rows():
         rows["actor", row.info.actor_id.hex()] = "over" if row.info.state == DEAD else "there"
     return rows

@@ -128,13 +128,14 @@ class Needs(NamedTuple):
 NOTHING = Needs()
 
 
-def leftovers(cluster: SimCluster, but_detached: bool = False) -> list[str]:
+def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[str] = ()) -> list[str]:
     """What a healthy, idle cluster without references would not have; one line each.
 
-    ``but_detached``: that may have detached actors, and then has exactly what they need.
+    ``but_detached``: that may have detached actors, and then has exactly what they need. ``lost``: the names of processes
+    that have lost their cluster, and are not asked.
     """
     alive = {process.name for process in cluster.world.loop.processes if process.alive}
-    cores = {name: core for name, core in cluster.cores.items() if name in alive}
+    cores = {name: core for name, core in cluster.cores.items() if name in alive and name not in lost}
     needs = needs_of_detached(cluster.gcs, list(cores.values())) if but_detached and "gcs" in alive else NOTHING
     problems: list[str] = []
     for name, core in cores.items():
@@ -143,8 +144,17 @@ def leftovers(cluster: SimCluster, but_detached: bool = False) -> list[str]:
         if f"raylet/{name}" in alive:
             problems += [f"raylet/{name}: {problem}" for problem in raylet_leftovers(raylet, needs)]
     if "gcs" in alive:
-        problems += [f"gcs: {problem}" for problem in gcs_leftovers(cluster.gcs, needs)]
+        left = gcs_leftovers(cluster.gcs, needs) + _jobs_of_the_dead(cluster, alive)
+        problems += [f"gcs: {problem}" for problem in left]
     return problems
+
+
+def _jobs_of_the_dead(cluster: SimCluster, alive: Container[str]) -> list[str]:
+    """What a gcs takes for jobs that run, although their drivers are gone."""
+    gcs: Any = cluster.gcs
+    living = {core.address.worker_id for name, core in cluster.cores.items() if name in alive}
+    jobs = [job for job in gcs._jobs.running() if job.driver.worker_id not in living]
+    return [f"job {short(job.job_id)} runs without a driver" for job in jobs]
 
 
 def needs_of_detached(gcs: Any, cores: Sequence[Any]) -> Needs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minray.simulation.faults import LOUD, QUIET, FaultPlan, Oracle
+from minray.simulation.faults import QUIET, SWARM, FaultPlan, Oracle
 from minray.simulation.loop import SimLoop
 from minray.simulation.trace import FAULT, LOG, RECEIVE, SEND, STATE, Trace, first_difference
 
@@ -58,7 +58,7 @@ def test_overrides_are_all_that_happens() -> None:
 def test_swarms_differ() -> None:
     plans = [FaultPlan.swarm(seed) for seed in range(30)]
     assert len({tuple(sorted(plan.rates.items())) for plan in plans}) == 30
-    assert {kind for plan in plans for kind, rate in plan.rates.items() if rate} == set(QUIET + LOUD)
+    assert {kind for plan in plans for kind, rate in plan.rates.items() if rate} == set(QUIET + SWARM)
     assert {plan.budget for plan in plans} == {1, 2}
 
 

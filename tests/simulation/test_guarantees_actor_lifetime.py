@@ -17,7 +17,7 @@ from minray.protocol import actor as protocol
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation import judge
 from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process, deaths, gcs_states
-from tests.simulation.interference import break_channels, replay_requests
+from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.seeds import seeds
 
@@ -355,7 +355,7 @@ def test_g29_kill_is_heard_although_the_actor_is_still_being_registered() -> Non
         cluster.world.loop.world.call_later(3, setattr, head, "disk_full", False)
 
     result, cluster = judged(body, strike, storage="gcs.db")
-    assert result == DEAD and gcs_states(cluster) == []
+    assert result == DEAD and gcs_states(cluster) == [protocol.DEAD]
 
 
 @pytest.mark.parametrize("max_restarts", [1, -1])
@@ -409,6 +409,36 @@ def test_g31_a_name_is_free_when_its_actor_went_out_of_scope() -> None:
     assert judged(body)[0] == 6
 
 
+@minray.remote(max_retries=0)
+def make_and_call() -> Any:
+    return minray.get(Counter.options(name="n", namespace="x").remote().add.remote())
+
+
+def test_g31_a_creator_that_is_cancelled_before_its_actor_is_registered_leaves_the_name_free() -> None:
+    def strike(cluster: SimCluster) -> None:
+        is_first = True
+
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            nonlocal is_first
+            if word != "RegisterActor reply" or not is_first:
+                return True
+            is_first = False
+            end.pipe.put(message, 1.0)
+            return False
+
+        watch_sends(cluster, on_send)
+
+    def body() -> Any:
+        made = make_and_call.remote()
+        time.sleep(0.3)
+        minray.cancel(made)
+        outcome = outcome_of(made)
+        time.sleep(0.1)
+        return outcome, minray.get(Counter.options(name="n", namespace="x").remote(5).add.remote())
+
+    assert judged(body, strike)[0] == (judge.INTERRUPTED, 6)
+
+
 def test_g32_names_are_visible_in_their_namespace_only() -> None:
     def body() -> list[Any]:
         own, other = Counter.options(name="a").remote(), Counter.options(name="b", namespace="x").remote()
@@ -444,6 +474,38 @@ def test_g33_concurrent_creators_get_one_and_the_same_actor(seed: int) -> None:
         cluster.run(end)
         cluster.settle(60)
         assert judge.leftovers(cluster) == []
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_ended_before_it_was_registered_is_not_begun_by_another_gcs(is_killed: bool) -> None:
+    """The gcs cannot store it at first, hears that it shall end, agrees, and dies; then it is to be registered again."""
+    restarts = 0
+
+    def strike(cluster: SimCluster) -> None:
+        head, world = cluster.world.nodes["head"], cluster.world.loop.world
+
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            nonlocal restarts
+            if word in ("RegisterActor", "EndActor", "KillActor"):
+                head.disk_full = word == "RegisterActor" and not restarts
+            if word in ("EndActor reply", "KillActor reply") and not restarts:
+                restarts += 1
+                world.call_later(0.01, cluster.kill, "gcs")
+                world.call_later(0.1, cluster.start_gcs)
+            return True
+
+        watch_sends(cluster, on_send)
+
+    def body() -> Any:
+        actor = Counter.remote()
+        time.sleep(0.1)
+        if is_killed:
+            minray.kill(actor)
+            return outcome_of(actor.add.remote())
+        del actor
+        return time.sleep(10)
+
+    assert judged(body, strike, storage="gcs.db")[0] == (DEAD if is_killed else None) and restarts == 1
 
 
 # --- G34, G35: constructors

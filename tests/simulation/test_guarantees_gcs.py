@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import minray
 from minray.simulation import FaultPlan, SimCluster
-from tests.simulation.interference import break_channels
+from tests.simulation.interference import break_channels, watch_sends
 from tests.simulation.judge import judged, leftovers, outcome_of
 from tests.simulation.seeds import seeds
 
@@ -59,6 +60,73 @@ def test_g110_a_restarted_gcs_learns_of_the_nodes_and_deaths_that_it_missed(seed
 
     result, _ = judged(body, strike, seed=seed, nodes=3, storage="gcs.db")
     assert result == [*EXPECTED, [("head", True), ("n1", False), ("n2", True), ("n9", True)]]
+
+
+@minray.remote(max_retries=0)
+def borrow_and_die(refs: list[Any]) -> None:
+    minray.get(refs)
+    os._exit(1)
+
+
+def test_g110_a_death_that_the_gcs_was_told_of_is_known_when_it_is_there_again() -> None:
+    """It crashes when it has answered the raylet, and the news does not reach the owner, who has lent to the dead."""
+    is_told = False
+
+    def strike(cluster: SimCluster) -> None:
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            nonlocal is_told
+            if word == "ReportWorkerDeath reply" and not is_told:
+                is_told = True
+                world = cluster.world.loop.world
+                world.call_later(0.01, cluster.kill, "gcs")
+                world.call_later(1, cluster.start_gcs)
+            return word != "Poll reply" or not is_told or cluster.gcs is not first
+
+        first = cluster.gcs
+        watch_sends(cluster, on_send)
+
+    def body() -> list[Any]:
+        ref = minray.put(1)
+        return [outcome_of(borrow_and_die.remote([ref])), minray.get(ref)]
+
+    assert judged(body, strike, storage="gcs.db")[0] == ["WorkerCrashedError", 1] and is_told
+
+
+def test_g110_a_job_whose_driver_is_known_to_be_dead_is_finished_by_a_restarted_gcs() -> None:
+    """The first one dies when it has stored the death, and not yet the end of the job."""
+
+    def on_send(end: Any, message: Any, word: str) -> bool:
+        gcs: Any = cluster.gcs
+        if cluster.processes["gcs"].alive and gcs is first and gcs._workers._deaths and gcs._jobs.running():
+            cluster.world.loop.world.call_soon(cluster.kill, "gcs")
+            cluster.world.loop.world.call_later(1, cluster.start_gcs)
+        return True
+
+    with SimCluster([{"num_cpus": 2}], storage="gcs.db", show_output=False) as cluster:
+        first = cluster.gcs
+        watch_sends(cluster, on_send)
+        cluster.start_driver(lambda: time.sleep(100), "driver/x")
+        cluster.wait_until(lambda: "driver/x" in cluster.cores)
+        cluster.kill("driver/x")
+        cluster.settle()
+        assert cluster.gcs is not first and leftovers(cluster) == []
+
+
+def test_g110_a_driver_that_ends_after_its_job_is_missed_by_a_restarted_gcs() -> None:
+    """Others may hold what it owns, and would wait for it."""
+
+    def on_send(end: Any, message: Any, word: str) -> bool:
+        if word == "FinishJob reply":
+            cluster.world.loop.world.call_soon(cluster.kill, "gcs")
+            cluster.world.loop.world.call_later(1, cluster.start_gcs)
+        return True
+
+    with SimCluster([{"num_cpus": 2}], storage="gcs.db", show_output=False) as cluster:
+        watch_sends(cluster, on_send)
+        cluster.run(lambda: None)
+        cluster.settle()
+        driver = next(core for name, core in cluster.cores.items() if name.startswith("driver/"))
+        assert cluster.gcs is not None and cluster.gcs.worker_death(driver.address) is not None
 
 
 @pytest.mark.parametrize("seed", seeds(3))

@@ -17,6 +17,7 @@ import pytest
 import minray
 from minray.exceptions import ObjectReconstructionFailedError
 from minray.simulation import FaultPlan, SimCluster
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.simulation import judge
 from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
@@ -526,6 +527,31 @@ def test_g67_whoever_reads_it_at_that_moment_gets_it_later(delay: float) -> None
     plan = FaultPlan({"delay": 0.5, "long_delay": 0.02}, budget=3)
     value, runs = lineage(body, faults=plan)
     assert value == [6] * 4 and runs["make 6"] <= 2
+
+
+def test_g67_what_is_made_again_where_it_is_awaited_stays_there() -> None:
+    """A raylet has asked where it is, and has it when it hears the answer: it does not say that it has none."""
+
+    def strike(cluster: SimCluster) -> None:
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            if word != "GetObjectLocations" or not cluster.processes["raylet/n1"].alive:
+                return True
+            cluster.kill("raylet/n1")
+            end.pipe.put(message, 1.0)
+            return False
+
+        watch_sends(cluster, on_send)
+
+    def body() -> list[Any]:
+        elsewhere = next(one["NodeID"] for one in minray.nodes() if one["NodeName"] == "n1")
+        there_first = NodeAffinitySchedulingStrategy(elsewhere, soft=True)
+        ref = make.options(scheduling_strategy=there_first).remote(8)
+        made(ref)
+        found = values_of(ref)
+        time.sleep(3)
+        return found + values_of(ref)
+
+    assert lineage(body, strike, nodes=[{"num_cpus": 1}, {"num_cpus": 1}]) == ([8, 8], {"make 8": 2})
 
 
 @pytest.mark.parametrize("word", ["ReadChunk reply"])

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.spec.actors import Create, ExitActor, Find, Kill
-from tests.spec.programs import Body, Call, Drop, Exit, Generate, Operation, Program, Submit
+from tests.spec.programs import Body, Call, Drop, Exit, Generate, Operation, Program, RaiseAtFirst, Submit
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -101,6 +101,13 @@ class Fate:
         is_used_up = 0 <= retries and (self.crashes > retries or self.losses.silence or is_repeated)
         begins_anew = self.create.max_restarts != 0 or self.losses.silence
         return found | ({UNAVAILABLE} if self.crashes > 0 and is_used_up and begins_anew else set())
+
+
+    def surely_returns(self, call: Call, retries: int) -> bool:
+        """Whether it is made again when it has raised for the first time, and that time is the last (G39)."""
+        is_calm = not (self.crashes or self.losses.silence or self.losses.objects)
+        may_raise = isinstance(call.body.end, RaiseAtFirst) and call.retry_exceptions
+        return may_raise and (retries < 0 or (retries > 0 and is_calm))
 
 
 class Fates:

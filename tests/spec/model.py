@@ -12,8 +12,8 @@ Rules
     exit can bring about (G62); what an actor's call made is lost with the actor. Objects of drivers are never lost,
     unless a disk loses them.
   * What may become of actors, and then of their calls, is ``fates``' to say. Calls of a plain actor that are never made
-    again begin in the order in which a driver has made them (G49); after a driver has killed an actor for good its calls
-    fail (G29).
+    again begin in the order in which one process has made them, by whatever handles (G49); after a driver has killed an
+    actor for good its calls fail (G29).
   * A name is taken while an actor that nothing ends has it, and free when its only driver has killed the last (G31). Who
     asks for the name of an actor that nothing ends is shown the same one always (G33); what was once replaced is not shown
     again (G39b).
@@ -32,13 +32,14 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
 from tests.spec.groups import REMOVED, Group, Remove
-from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, Submit
+from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, RaiseAtFirst, Submit
 from tests.spec.stage import BORN, END, RUN, History, parse_word
 
 LOST_OWNER = "OwnerDiedError"
@@ -136,6 +137,8 @@ class Scope:
             errors |= {DIED, UNAVAILABLE}
         else:
             retries = retries_of(call, fate)
+            if fate.surely_returns(call, retries) and call.name not in model.cancelled:
+                errors.discard(call.body.end.error)
             errors |= fate.errors(retries, is_repeated(call), model.fates.is_loose(call.actor))
             can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled
             if losses.objects and (losses.files or not can_be_made_again):
@@ -161,7 +164,8 @@ class Scope:
             errors |= CANCELLED
         refs: tuple[str, ...] = getattr(end, "refs", ())
         model.surely_returned[task.name] = frozenset(name for name in refs if name in inner.sure)
-        return errors, not end.error and model.all_have_values(task.args)
+        may_return = not end.error or isinstance(end, RaiseAtFirst)
+        return errors, may_return and model.all_have_values(task.args)
 
     def _expect(self, task: Submit | Call, has_value: bool, errors: set[str]) -> None:
         refs: tuple[str, ...] = getattr(task.body.end, "refs", ())
@@ -307,7 +311,7 @@ class Model:
         return all(self.objects[name].has_value for name in names if name in self.objects)
 
     def may_break_off(self, owner: str, generator: Generate) -> frozenset[str]:
-        """Errors that may end a generator before its time (G93)."""
+        """Errors that may end a generator before its time (G93); what it is given may be too large for a message."""
         fate = self.fates.of(generator.actor)
         if generator.actor:
             loose = self.fates.is_loose(generator.actor)
@@ -315,7 +319,7 @@ class Model:
         else:
             crashes = self.losses.errors() if self.losses.deaths > generator.max_retries else set()
         cancelled = {*CANCELLED, "WorkerCrashedError"} if owner in self.cancelled else set()
-        return frozenset(crashes | cancelled)
+        return frozenset(crashes | cancelled | (LOST if self.losses.files else set()))
 
     def most_runs(self, task: Submit | Call) -> float:
         """Of one submission (G16, G18, G22, G36)."""
@@ -335,6 +339,17 @@ class Model:
         fate = self.fates.of(call.actor)
         is_plain = fate is not None and fate.create.keeps_order()
         return is_plain and fate is not None and retries_of(call, fate) == 0 and not self.losses.objects
+
+    def process_of(self, player: str, shown: Mapping[str, str]) -> str:
+        """A word for the process that plays a body: the same for two calls of a plain actor that surely has one life.
+
+        ``shown``: handles by name -> the actors that they are of.
+        """
+        call = self.tasks.get(player)
+        fate = self.fates.of(call.actor) if isinstance(call, Call) else None
+        if not isinstance(call, Call) or fate is None or not fate.create.keeps_order() or fate.most_births() > 1:
+            return player
+        return shown.get(call.actor, call.actor)
 
     def can_be_lost(self, name: str) -> bool:
         """Whether it may have to be made again, or what was put may be gone."""
@@ -494,10 +509,12 @@ def problems(
     said = [json.loads(line) for line in lines]
     runs: Counter[str] = Counter()
     order: list[str] = []
+    ends: list[tuple[str, History]] = []
     for word, name, *details in said:
         if name not in speakers:
             continue
         if word == END:
+            ends.append((name, details[0]))
             found += Reading(model, name).check_body(model.tasks[name].body, details[0])
         else:
             assert word in (RUN, BORN)
@@ -506,7 +523,8 @@ def problems(
             taker = model.actors[name] if word == BORN else model.tasks[name]
             found += _check_arguments(Reading(model, name), taker, *details)
     born = {name for word, name, *_ in said if word == BORN}
-    return [*found, *_check_runs(model, runs), *_check_order(model, order), *_check_farewells(model, born, farewells)]
+    found += [*_check_runs(model, runs), *_check_order(model, order, histories, ends)]
+    return [*found, *_check_farewells(model, born, farewells)]
 
 
 def _check_farewells(model: Model, born: set[str], farewells: Sequence[Farewell]) -> Iterator[str]:
@@ -546,14 +564,29 @@ def _check_runs(model: Model, runs: Counter[str]) -> Iterator[str]:
             yield f"{number}: {name} ran {count} times, and may {most} times"
 
 
-def _check_order(model: Model, order: Sequence[str]) -> Iterator[str]:
-    """G49: of the calls of one driver and one actor, unless they may be made again."""
+def _check_order(model: Model, order: Sequence[str], told: Sequence[History | None], ends: Sequence[Any]) -> Iterator[str]:
+    """G49: of the calls that one process makes of one actor, by whatever handles, unless they may be made again."""
     place = {name: number for number, name in reversed(list(enumerate(order)))}
-    for driver in model.program.drivers:
-        last: dict[str, Call] = {}
-        for call in driver.operations:
+    once = sorted(((name, history) for name, history in ends if order.count(name) == 1), key=lambda end: place[end[0]])
+    played = [
+        (f"driver {number}", driver, history)
+        for number, (driver, history) in enumerate(zip(model.program.drivers, told, strict=True))
+        if history is not None
+    ]
+    played += [(name, model.tasks[name].body, history) for name, history in once]
+    shown = {
+        operation.name: str(outcome["is"])
+        for _, body, history in played
+        for operation, outcome in zip(body.operations, history, strict=False)
+        if "is" in outcome
+    }
+    last: dict[tuple[str, str], Call] = {}
+    for player, body, _ in played:
+        caller = model.process_of(player, shown)
+        for call in body.operations:
             if isinstance(call, Call) and call.name in place and model.keeps_order(call):
-                before = last.get(call.actor, call)
+                key = caller, shown.get(call.actor, call.actor)
+                before = last.get(key, call)
                 if place[call.name] < place[before.name]:
                     yield f"G49: {call.name} began before {before.name}"
-                last[call.actor] = call
+                last[key] = call

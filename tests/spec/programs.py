@@ -33,7 +33,7 @@ from minray.exceptions import RayError
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.groups import Group, Ready, Remove, remove_groups
-from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word
+from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word, raised
 
 if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
@@ -384,6 +384,24 @@ class Raise(Tagged, frozen=True):
         return f"RayTaskError({self.type})"
 
 
+class RaiseAtFirst(Tagged, frozen=True):
+    """It raises, but only the first time in each process; the next time it returns. An actor is a process."""
+
+    type: str = "ValueError"
+    refs: tuple[str, ...] = ()
+
+    def perform(self, name: str, stage: Stage) -> Any:
+        place = (minray.get_runtime_context().get_worker_id(), name)
+        if place not in raised:
+            raised.add(place)
+            raise ERRORS[self.type](name)
+        return name, stage.pick(stage.bound(self.refs))
+
+    @property
+    def error(self) -> str:
+        return f"RayTaskError({self.type})"
+
+
 class Exit(Tagged, frozen=True):
     """The task ends its process, every time it is run."""
 
@@ -403,7 +421,16 @@ class ReturnUnpicklable(Tagged, frozen=True):
         return threading.Lock()
 
 
-End = Return | Raise | Exit | ReturnUnpicklable | ExitActor
+class Leave(Tagged, frozen=True):
+    """The end of a driver that waits for nobody: it leaves in good order, and what it has asked for ends with it."""
+
+    error = ""
+
+    def perform(self, name: str, stage: Stage) -> Any:
+        return None
+
+
+End = Leave | Return | Raise | RaiseAtFirst | Exit | ReturnUnpicklable | ExitActor
 
 
 class Body(Record, frozen=True):
@@ -411,7 +438,7 @@ class Body(Record, frozen=True):
 
     operations: tuple[Operation, ...] = ()
     end: End = Return()
-    """Nothing, for a driver."""
+    """Of a driver: ``Leave``, ``Exit``, or nothing; then it stays until all is over."""
 
     def walk(self) -> Iterator[Operation]:
         """All operations, those of tasks and calls after the one that submits them."""
@@ -429,6 +456,10 @@ class Program(Record, frozen=True):
     def walk(self) -> Iterator[Operation]:
         for driver in self.drivers:
             yield from driver.walk()
+
+    def leavers(self) -> set[int]:
+        """The numbers of those drivers that do not stay."""
+        return {number for number, driver in enumerate(self.drivers) if isinstance(driver.end, Leave | Exit)}
 
     def tasks(self) -> list[Submit]:
         return [operation for operation in self.walk() if isinstance(operation, Submit)]
@@ -490,7 +521,13 @@ def generate(operation: Generate, refs: dict[str, Any]) -> Iterator[Any]:
 
 
 def perform(driver: Body, stage: Stage) -> History:
-    """Play a driver's body; whoever calls it is connected to a cluster. Its placement groups end with it."""
+    """Play a driver's body; whoever calls it is connected to a cluster. Its placement groups end with it.
+
+    One that leaves has the cluster see to that.
+    """
     history = stage.play(driver)
-    remove_groups(stage)
+    if isinstance(driver.end, Leave | Exit):
+        driver.end.perform("", stage)
+    else:
+        remove_groups(stage)
     return history

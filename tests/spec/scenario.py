@@ -26,7 +26,7 @@ import msgspec
 
 from minray.exceptions import LocalRayletDiedError
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
-from minray.simulation.cluster import GCS, HEAD
+from minray.simulation.cluster import GCS, HEAD, DriverDied
 from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, Key
 from minray.simulation.loop import ProcessGone, SimProcess
 from minray.simulation.trace import LIFE, Trace
@@ -37,7 +37,7 @@ from tests.spec.detached import Farewell, detached_names, say_farewell
 from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
 from tests.spec.programs import Body, Call, Program, Submit, perform
-from tests.spec.stage import END, RUN, History, Stage
+from tests.spec.stage import END, RUN, History, Stage, raised
 
 PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
@@ -78,9 +78,16 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether a gcs that is started again finds its store empty; then its cluster is over."""
     lineage: bool = True
     """Whether tasks are remembered, and what is lost is made again."""
+    homes: tuple[int, ...] = ()
+    """On which node each driver runs; those that are not named run on the head."""
 
     def plan(self) -> FaultPlan:
         return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, spared_tasks=self.spared_tasks)
+
+    def home(self, driver: int) -> str:
+        """The name of the node where it runs."""
+        number = self.homes[driver] if driver < len(self.homes) else 0
+        return f"n{number}" if 0 < number < len(self.nodes) else HEAD
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -131,7 +138,7 @@ def _may_end_a_node(kind: str, answer: int) -> bool:
         return LONG_DELAYS_S[answer] > PATIENCE_S
     if kind == "long_stall":
         return LONG_STALLS_S[answer] > PATIENCE_S
-    return kind in ("node_loss", "cut")
+    return kind in ("node_loss", "cut", "last_words")
 
 
 def save(scenario: Scenario, path: Path) -> None:
@@ -197,6 +204,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
         _listen(cluster.oracle, on_chance)
     found: list[str] = []
     histories: dict[int, History] = {}
+    raised.clear()
     try:
         with _unraisable(found), cluster:
             try:
@@ -267,38 +275,44 @@ def _head_of(error: BaseException, lines: int) -> str:
 
 def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History]) -> list[str]:
     """All drivers at once; returns the problems."""
+    program, world = scenario.program, scenario.world
     verdict_is_in = False
 
     def program_of(number: int, body: Body) -> Any:
-        def program() -> None:
+        def act() -> None:
             histories[number] = perform(body, Stage({}))
-            while not verdict_is_in:
+            while not verdict_is_in and number not in program.leavers():
                 time.sleep(1)
 
-        return program
+        return act
 
-    program = scenario.program
     watch = Watch(cluster)
-    if scenario.world.durable:
-        _restart_gcs(cluster, cluster.processes[GCS], scenario.world.loses_disk)
+    if world.durable:
+        _restart_gcs(cluster, cluster.processes[GCS], world.loses_disk)
     drivers = [
-        cluster.start_driver(program_of(number, body), f"driver/{number}") for number, body in enumerate(program.drivers)
+        cluster.start_driver(program_of(number, body), f"driver/{number}", world.home(number))
+        for number, body in enumerate(program.drivers)
     ]
     account = RareAccount(cluster)
     busy_s = program.busy_s()
-    cluster.wait_until(
-        lambda: all(number in histories or driver.done() for number, driver in enumerate(drivers)), LIMIT_S + busy_s
-    )
+
+    def is_over() -> bool:
+        return watch.is_storm() or all(number in histories or driver.done() for number, driver in enumerate(drivers))
+
+    cluster.wait_until(is_over, LIMIT_S + busy_s)
+    if watch.is_storm():
+        return watch.problems
     _settle(cluster, busy_s)
     watch.look_at_gcs()
     found = watch.problems + [f"S1: {problem}" for problem in account.problems]
-    losses = losses_of(cluster.oracle.answers, scenario.world)
-    if not is_alive(cluster, "raylet/head") or (losses.nodes and _has_lost_cluster(cluster, drivers)):
+    losses = losses_of(cluster.oracle.answers, world)
+    if not is_alive(cluster, "raylet/head") or (losses.nodes and _has_lost_gcs(cluster)):
         return found
-    found += [f"L2: {problem}" for problem in leftovers(cluster, but_detached=True)] + unrest(cluster)
-    killed = _killed_drivers(cluster)
+    gone = _killed_drivers(cluster) | (_lost_drivers(cluster, drivers) if losses.nodes else set())
+    lost = {f"driver/{number}" for number in gone}
+    found += [f"L2: {problem}" for problem in leftovers(cluster, True, lost)] + unrest(cluster)
     for number, driver in enumerate(drivers):
-        if driver.done() and number not in killed:
+        if driver.done() and number not in gone and (number not in program.leavers() or not _has_left(driver)):
             found.append(f"L1: a driver ended with {driver.exception()!r}")
     verdict_is_in = True
     for driver in drivers:
@@ -306,8 +320,9 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
             cluster.wait_for(driver)
     cluster.settle()
     farewells = _say_farewells(cluster, program)
-    if len(histories.keys() | killed) == len(drivers):
-        told = [None if number in killed else histories[number] for number in range(len(drivers))]
+    gone |= program.leavers()
+    if len(histories.keys() | gone) == len(drivers):
+        told = [None if number in gone else histories[number] for number in range(len(drivers))]
         found += problems(program, losses, told, reports(cluster), farewells)
     found += watch.problems
     return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
@@ -329,6 +344,23 @@ def _killed_drivers(cluster: SimCluster) -> set[int]:
     return {int(name.removeprefix("driver/")) for name in crashed if name.startswith("driver/")}
 
 
+def _lost_drivers(cluster: SimCluster, drivers: Sequence[asyncio.Future[Any]]) -> set[int]:
+    """The numbers of those that have died with their nodes, or have lost their raylets: what they show does not count."""
+    lost = set()
+    for number, driver in enumerate(drivers):
+        core = cluster.cores.get(f"driver/{number}")
+        error = driver.exception() if driver.done() else None
+        is_homeless = isinstance(error, ConnectionError | DriverDied | LocalRayletDiedError)
+        if is_homeless or (core is not None and core.raylet.death is not None):
+            lost.add(number)
+    return lost
+
+
+def _has_left(driver: asyncio.Future[Any]) -> bool:
+    """Whether a driver that wants to leave has done so as it wanted to."""
+    return driver.exception() is None or isinstance(driver.exception(), DriverDied)
+
+
 def _restart_gcs(cluster: SimCluster, process: SimProcess, loses_disk: bool) -> None:
     """Whenever it dies."""
 
@@ -344,12 +376,9 @@ def _restart_gcs(cluster: SimCluster, process: SimProcess, loses_disk: bool) -> 
     process.on_death.append(on_death)
 
 
-def _has_lost_cluster(cluster: SimCluster, outcomes: Sequence[asyncio.Future[Any]]) -> bool:
-    """Whether a driver has given up its raylet or the gcs, so that its tasks are over for it, or even its program."""
-    if any(one.done() and isinstance(one.exception(), LocalRayletDiedError) for one in outcomes):
-        return True
-    drivers = [core for name, core in cluster.cores.items() if name.startswith("driver/") and is_alive(cluster, name)]
-    return any(core.raylet.death or core.gcs.death for core in drivers)
+def _has_lost_gcs(cluster: SimCluster) -> bool:
+    """Whether a driver has given it up, so that everything is over for it."""
+    return any(core.gcs.death for name, core in cluster.cores.items() if name.startswith("driver/"))
 
 
 def _settle(cluster: SimCluster, busy_s: float) -> None:

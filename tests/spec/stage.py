@@ -20,6 +20,8 @@ History = list[Outcome]
 RUN, END, BORN = "run", "end", "born"
 """The first words of the lines that tasks, calls and constructors print."""
 ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
+raised: set[tuple[str, str]] = set()
+"""Process and task: what was raised there and shall not be again. Simulated processes share it; emptied by its users."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from minray.simulation.faults import LOUD, QUIET
+from minray.simulation.faults import LOUD, QUIET, SWARM
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.groups import SLOT, Group, Ready, Remove
 from tests.spec.namesakes import with_namesakes
@@ -34,6 +34,7 @@ from tests.spec.programs import (
     Exit,
     Generate,
     Get,
+    Leave,
     Operation,
     Program,
     Put,
@@ -66,6 +67,9 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
+BORROWING = ("AddBorrower", "RemoveBorrower")
+LAST_WORDS = (*["PushTask"] * 4, "PushActorTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
+"""With each of these, or with its answer, a node tells owners and borrowers what is in its store."""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
 INLINE_LIMITS = (0, 0, 1, 40)
@@ -73,6 +77,8 @@ INLINE_LIMITS = (0, 0, 1, 40)
 STORE_BYTES = 4000
 """Some twenty values: few enough for spilling, and more than the tasks of a node ever use at once."""
 DEPTH = 2
+Tree = dict[str, Any]
+"""A record, as JSON would hold it."""
 
 
 @dataclass(frozen=True)
@@ -356,7 +362,7 @@ def write_world(random: Random) -> World:
     if random.random() < 0.15:
         return World(nodes)
     rates = {kind: random.choice((0.0, 0.01, 0.1, 0.4)) for kind in QUIET}
-    loud = random.sample(("crash", *LOUD), random.choice((1, 2, 2, 6)))
+    loud = random.sample(("crash", *SWARM), random.choice((1, 2, 2, 6)))
     rates |= {kind: random.choice((0.002, 0.005, 0.02)) for kind in loud}
     rates = {kind: rate for kind, rate in rates.items() if rate > 0}
     targets = tuple(random.sample(ROLES, random.choice((1, 1, 2, 4))))
@@ -371,24 +377,74 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_small_stores(world, random) if world.inline_limit else world
     random = Random(f"namesakes of {seed}")
     program = with_namesakes(program, random) if random.random() < 0.35 else program
+    program = with_first_failures(program, Random(f"first failures of {seed}"))
     world = at_busy_moments(world, Random(f"moments of {seed}"))
-    return with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
+    world = with_restarts(world, Random(f"restarts of {seed}"))
+    world = with_last_words(with_repeats(world, Random(f"repeats of {seed}")), Random(f"last words of {seed}"))
+    scenario = with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
+    return with_homes(with_leavers(scenario, Random(f"leavers of {seed}")), Random(f"homes of {seed}"))
 
 
 def with_async_actors(program: Program, random: Random) -> Program:
     """Half of the actors that take several calls at once take them as coroutines."""
 
-    def change(tree: Any) -> Any:
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
+            return {"max_concurrency": 1, "is_async": True}
+        return {}
+
+    return _changed(program, change)
+
+
+def with_first_failures(program: Program, random: Random) -> Program:
+    """In a third of the programs some tasks and calls raise at first, and are made again for that."""
+
+    def change(tree: Tree) -> Tree:
+        end = tree.get("body", {}).get("end", {"kind": "Return"})
+        if tree.get("kind") not in ("Submit", "Call") or end["kind"] != "Return" or random.random() >= 0.3:
+            return {}
+        body = tree["body"] | {"end": end | {"kind": "RaiseAtFirst"}}
+        retries = {"max_retries": random.choice((1, 3))}
+        if tree["kind"] == "Call":
+            retries = {"max_task_retries": random.choice((1, 1, 2, -1))}
+        return {"body": body, "retry_exceptions": True, **retries}
+
+    return _changed(program, change) if random.random() < 0.33 else program
+
+
+def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
+    """With other fields of some of its records, as ``change`` says of each; those inside come first."""
+
+    def walk(tree: Any) -> Any:
         if isinstance(tree, list | tuple):
-            return [change(branch) for branch in tree]
+            return [walk(branch) for branch in tree]
         if not isinstance(tree, dict):
             return tree
-        changed = {key: change(value) for key, value in tree.items()}
-        if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
-            changed |= {"max_concurrency": 1, "is_async": True}
-        return changed
+        changed = {key: walk(value) for key, value in tree.items()}
+        return changed | change(changed)
 
-    return msgspec.convert(change(msgspec.to_builtins(program)), Program)
+    return msgspec.convert(walk(msgspec.to_builtins(program)), Program)
+
+
+def with_leavers(scenario: Scenario, random: Random) -> Scenario:
+    """In a quarter of the scenarios one driver leaves, or ends its process, in the middle of what it does."""
+    if random.random() >= 0.25:
+        return scenario
+    drivers = list(scenario.program.drivers)
+    number = random.randrange(len(drivers))
+    operations = drivers[number].operations
+    end = random.choice((Exit(), Exit(), Leave()))
+    drivers[number] = Body(operations[: random.randint(min(1, len(operations)), len(operations))], end)
+    return msgspec.structs.replace(scenario, program=Program(tuple(drivers)))
+
+
+def with_homes(scenario: Scenario, random: Random) -> Scenario:
+    """In a quarter of the scenarios drivers run on any node, and can lose it."""
+    count = len(scenario.world.nodes)
+    if random.random() >= 0.25:
+        return scenario
+    homes = tuple(random.randrange(count) for _ in scenario.program.drivers)
+    return msgspec.structs.replace(scenario, world=msgspec.structs.replace(scenario.world, homes=homes))
 
 
 def with_groups(scenario: Scenario, random: Random) -> Scenario:
@@ -438,6 +494,41 @@ def at_busy_moments(world: World, random: Random) -> World:
         return world
     rates = world.rates | {"crash": random.choice((0.01, 0.03))}
     return msgspec.structs.replace(world, rates=rates, spared_tasks=IDLE_TASKS)
+
+
+def with_restarts(world: World, random: Random) -> World:
+    """In a sixth of the worlds the gcs is started again soon: most of the program meets one that has loaded its tables."""
+    if random.random() >= 0.17:
+        return world
+    rates = world.rates | {"crash": random.choice((0.03, 0.1))}
+    return msgspec.structs.replace(
+        world, rates=rates, budget=world.budget + 1, targets=("gcs",), spared_tasks=IDLE_TASKS, durable=True
+    )
+
+
+def with_repeats(world: World, random: Random) -> World:
+    """In a sixth of the worlds many requests come twice, and answers are lost: all of them, or those of borrowers."""
+    if random.random() >= 0.17:
+        return world
+    rates = world.rates | {"duplicate": 0.4, "break": 0.1}
+    return msgspec.structs.replace(world, rates=rates, aims=random.choice(((), (), BORROWING)))
+
+
+def with_last_words(world: World, random: Random) -> World:
+    """In a quarter of the worlds with several nodes one dies with a word on the way that tells of a value in its store.
+
+    The other loud faults would use up the budget before there is such a word.
+    """
+    if len(world.nodes) == 1 or random.random() >= 0.25:
+        return world
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    return msgspec.structs.replace(
+        world,
+        rates=rates | {"last_words": random.choice((0.1, 0.5))},
+        budget=random.choice((1, 1, 2)),
+        aims=(random.choice(LAST_WORDS),),
+        inline_limit=world.inline_limit or 1,
+    )
 
 
 def with_small_stores(world: World, random: Random) -> World:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,29 @@ from minray.core_worker.reference_counter import ReferenceCounter
 from minray.core_worker.task_manager import PUSHED, TaskManager
 from minray.gcs.storage import GcsStorage
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler
+from minray.simulation import SimCluster
+from minray.simulation.cluster import without_garbage_collection
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, report
 from tests.spec.fates import DIED, UNAVAILABLE
 from tests.spec.model import CANCELLED, Expectation, Losses, Model, problems
-from tests.spec.programs import Body, Call, Cancel, Drop, Exit, Get, Program, Put, Raise, Return, Sleep, Submit, Wait, Why
+from tests.spec.programs import (
+    Body,
+    Call,
+    Cancel,
+    Drop,
+    Exit,
+    Get,
+    Program,
+    Put,
+    Raise,
+    RaiseAtFirst,
+    Return,
+    Sleep,
+    Submit,
+    Wait,
+    Why,
+)
 from tests.spec.scenario import Answers, Node, Scenario, Verdict, World, losses_of, run, save, struck
 from tests.spec.shrink import shrink
 from tests.spec.strategies import SIZES, scenario_of, scenarios
@@ -67,6 +87,23 @@ def test_a_scenario_is_decided_by_its_seed_and_replayed_by_its_answers(seed: int
     first = run(scenario)
     again = run(Scenario(scenario.program, scenario.world, seed, tuple(first.answers.items())))
     assert first.digest == run(scenario).digest == again.digest
+
+
+def test_nothing_of_a_world_stays_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though processes were killed with calls on their way, tasks in flight, and generators that nobody read."""
+    loops: list[weakref.ref[Any]] = []
+    enter = SimCluster.__enter__
+
+    def watched_enter(self: SimCluster) -> SimCluster:
+        cluster = enter(self)
+        loops.append(weakref.ref(self.world.loop))
+        return cluster
+
+    monkeypatch.setattr(SimCluster, "__enter__", watched_enter)
+    with without_garbage_collection():
+        assert all(run(scenario_of(seed)).ok for seed in (9, 33, 39, 50))
+        gc.collect()
+        assert [loop() for loop in loops] == [None] * 4
 
 
 # --- The model
@@ -195,6 +232,25 @@ def test_calls_out_of_order_and_constructors_that_run_too_often_are_seen() -> No
     assert problems(program, CRASH, [outcomes], [born, born, first]) == []
     assert problems(program, CRASH, [outcomes], [born] * 3) == ["G35: actor ran 3 times, and may 2 times"]
     assert problems(program, Losses(), [outcomes], [first, first]) == ["G16: a ran 2 times, and may 1 times"]
+
+
+def test_g39_a_call_that_raises_at_first_returns_when_it_may_be_made_again_and_is_not_cancelled() -> None:
+    def errors_with(retries: int, *more: Any, losses: Losses = Losses()) -> frozenset[str]:  # noqa: B008
+        call = Call("call", "actor", Body(end=RaiseAtFirst()), max_task_retries=retries, retry_exceptions=True)
+        return expectation(one(Create("actor", max_restarts=-1), call, *more), "call", losses).errors
+
+    assert errors_with(1) == errors_with(-1, losses=CRASH) == set()
+    for errors in (errors_with(0), errors_with(1, Cancel("cancel", "call")), errors_with(1, losses=CRASH)):
+        assert "RayTaskError(ValueError)" in errors
+
+
+def test_g49_calls_by_several_handles_keep_the_order_of_their_process() -> None:
+    handles = (Create("made", called="n"), Find("found", "n"))
+    program = one(*handles, Call("a", "made", Body()), Call("b", "found", Body()))
+    history: list[Any] = [{"of": [], "is": "x"}, {"of": [], "found": True, "is": "x"}, {"of": ["made"]}, {"of": ["found"]}]
+    lines = ['["run", "a", [], []]', '["run", "b", [], []]']
+    assert problems(program, Losses(), [history], lines) == []
+    assert problems(program, Losses(), [history], lines[::-1]) == ["G49: b began before a"]
 
 
 def test_an_actor_that_must_have_its_name_is_missed() -> None:

@@ -82,7 +82,7 @@ BUGS = [
                 "minray.gcs.server",
                 "GcsServer.start",
                 """
-                for job in self._jobs.running():
+                for job in (*self._jobs.running(), *unmourned):
                     self._watch_driver(job)
                 """,
                 "pass",

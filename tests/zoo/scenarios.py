@@ -20,7 +20,7 @@ import numpy as np
 
 import minray
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
-from minray.simulation.faults import LOUD
+from minray.simulation.faults import SWARM
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
 from tests.spec import scenario as spec
@@ -190,7 +190,7 @@ def mix(seed: int) -> Verdict:
     """See the head of this file."""
     draw = Random(seed)
     plan = FaultPlan.swarm(seed)
-    deadly = any(plan.rates[kind] for kind in LOUD)
+    deadly = any(plan.rates[kind] for kind in SWARM)
     nodes = draw.randrange(1, 4)
     killed_after_s = draw.choice((None, 0.02, 0.1, 0.3, 1.0, 5.0))
     second, restart, interference = draw.random() < 0.5, draw.random() < 0.25, draw.randrange(4)
