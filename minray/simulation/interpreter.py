@@ -26,7 +26,7 @@ EPOCH_S = 1_700_000_000.0
 """The wall clock when a world begins."""
 
 CLOUDPICKLE = "cloudpickle.cloudpickle"
-"""Where classes that are pickled by value are remembered, so that each process makes one of them."""
+"""Where classes that are pickled by value are remembered, so that each process makes one of them; here a world does it."""
 
 KillPid = Callable[[SimProcess, int, int], None]
 Real = Callable[..., Any]
@@ -100,8 +100,12 @@ def _await_future(real: Real, process: SimProcess, future: Any, timeout: float |
 
 
 def _name_class(real: Real, process: SimProcess, given: Any) -> Any:
-    """cloudpickle pickles a class by value, and will know it when it comes back."""
-    name = real(given)
+    """cloudpickle pickles a class by value, and will know it when it comes back.
+
+    Its own names for classes are random and stay for as long as the interpreter: the second world would draw none.
+    """
+    names = process.loop.class_names
+    name = names.setdefault(given, f"{len(names):032x}")
     process.classes.setdefault(name, given)
     return name
 
@@ -111,7 +115,7 @@ def _class_named(real: Real, process: SimProcess, name: str | None, made: Any) -
     if name is None:
         return made
     known = process.classes.setdefault(name, made)
-    importlib.import_module(CLOUDPICKLE)._DYNAMIC_CLASS_TRACKER_BY_CLASS[known] = name
+    process.loop.class_names[known] = name
     return known
 
 

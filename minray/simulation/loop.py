@@ -193,7 +193,7 @@ class SimProcess:
         self.random_bytes: Callable[[int], bytes] | None = None
         """Its entropy; set by the machine."""
         self.classes: dict[str, Any] = {}
-        """Classes that it has pickled or unpickled by value, by their names for cloudpickle."""
+        """Those that it has pickled or unpickled by value, by their names (``SimLoop.class_names``)."""
 
     def __repr__(self) -> str:
         return f"<SimProcess {self.name}>"
@@ -261,6 +261,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.failures: list[Failure] = []
         self.unnamed_tasks: dict[str, None] = {}
         """Coroutines that were made tasks without a name; names are what faults are aimed with."""
+        self.class_names: dict[Any, str] = {}
+        """What cloudpickle calls the classes that are pickled by value, in this world."""
         self.current: SimProcess | None = None
         """Whose turn it is."""
         self.on_close: list[Callable[[], None]] = []

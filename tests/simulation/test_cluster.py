@@ -209,6 +209,16 @@ def test_the_same_seed_gives_the_same_run(seed: int) -> None:
     assert (one.trace.digest(), outcome) == (other.trace.digest(), same)
 
 
+def test_classes_that_are_pickled_by_value_do_not_tell_the_first_run_from_the_next() -> None:
+    """cloudpickle draws a name for such a class when it first sees it, and remembers that for as long as the interpreter."""
+    local = type("Local", (), {"value": 3})
+
+    def program() -> tuple[int, bytes]:
+        return minray.get(minray.remote(lambda: local.value).remote()), os.urandom(4)
+
+    assert run(program, nodes=1) == run(program, nodes=1)
+
+
 def test_the_recorded_answers_replay_a_run() -> None:
     first, outcome = simulate(5, 3, "swarm", show_output=False)
     assert any(key[0] in LOUD for key in first.oracle.answers)
