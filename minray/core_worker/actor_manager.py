@@ -61,6 +61,7 @@ from minray.protocol.actor import (
 )
 from minray.protocol.base import Address, Request, decode
 from minray.protocol.core_worker import NOT_STARTED, PushTaskReply
+from minray.rpc.connection import ignore
 from minray.rpc.pubsub import Subscription
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class ActorManager:
 
     def abandon(self, actor_id: bytes) -> None:
         """A user thread did not wait until it was registered."""
-        self._ask_gcs(EndActor(actor_id, DeathCause(OUT_OF_SCOPE, "its creator did not wait for it")), lambda _: None)
+        self._end(actor_id, DeathCause(OUT_OF_SCOPE, "its creator did not wait for it"))
 
     def _on_registered(self, actor_id: bytes, reply: RegisterActorReply) -> None:
         creation = self._creations.get(actor_id)
@@ -160,7 +161,7 @@ class ActorManager:
             list(task.nested),
             task.inline_buffers,
         )
-        self._ask_gcs(CreateActor(creation.info.actor_id, record), lambda _: None)
+        self._core.patient.send_to_gcs(CreateActor(creation.info.actor_id, record), ignore)
 
     def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
         """An argument of the constructor is an error: the actor will never be."""
@@ -168,7 +169,7 @@ class ActorManager:
         if actor_id not in self._creations:
             return  # the cluster is gone, and the argument with it
         cause = DeathCause(CREATION_TASK_FAILED, "an argument of its constructor failed", error)
-        self._ask_gcs(EndActor(actor_id, cause), lambda _: None)
+        self._end(actor_id, cause)
         self._on_own_dead(actor_id, cause)
 
     def keep(self, task: PendingTask) -> None:
@@ -198,7 +199,7 @@ class ActorManager:
     def _on_without_handles(self, actor_id: bytes) -> None:
         info = self.info_of(actor_id)
         if info is None or info.state != DEAD:
-            self._ask_gcs(EndActor(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more")), lambda _: None)
+            self._end(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more"))
         if info is not None and info.state == ALIVE and actor_id in self._creations:
             # It will not begin anew. If it owns an argument of its own constructor, it waits for us to let go of that.
             self._core.outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
@@ -220,6 +221,9 @@ class ActorManager:
         creation = self._creations[actor_id]
         info = creation.info
         self.on_info(ActorInfo(actor_id, DEAD, info.class_name, "", "", info.owner, False, 0, 0, b"", death=cause))
+
+    def _end(self, actor_id: bytes, cause: DeathCause) -> None:
+        self._core.patient.send_to_gcs(EndActor(actor_id, cause), ignore)
 
     def _ask_gcs(self, request: Request[Any], on_reply: Callable[[Any], None]) -> None:
         """What must arrive while there is a gcs."""

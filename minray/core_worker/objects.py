@@ -75,7 +75,11 @@ class Objects:
 
     def on_lost(self, object_id: bytes, owner: Address, reason: str) -> None:
         """Its owner is gone, or does not know it any more."""
-        self.put_error(object_id, OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
+        self.on_value(object_id, self.as_lost(object_id, owner, reason))
+
+    def as_lost(self, object_id: bytes, owner: Address, reason: str) -> StoredObject:
+        """In the place of the value of such an object."""
+        return self.as_error(OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
 
     def copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:
         """How large an object is, and which nodes have it; of a borrowed one, where it was seen."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.store_provider import LargeObject
 from minray.core_worker.task_intake import ReceivedTask
-from minray.exceptions import OwnerDiedError
 from minray.protocol.base import Address
 from minray.protocol.raylet import NotifyWorkerBlocked
 from minray.rpc.connection import ignore
@@ -64,8 +63,7 @@ class WaitingThreads:
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
         """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
         reason = "this process has left the cluster that it belongs to"
-        error = OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason)
-        self._core.store.put(object_id, self._core.objects.as_error(error))
+        self._core.store.put(object_id, self._core.objects.as_lost(object_id, owner, reason))
 
     def end(self, object_ids: Sequence[bytes], waiter: Waiter) -> None:
         """The thread goes on; also if it was interrupted so early that it never began to wait."""

@@ -144,7 +144,7 @@ class ObjectManager:
         if not 0 <= request.start < end <= entry.size:
             call.fail("bad-request", f"bytes {request.start} to {end} of an object of {entry.size}")
             return None
-        if self.store.table.is_sealed(entry) or entry.spilled is not None:
+        if self.store.table.is_whole(entry):
             self._push_in_turn(request, call, True)
             return None
         pull = self._pulls[request.object_id][0] if request.object_id in self._pulls else None

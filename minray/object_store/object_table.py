@@ -162,9 +162,13 @@ class ObjectTable:
         return self._entries.get(object_id)
 
     def has(self, object_id: bytes, attempt: int) -> bool:
-        """Whether what this attempt has made is here whole, in memory or on disk."""
+        """Whether what this attempt has made is here whole."""
         entry = self.find(object_id)
-        return entry is not None and entry.attempt == attempt and (self.is_sealed(entry) or entry.spilled is not None)
+        return entry is not None and entry.attempt == attempt and self.is_whole(entry)
+
+    def is_whole(self, entry: Entry) -> bool:
+        """In memory or on disk."""
+        return self.is_sealed(entry) or entry.spilled is not None
 
     def is_sealed(self, entry: Entry) -> bool:
         return self.states.get(entry.key) == SEALED

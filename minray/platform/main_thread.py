@@ -39,7 +39,7 @@ from types import FrameType
 from typing import Any
 
 from minray.platform.threads_beside import ThreadsBeside
-from minray.platform.user_code import LoopBorder
+from minray.platform.user_code import TURN_S, LoopBorder
 from minray.platform.user_event_loop import UserEventLoop
 
 logger = logging.getLogger(__name__)
@@ -48,8 +48,6 @@ TICK_S = 0.002
 """How often the relief looks whether the main thread is away."""
 QUIET_TICKS = 20
 """So many ticks without user code, and the relief goes to sleep."""
-TURN_S = 0.0005
-"""Between pieces of user code the loop gets a turn this often, so that their answers do not wait for each other."""
 INSIST_S, INSIST_LIMIT_S = 0.01, 1.0
 """The first and the longest pause between two signals for one interrupt."""
 DEFERRED_S = 0.003

@@ -16,7 +16,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import select
 import socket
@@ -32,6 +31,7 @@ from pathlib import Path
 
 from minray.platform.base import ExitStatus, OnOutput, SpawnFailed
 from minray.platform.session import LOGS, SESSION_VARIABLE, kill_strays, remove_session
+from minray.platform.user_code import open_standard_streams
 from minray.platform.zygote import MARK_BYTES
 from minray.platform.zygote_child import ChildEnds
 from minray.platform.zygote_link import (
@@ -92,7 +92,8 @@ def start_zygote(argv_tail: list[str], session_dir: str) -> OwnedZygote:
     """
     logs = Path(session_dir, LOGS)
     logs.mkdir(mode=0o700, exist_ok=True)
-    ours, theirs = map(_above_standard, socket.socketpair())
+    open_standard_streams()
+    ours, theirs = socket.socketpair()
     with theirs, open(logs / ZYGOTE_LOG, "ab", opener=_open_private) as log:
         process = subprocess.Popen(
             [sys.executable, *argv_tail, str(theirs.fileno()), session_dir],
@@ -527,12 +528,6 @@ class LineSplitter:
         """What was left without an end."""
         rest, self._rest = self._rest, b""
         return _decode(rest) if rest else []
-
-
-def _above_standard(end: socket.socket) -> socket.socket:
-    """The same under a number that is none of the standard streams', which this process may have closed."""
-    with end:
-        return socket.socket(fileno=fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def _decode(line: bytes) -> list[str]:

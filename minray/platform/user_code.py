@@ -34,6 +34,9 @@ from minray.platform.stream_connection import Outbox
 Result = TypeVar("Result")
 POSTS_PER_TURN = 100
 """Posted callbacks that are called before IO has its turn: what the first ones send shall not wait for the last."""
+TURN_S = 0.0005
+"""Between pieces of user code in a worker's main thread its loop gets a turn this often, so that their answers do not wait
+for each other."""
 STOP_S = 5.0
 """How long the loop's tasks may take to end when they are cancelled."""
 
@@ -244,7 +247,7 @@ class IoThread:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    _open_standard_streams()
+    open_standard_streams()
     try:
         import uvloop
     except ImportError:
@@ -253,8 +256,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def _open_standard_streams() -> None:
-    """A daemon may have closed them. libuv aborts the process when it closes a file of its own with one of their numbers."""
+def open_standard_streams() -> None:
+    """A daemon may have closed them, and nothing of ours may have their numbers: a child's own streams would take its place,
+    and libuv aborts the process when it closes such a file."""
     for number in range(3):
         try:
             os.fstat(number)

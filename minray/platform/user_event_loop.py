@@ -26,9 +26,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Never
 
 from minray.platform.base import UserCode
-
-PIECE_S = 0.0005
-"""Between pieces of this length the worker's loop has a turn."""
+from minray.platform.user_code import TURN_S
 
 
 class UserEventLoop(asyncio.SelectorEventLoop):
@@ -77,7 +75,7 @@ class UserEventLoop(asyncio.SelectorEventLoop):
     def _run_piece(self) -> None:
         """In the main thread: do what there is to do."""
         self._is_due = False
-        until = time.monotonic() + PIECE_S
+        until = time.monotonic() + TURN_S
         asyncio._set_running_loop(self)
         try:
             self._run_once()

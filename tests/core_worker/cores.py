@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+import minray
 from minray import worker
 from minray.common.config import WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
@@ -27,6 +28,11 @@ from tests.simulation.interference import watch_sends
 STORY = "story"
 JOB = JobConfig([], "", "", "a test")
 T = TypeVar("T")
+
+
+@minray.remote(max_retries=0)
+def make(size: int) -> bytes:
+    return b"x" * size
 
 
 class Core:

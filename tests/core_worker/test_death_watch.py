@@ -9,7 +9,7 @@ import pytest
 
 import minray
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.core_worker.cores import Core, Cores, cores, let_pass, outcome_of, pause
+from tests.core_worker.cores import Core, Cores, cores, let_pass, make, outcome_of, pause
 
 LARGE = b"x" * 10_000
 
@@ -19,11 +19,6 @@ def cluster(heap_of_others: None) -> Iterator[Cores]:
     """The second node has what ``there`` asks for."""
     with cores(2, 4, max_direct_call_object_size=1000) as made:
         yield made
-
-
-@minray.remote(max_retries=0)
-def make(size: int) -> bytes:
-    return b"x" * size
 
 
 @minray.remote(num_cpus=0)

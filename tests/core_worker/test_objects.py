@@ -11,7 +11,7 @@ import pytest
 import minray
 from minray.exceptions import OwnerDiedError, WorkerCrashedError
 from minray.util.placement_group import placement_group
-from tests.core_worker.cores import Core, Cores, cores, let_pass, outcome_of, pause, sent
+from tests.core_worker.cores import Core, Cores, cores, let_pass, make, outcome_of, pause, sent
 from tests.simulation.judge import core_leftovers, raylet_leftovers
 
 LARGE = b"x" * 10_000
@@ -22,11 +22,6 @@ LIMIT = 1000
 def cluster(heap_of_others: None) -> Iterator[Cores]:
     with cores(2, max_direct_call_object_size=LIMIT, record_ref_creation_sites=True) as made:
         yield made
-
-
-@minray.remote(max_retries=0)
-def make(size: int) -> bytes:
-    return b"x" * size
 
 
 @minray.remote(max_retries=0)

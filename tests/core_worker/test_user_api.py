@@ -14,7 +14,7 @@ from minray.core_worker import user_api
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, ObjectFreedError, RayTaskError
 from minray.util.placement_group import placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.core_worker.cores import Core, Cores, cores, let_pass
+from tests.core_worker.cores import Core, Cores, cores, let_pass, make
 
 LARGE = 10_000
 
@@ -23,11 +23,6 @@ LARGE = 10_000
 def cluster(heap_of_others: None) -> Iterator[Cores]:
     with cores(2, 2, max_direct_call_object_size=1000) as made:
         yield made
-
-
-@minray.remote(max_retries=0)
-def make(size: int) -> bytes:
-    return b"x" * size
 
 
 @minray.remote(max_retries=0)

@@ -381,37 +381,34 @@ class Scene:
             check(raylet)
 
 
-class Processes:
-    """The simulated processes, except that starting one may fail."""
+class Around:
+    """A part of the simulated platform, of which something is different in the scene."""
 
-    def __init__(self, scene: Scene, processes: Any) -> None:
+    def __init__(self, scene: Scene, part: Any) -> None:
         self._scene = scene
-        self._processes = processes
+        self._part = part
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._processes, name)
+        return getattr(self._part, name)
+
+
+class Processes(Around):
+    """Starting one may fail."""
 
     async def spawn(self, *arguments: Any) -> Any:
         self._scene.spawns += 1
         if self._scene.spawn_failures:
             self._scene.spawn_failures -= 1
             raise SpawnFailed("out of processes")
-        return await self._processes.spawn(*arguments)
+        return await self._part.spawn(*arguments)
 
 
-class Network:
-    """The simulated network, on which listening may take a while."""
-
-    def __init__(self, scene: Scene, network: Any) -> None:
-        self._scene = scene
-        self._network = network
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._network, name)
+class Network(Around):
+    """Listening may take a while."""
 
     async def listen(self, *arguments: Any) -> Any:
         await self._scene.nap(self._scene.listening_takes_s)
-        return await self._network.listen(*arguments)
+        return await self._part.listen(*arguments)
 
 
 class Bystander:
