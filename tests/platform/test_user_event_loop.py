@@ -145,6 +145,33 @@ def test_files_are_heard_as_soon_as_they_are_ready() -> None:
     """) == ["b'meow'", "over"]
 
 
+def test_files_are_polled_only_when_one_is_ready() -> None:
+    assert run_coroutine("""
+        import selectors
+
+        async def main():
+            polls, poll = [], selectors.DefaultSelector.select
+
+            def counted(files, timeout):
+                polls.extend([1] if files is user._files else [])
+                return poll(files, timeout)
+
+            selectors.DefaultSelector.select = counted
+            ours, theirs = os.pipe()
+            heard = asyncio.Event()
+            user.add_reader(ours, lambda: (os.read(ours, 1), heard.set()))
+            await asyncio.sleep(0.001)
+            print(len(polls))
+            os.write(theirs, b"x")
+            await heard.wait()
+            await asyncio.sleep(0.001)
+            print(len(polls))
+            os.close(theirs)
+            user.remove_reader(ours)
+            os.close(ours)
+    """) == ["0", "1", "over"]
+
+
 def test_an_idle_loop_costs_nothing() -> None:
     """However many pieces there have been: nobody runs one while there is nothing to do."""
     assert run_unhurried("""
