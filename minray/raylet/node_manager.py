@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from minray.common.config import RayletConfig
 from minray.platform.base import Platform
@@ -132,11 +133,9 @@ class NodeManager:
         )
 
     async def handle_FlushLogs(self, request: FlushLogs, call: Call) -> Done:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await self._log_monitor.flush(request.job_id)
-        except TimeoutError:
-            return DONE
         return DONE
 
     # --- The node ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ async def test_output_reaches_the_driver_in_order_with_the_tasks_name(scene: Sce
     worker.print("\x1ef\none\ntwo\n\x1eg\nthree\n")
     worker.print("four\n", "stderr")
     await scene.raylet().call(FlushLogs(scene.job_id))
-    await scene.until(lambda: len(text(scene)) == 4)
     assert text(scene) == [("f", "one"), ("f", "two"), ("g", "three"), ("", "four")]
     assert [(batch.pid, batch.is_stderr) for batch in scene.printed] == [(worker.pid, False), (worker.pid, True)]
     assert [batch.sequence for batch in scene.printed] == [1, 1]

@@ -428,9 +428,14 @@ def test_ended_leases_are_remembered_for_a_while_and_not_without_bounds() -> Non
     ended.remember(b"first", RETURNED, 0)
     ended.remember(b"second", CANCELLED_EARLY, KEPT_S)
     assert (ended.get(b"first"), ended.get(b"second"), ended.get(b"third")) == (RETURNED, CANCELLED_EARLY, None)
-    ended.remember(b"third", RETURNED, KEPT_S + 1)
+    ended.remember(b"first", RETURNED, KEPT_S + 1)
+    ended.remember(b"third", RETURNED, 2 * KEPT_S + 1)
+    assert ended.get(b"second") is None
+    assert ended.get(b"first") is RETURNED, "it was told of once more since"
+    ended.remember(b"third", RETURNED, 2 * KEPT_S + 2)
     assert ended.get(b"first") is None
+    ended.remember(b"second", RETURNED, 2 * KEPT_S + 2)
     for number in range(MAX_KEPT):
-        ended.remember(number.to_bytes(4, "big"), RETURNED, KEPT_S + 1)
+        ended.remember(number.to_bytes(4, "big"), RETURNED, 2 * KEPT_S + 2)
     assert len(ended) == MAX_KEPT
     assert ended.get(b"second") is None
