@@ -1,0 +1,298 @@
+"""How the calls of an actor run: which kind it is, whose turn it is, what its event loop is asked.
+
+``Host`` stands for the worker around it: what is to run in the main thread waits in ``due`` until the test lets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minray.common.task_spec import ActorOptions
+from minray.core_worker.actor_process import WORKS_PER_TURN, ActorProcess
+from tests.rpc.fake_network import run, turns
+
+
+class Host:
+    """See the head of this file."""
+
+    def __init__(self, **options: Any) -> None:
+        self.user_code = self
+        self.done: list[str] = []
+        """What has run, and what was said to be over."""
+        self.due: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
+        """Work for the main thread, and what follows it."""
+        self.beside: dict[str, Callable[[], None]] = {}
+        """What runs in threads of its own: how to end it, by name."""
+        self.open: list[Callable[[asyncio.AbstractEventLoop], None]] = []
+        """Who waits for the actor's event loop."""
+        self.coroutines: dict[str, asyncio.Future[None]] = {}
+        """Running calls of an async actor."""
+        self.cancelled: list[str] = []
+        self.constructor = self.task("A", actor=ActorOptions(**options))
+        platform: Any = self
+        executor: Any = self
+        constructor: Any = self.constructor
+        self.actor = ActorProcess(platform, executor, constructor)
+
+    def task(self, name: str, group: str = "", may_run: bool = True, actor: Any = None) -> Any:
+        template = SimpleNamespace(name=name, concurrency_group=group, actor=actor)
+        header = SimpleNamespace(template=template)
+        return SimpleNamespace(header=header, claim=lambda: may_run, actor_id=b"actor", gpu_ids=[])
+
+    def call(self, name: str, group: str = "", may_run: bool = True) -> Any:
+        """A call arrives."""
+        task = self.task(name, group, may_run)
+        self.actor.run(task, lambda: self.done.append(f"{name} is over"))
+        return task
+
+    # --- as user code
+
+    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        self.due.append((work, then))
+
+    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        work()
+        self.beside[self.done[-1]] = then
+
+    def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        self.open.append(on_open)
+
+    def follow(self, then: Callable[[], None]) -> None:
+        then()
+
+    def work(self) -> None:
+        """The main thread does what is due."""
+        while self.due:
+            work, then = self.due.popleft()
+            work()
+            then()
+
+    def open_loop(self) -> None:
+        (on_open,) = self.open
+        on_open(asyncio.get_running_loop())
+
+    # --- as the executor
+
+    def execute(self, task: Any) -> None:
+        self.done.append(task.header.template.name)
+
+    execute_beside = execute
+
+    async def execute_async(self, task: Any) -> None:
+        name = task.header.template.name
+        self.done.append(name)
+        self.coroutines[name] = asyncio.get_running_loop().create_future()
+        try:
+            await self.coroutines[name]
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+
+    def shut_down_actor(self) -> None:
+        self.done.append("shut down")
+
+
+def test_calls_of_a_plain_actor_run_one_after_the_other_in_the_main_thread() -> None:
+    host = Host()
+    assert host.actor.is_plain
+    host.actor.construct(lambda: host.done.append("constructed"))
+    host.call("first")
+    host.call("second")
+    host.actor.shut_down(lambda: host.done.append("clean"))
+    assert host.done == []
+    host.work()
+    assert host.done == ["A", "constructed", "first", "first is over", "second", "second is over", "shut down", "clean"]
+
+
+@pytest.mark.parametrize("options", [{"max_concurrency": 2}, {"max_concurrency": 2, "groups": (("io", 1),)}])
+def test_calls_of_a_threaded_actor_begin_in_order_when_there_is_room(options: dict[str, Any]) -> None:
+    host = Host(**options)
+    assert not host.actor.is_plain
+    host.actor.construct(lambda: host.done.append("constructed"))
+    host.work()
+    for name in ("a", "b", "c", "d"):
+        host.call(name)
+    assert host.done == ["A", "constructed", "a", "b"]
+    host.beside["b"]()
+    assert host.done[4:] == ["b is over", "c"]
+    host.beside["a"]()
+    host.beside["c"]()
+    assert host.done[6:] == ["a is over", "d", "c is over"]
+    host.call("e")
+    assert host.done[9:] == ["e"]
+    host.actor.shut_down(lambda: host.done.append("clean"))
+    host.work()
+    assert host.done[10:] == ["shut down", "clean"]
+
+
+def test_groups_do_not_wait_for_each_other() -> None:
+    """A group that the actor does not have is the one of calls without a group."""
+    host = Host(groups=(("io", 2),))
+    for name, group in (("a", ""), ("b", ""), ("x", "io"), ("y", "io"), ("z", "io"), ("c", "unknown")):
+        host.call(name, group)
+    assert host.done == ["a", "x", "y"]
+    host.beside["a"]()
+    assert host.done[3:] == ["a is over", "b"]
+    host.beside["b"]()
+    assert host.done[5:] == ["b is over", "c"]
+
+
+def test_a_call_that_goes_on_with_the_next_one_when_it_is_over_finds_its_room_free() -> None:
+    host = Host(groups=(("io", 1),))
+    task = host.task("a", "io")
+    host.actor.run(task, lambda: host.call("b", "io"))
+    host.beside["a"]()
+    assert host.done == ["a", "b"]
+
+
+def on_loop(story: Any, **options: Any) -> None:
+    async def whole() -> None:
+        await story(Host(is_async=True, max_concurrency=100, **options))
+
+    run(whole)
+
+
+def test_the_constructor_of_an_async_actor_is_the_first_that_its_loop_does() -> None:
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: host.done.append("constructed"))
+        host.call("early")
+        await turns()
+        assert host.done == []
+        host.open_loop()
+        await turns()
+        assert host.done == ["A", "early"]
+        host.coroutines["A"].set_result(None)
+        await turns()
+        assert host.done == ["A", "early", "constructed"]
+
+    on_loop(story)
+
+
+def test_calls_of_an_async_actor_run_at_once_as_far_as_there_is_room() -> None:
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: None)
+        host.open_loop()
+        for name in "abc":
+            host.call(name, "io")
+        await turns()
+        assert host.done == ["A", "a", "b"]
+        host.coroutines["a"].set_result(None)
+        await turns()
+        assert host.done[3:] == ["a is over", "c"]
+
+    on_loop(story, groups=(("io", 2),))
+
+
+def test_many_calls_wake_the_loop_once_and_begin_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: None)
+        host.open_loop()
+        await turns()
+        loop, woken = asyncio.get_running_loop(), []
+        wake = loop.call_soon_threadsafe
+        monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *call: (woken.append(1), wake(*call)))
+        for number in range(2 * WORKS_PER_TURN + 1):
+            host.call(str(number))
+        assert len(woken) == 1 and len(host.done) == 1
+        begun = []
+        while len(host.coroutines) < 2 * WORKS_PER_TURN + 2:
+            await turns(1)
+            begun.append(len(host.coroutines) - 1)
+        assert WORKS_PER_TURN in begun
+        host.call("late")
+        await turns()
+        assert len(woken) == 2 and host.done[-1] == "late"
+        monkeypatch.undo()
+
+    on_loop(story)
+
+
+def test_a_loop_that_is_faster_than_we_are_is_woken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be in another thread, and be done with what was posted before we have noted that it was woken."""
+
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: None)
+        host.open_loop()
+        await turns()
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", lambda work: work())
+        host.call("one")
+        host.call("other")
+        await turns()
+        assert host.done == ["A", "one", "other"]
+        monkeypatch.undo()
+
+    on_loop(story)
+
+
+def test_a_call_that_was_cancelled_before_its_turn_does_not_begin_and_leaves_its_room() -> None:
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: None)
+        host.open_loop()
+        host.call("cancelled", "io", may_run=False)
+        host.call("next", "io")
+        await turns()
+        assert host.done == ["A", "cancelled is over", "next"]
+
+    on_loop(story, groups=(("io", 1),))
+
+
+def test_g45_a_running_coroutine_is_cancelled_and_what_does_not_run_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: None)
+        host.open_loop()
+        one, other = host.call("one"), host.call("other")
+        await turns()
+        host.actor.cancel(one)
+        host.actor.cancel(host.task("unknown"))
+        await turns()
+        assert host.cancelled == ["one"] and host.done[-1] == "one is over"
+        host.actor.cancel(one)
+        host.coroutines["other"].set_result(None)
+        await turns()
+        host.actor.cancel(other)
+        await turns()
+        assert host.cancelled == ["one"] and host.done[-1] == "other is over"
+        assert host.actor._user_loop is not None and len(host.actor._user_loop._tasks) == 1, "the constructor"
+
+    on_loop(story)
+    assert not caplog.records
+
+
+def test_a_mistake_of_ours_is_logged_and_the_call_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: None)
+        host.open_loop()
+        host.call("call")
+        await turns()
+        host.coroutines["call"].set_exception(RuntimeError("oops"))
+        await turns()
+        assert host.done[-1] == "call is over"
+
+    with caplog.at_level(logging.ERROR):
+        on_loop(story)
+    assert [record.message for record in caplog.records] == ["running a call failed"]
+
+
+def test_an_async_actor_cleans_up_on_its_own_loop() -> None:
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: None)
+        host.open_loop()
+        await turns()
+        host.actor.shut_down(lambda: host.done.append("clean"))
+        assert host.done == ["A"]
+        await turns()
+        assert host.done == ["A", "shut down", "clean"]
+
+    on_loop(story)
+
+
+def test_a_coroutine_of_no_other_kind_of_actor_can_be_cancelled() -> None:
+    host = Host(max_concurrency=2)
+    host.actor.cancel(host.call("call"))
+    assert host.done == ["call"] and host.due == deque()
