@@ -55,6 +55,7 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kill_idle_workers_interval_ms: int = 200
     idle_worker_killing_time_threshold_ms: int = 1000
     raylet_report_resources_period_milliseconds: int = 100
+    """A node says at most so often what it has free, and hears as often what others have."""
     memory_usage_threshold: float = 0.95
     """A node that uses more of its memory kills workers (G89)."""
     memory_monitor_refresh_ms: int = 250

@@ -71,6 +71,7 @@ class Raylet:
         """
         system = config.system_config
         endpoint = f"{config.socket_dir}/raylet"
+        period_s = system.raylet_report_resources_period_milliseconds / 1000
         self._platform = platform
         self._config = config
         self._remove_socket = remove_socket
@@ -123,7 +124,7 @@ class Raylet:
         self._reporter = self._make_reporter()
         self._subscriptions = [
             Subscription(self._gcs, NODES, self._on_node),
-            Subscription(self._gcs, RESOURCES, self._on_resources),
+            Subscription(self._gcs, RESOURCES, self._on_resources, period_s),
             Subscription(self._gcs, WORKER_DEATHS, self._on_worker_death),
             Subscription(self._gcs, JOBS, self._on_job),
         ]

@@ -97,10 +97,14 @@ class Publisher:
 class Subscription:
     """One channel as a subscriber sees it; ``on_change(key, value)`` is told of every difference, once."""
 
-    def __init__(self, peer: Peer, channel: str, on_change: Callable[[bytes, bytes | None], None]) -> None:
+    def __init__(
+        self, peer: Peer, channel: str, on_change: Callable[[bytes, bytes | None], None], period_s: float = 0.0
+    ) -> None:
+        """``period_s``: what changes within so long of the last news comes together, and of a key only the latest."""
         self._peer = peer
         self._channel = channel
         self._on_change = on_change
+        self._period_s = period_s
         self._values: dict[bytes, bytes] = {}
         self._task: asyncio.Task[None] | None = None
         self.synchronised = asyncio.Event()
@@ -127,6 +131,8 @@ class Subscription:
             epoch, version = reply.epoch, reply.version
             self._apply(reply)
             self.synchronised.set()
+            if self._period_s:
+                await asyncio.sleep(self._period_s)
 
     def _apply(self, reply: PollReply) -> None:
         entries = dict(reply.entries)

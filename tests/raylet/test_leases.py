@@ -528,6 +528,7 @@ async def test_a_busy_node_names_one_with_room_which_then_grants_or_rejects(scen
     assert (spilled.kind, spilled.raylet) == (SPILLBACK, scene.raylets["other"].address)
     first = scene.request(second_hop=True)
     assert (await scene.ask(first, "other")).kind == GRANTED
+    await scene.settle(1)  # until the head has heard of that
     waiting = scene.ask(scene.request())
     await scene.settle()
     assert not waiting.done()  # both are full

@@ -133,7 +133,7 @@ def test_who_is_too_old_to_be_told_of_removals_gets_everything(monkeypatch: pyte
 class Scene:
     """A gcs with one subscriber, who writes down what he is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, period_s: float = 0.0) -> None:
         self.network = FakeNetwork()
         self.polls: list[Poll] = []
         self.told: Entries = []
@@ -142,7 +142,7 @@ class Scene:
         self.fail_next = False
         self.start_gcs(b"epoch-1")
         peer = Peer(self.network.platform, ENDPOINT, b"", 60, may_restart=True)
-        self.subscription = Subscription(peer, CHANNEL, self.on_change)
+        self.subscription = Subscription(peer, CHANNEL, self.on_change, period_s)
 
     def start_gcs(self, epoch: bytes) -> None:
         self.publisher = Publisher(epoch)
@@ -177,9 +177,9 @@ class Scene:
         self.network.break_channels()
 
 
-def tell(story: Any) -> None:
+def tell(story: Any, period_s: float = 0.0) -> None:
     async def whole() -> None:
-        scene = Scene()
+        scene = Scene(period_s)
         await story(scene)
         scene.subscription.close()
         for task in list(scene.answering):
@@ -311,6 +311,26 @@ def test_an_idle_subscription_costs_two_polls_a_minute() -> None:
         assert len(scene.polls) <= 22
 
     tell(story)
+
+
+def test_what_changes_within_a_period_is_told_at_once_and_together() -> None:
+    async def story(scene: Scene) -> None:
+        scene.subscription.start()
+        await pass_time(1)
+        before = len(scene.polls)
+        scene.publish(A, b"0")
+        await turns()
+        assert scene.told == [(A, b"0")]
+        for number in b"1234":
+            scene.publish(A, bytes([number]))
+            scene.publish(B, bytes([number]))
+            await pass_time(0.02)
+        assert scene.told == [(A, b"0")]
+        await pass_time(0.1)
+        assert scene.told[1:] == [(A, b"4"), (B, b"4")]
+        assert len(scene.polls) - before == 1
+
+    tell(story, 0.1)
 
 
 KEYS = st.sampled_from([A, B, C])
