@@ -34,6 +34,8 @@ from minray.platform.stream_connection import Outbox
 Result = TypeVar("Result")
 POSTS_PER_TURN = 100
 """Posted callbacks that are called before IO has its turn: what the first ones send shall not wait for the last."""
+DROPS_AT_ONCE = 1000
+"""So many of those that were dropped are told of before what was posted for later meanwhile: a million may wait."""
 TURN_S = 0.0005
 """Between pieces of user code in a worker's main thread its loop gets a turn this often, so that their answers do not wait
 for each other."""
@@ -141,7 +143,7 @@ class LoopBorder:
         if self.outbox is not None:
             self.outbox.hold()
         if not self._later_due and not self._dropped_due:
-            self._dropped_due = len(self._dropped)
+            self._dropped_due = min(len(self._dropped), DROPS_AT_ONCE)
             self._later_due = len(self._posted_later)
             self._before_later = len(self._posted)
         try:

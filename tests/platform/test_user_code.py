@@ -14,7 +14,7 @@ import pytest
 
 from minray.common.config import SystemConfig
 from minray.platform.real import io_thread
-from minray.platform.user_code import DriverUserCode, IoThread, LockParker
+from minray.platform.user_code import DROPS_AT_ONCE, DriverUserCode, IoThread, LockParker
 
 
 @pytest.fixture
@@ -155,6 +155,26 @@ def test_what_is_dropped_is_told_of_in_order_and_overtakes_nothing(io: IoThread)
     assert done.wait(10)
     assert sorted(seen) == list(range(2000)) and len(told) < 1000
     assert [number for number in seen if number % 2] == list(range(1, 2000, 2))
+
+
+def test_who_posts_for_later_does_not_wait_for_all_that_was_dropped(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    told, marks = [0], []
+    done = threading.Event()
+
+    def on_dropped(names: Sequence[bytes]) -> None:
+        if not told[0]:
+            user_code.post_later(lambda: marks.append(told[0]))
+        told[0] += len(names)
+        if told[0] == 10 * DROPS_AT_ONCE:
+            done.set()
+
+    user_code.on_dropped = on_dropped
+    for _ in range(10 * DROPS_AT_ONCE):
+        user_code.drop(b"name")
+    assert done.wait(10)
+    drained(io, user_code)
+    assert len(marks) == 1 and marks[0] <= DROPS_AT_ONCE
 
 
 def test_those_that_were_dropped_with_one_that_fails_do_not_stay(io: IoThread) -> None:
