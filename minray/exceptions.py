@@ -606,6 +606,8 @@ def _family(root: BaseException) -> tuple[list[BaseException], set[int]]:
     """The exceptions that root is linked to, itself included, and the ids of those whose own links are too far away."""
     family, frontier, seen = [root], [root], {id(root)}
     for _ in range(LINKS):
+        if not frontier:
+            break
         linked = {id(relative): relative for error in frontier for relative in _relatives(error)}
         frontier = [relative for key, relative in linked.items() if key not in seen]
         seen.update(linked)
