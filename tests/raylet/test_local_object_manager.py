@@ -175,6 +175,7 @@ def test_g81_a_file_goes_with_the_last_object_in_it() -> None:
     assert node.free(0) == []
     assert node.free(1) == [batch.file]
     assert node.free(2) == []
+    assert not node.manager._files
 
 
 def test_g82_what_is_freed_while_it_is_written_keeps_its_memory_until_then_and_has_no_place_in_the_file() -> None:
@@ -223,6 +224,16 @@ def test_directories_take_turns_and_one_that_fails_is_left_out_for_a_while() -> 
     assert node.assign(CAPACITY) != []
 
 
+def test_a_directory_where_something_could_be_written_meanwhile_is_not_left_out() -> None:
+    node = Node()
+    node.fill(10)
+    failing, other = node.assign(CAPACITY)
+    node.write(failing, 0)
+    assert node.assign(CAPACITY) == []
+    node.write(other)
+    assert node.assign(CAPACITY) != []
+
+
 def test_room_on_a_full_disk_is_used_at_once() -> None:
     node = Node()
     node.fill(10)
@@ -232,6 +243,12 @@ def test_room_on_a_full_disk_is_used_at_once() -> None:
     assert node.assign(CAPACITY) == []
     assert node.free(0) + node.free(1) == [first.file]
     assert node.assign(CAPACITY) != []
+
+
+def test_nothing_is_spilled_where_that_is_switched_off() -> None:
+    node = Node(SystemConfig(automatic_object_spilling_enabled=False))
+    node.fill(10)
+    assert node.assign(CAPACITY) == []
 
 
 def test_without_a_directory_nothing_is_spilled() -> None:

@@ -30,7 +30,7 @@ class Node:
         return self.resources.available.get(name, 0) / UNIT
 
     def is_as_new(self) -> bool:
-        return self.resources.total == self.resources.available == self.own and not self.bundles.all()
+        return self.resources.total == self.resources.available == self.own and not (self.bundles._groups or self.bundles._ending)
 
     def reserve(self, group_id: bytes, attempt: int, *bundles: ResourceSet) -> None:
         assert self.bundles.prepare(group_id, attempt, dict(enumerate(bundles))) == ""
@@ -87,6 +87,19 @@ def test_g112_messages_of_an_attempt_that_is_over_find_nothing_and_leave_nothing
     node.bundles.remove(A)
     node.bundles.settle(lambda group_id: False)
     assert node.bundles.prepare(A, 3, {0: CPU}) == "this attempt is over" and node.is_as_new()
+
+
+def test_a_later_attempt_takes_the_place_of_what_was_put_aside_but_not_of_what_is_open() -> None:
+    node = Node(CPU=3)
+    assert node.bundles.prepare(A, 1, {0: CPU, 1: CPU}) == ""
+    assert node.bundles.prepare(A, 2, {0: {"CPU": 2 * UNIT}}) == ""
+    assert node.free() == 0
+    assert node.bundles.commit(A, [(0, 1), (1, 1)]) == [0]
+    assert node.bundles.commit(A, [(0, 2)]) == []
+    assert node.bundles.prepare(A, 3, {0: CPU}) == "bundle 0 is here already"
+    assert node.free(group_name("CPU", A, 0)) == 2
+    node.bundles.remove(A)
+    assert node.bundles.settle(lambda _: False) and node.is_as_new()
 
 
 def test_g106_resources_come_back_when_the_last_work_is_over() -> None:
