@@ -30,7 +30,9 @@ class Node:
         return self.resources.available.get(name, 0) / UNIT
 
     def is_as_new(self) -> bool:
-        return self.resources.total == self.resources.available == self.own and not (self.bundles._groups or self.bundles._ending)
+        if self.bundles._groups or self.bundles._ending:
+            return False
+        return self.resources.total == self.resources.available == self.own
 
     def reserve(self, group_id: bytes, attempt: int, *bundles: ResourceSet) -> None:
         assert self.bundles.prepare(group_id, attempt, dict(enumerate(bundles))) == ""
