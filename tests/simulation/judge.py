@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence, Set
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, TypeVar
 
 import minray
 from minray.common.bundles import is_cpu
@@ -23,6 +22,7 @@ from minray.raylet.log_monitor import TASK_NAME_MARK
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.trace import OUTPUT
 from tests.simulation.invariants import Watch
+from tests.simulation.needs import NOTHING, Needs, needs_of_detached
 from tests.simulation.rest import unrest
 
 T = TypeVar("T")
@@ -111,23 +111,6 @@ def printed(cluster: SimCluster) -> list[str]:
     return [line for line in lines if not line.startswith(TASK_NAME_MARK)]
 
 
-class Needs(NamedTuple):
-    """What detached actors have, as long as they live; of a cluster that is at rest."""
-
-    rows: Mapping[bytes, Any] = MappingProxyType({})
-    """Of the gcs, by actor."""
-    constructors: Set[bytes] = frozenset()
-    """Calls that their makers keep, because they may have to be made again,"""
-    objects: Set[bytes] = frozenset()
-    """and the arguments of these."""
-
-    def leases_on(self, node_id: bytes) -> set[bytes]:
-        return {row.lease_id for row in self.rows.values() if row.raylet is not None and row.raylet.node_id == node_id}
-
-
-NOTHING = Needs()
-
-
 def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[str] = ()) -> list[str]:
     """What a healthy, idle cluster without references would not have; one line each.
 
@@ -136,7 +119,9 @@ def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[s
     """
     alive = {process.name for process in cluster.world.loop.processes if process.alive}
     cores = {name: core for name, core in cluster.cores.items() if name in alive and name not in lost}
-    needs = needs_of_detached(cluster.gcs, list(cores.values())) if but_detached and "gcs" in alive else NOTHING
+    needs = NOTHING
+    if but_detached and "gcs" in alive:
+        needs = needs_of_detached(living_detached(cluster.gcs), list(cores.values()))
     problems: list[str] = []
     for name, core in cores.items():
         problems += [f"{name}: {problem}" for problem in core_leftovers(core, needs)]
@@ -157,10 +142,8 @@ def _jobs_of_the_dead(cluster: SimCluster, alive: Container[str]) -> list[str]:
     return [f"job {short(job.job_id)} runs without a driver" for job in jobs]
 
 
-def needs_of_detached(gcs: Any, cores: Sequence[Any]) -> Needs:
-    rows = {row.info.actor_id: row for row in gcs._actors.rows() if row.info.detached and row.info.state == ALIVE}
-    calls = [each.task for core in cores for actor_id, each in core.actors._creations.items() if actor_id in rows]
-    return Needs(rows, {call.task_id for call in calls}, {object_id for call in calls for object_id in call.held_ids()})
+def living_detached(gcs: Any) -> dict[bytes, Any]:
+    return {row.info.actor_id: row for row in gcs._actors.rows() if row.info.detached and row.info.state == ALIVE}
 
 
 def gcs_leftovers(gcs: Any, needs: Needs = NOTHING) -> list[str]:

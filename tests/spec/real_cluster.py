@@ -12,10 +12,11 @@ import json
 import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +25,20 @@ from typing import IO, Any
 import msgspec
 import psutil
 
-from minray.cluster_client import ClusterClient
+from minray.cluster_client import TIMEOUT_S, ClusterClient
 from minray.cluster_utils import Cluster, ClusterNode
 from minray.common.config import worker_endpoint
 from minray.common.ids import short
 from minray.discovery import runtime_root
-from minray.protocol.gcs import NodeInfo, NodeResources
+from minray.gcs.placement_group_manager import REMOVED
+from minray.platform.session import SPILL
+from minray.protocol.actor import ALIVE, DEAD, ActorInfo
+from minray.protocol.gcs import JobInfo, NodeInfo, NodeResources
+from minray.protocol.placement_group import PlacementGroupInfo
 from minray.protocol.raylet import NodeStats
 from tests import leaks
 from tests.helpers import wait_for_condition
+from tests.spec.programs import Body
 from tests.spec.real_proxy import BEHIND, Proxies
 from tests.spec.scenario import Node
 
@@ -49,12 +55,15 @@ SYSTEM_CONFIG = {
     "cancellation_retry_ms": 200,
     "worker_cap_initial_backoff_delay_ms": 50,
     "worker_cap_max_backoff_delay_ms": 500,
+    "oom_grace_period_s": 0.1,
 }
-"""Also, granting beyond a worker per CPU slows down less, for programs here are over soon."""
+"""Also, granting beyond a worker per CPU slows down less, and full stores wait less, for programs here are over soon."""
 ANSWER_S = 60.0
 CHECKOUT = Path(__file__).resolve().parents[2]
 DRIVER_COMMAND = (sys.executable, "-m", "tests.spec.real_driver")
-ORDERS = ("connect", "perform", "say_farewells", "drop", "leftovers", "look_into_workers", "why", "disconnect")
+ORDERS = (
+    "connect", "is_homeless", "drop", "leftovers", "look_into_workers", "why", "say_farewells", "disconnect",
+)  # fmt: skip
 TROUBLE = re.compile(r"^Traceback \(most recent|^Exception ignored|was never retrieved|was never awaited", re.MULTILINE)
 """In logs: what no user's error and no dead peer brings there."""
 TROUBLE_LINES = 30
@@ -67,6 +76,14 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
     wire: str = UNIX
     durable: bool = False
     """The gcs has storage and may die."""
+    inline_limit: int = 0
+    """As in ``World``; so are the next two."""
+    store_bytes: int = 0
+    lineage: bool = True
+
+    def system_config(self) -> dict[str, Any]:
+        limit = {"max_direct_call_object_size": self.inline_limit} if self.inline_limit else {}
+        return {**SYSTEM_CONFIG, **limit, "lineage_pinning_enabled": self.lineage}
 
 
 class DriverGone(Exception):
@@ -90,8 +107,11 @@ class RealDriver:
             )
         assert self._process.stdin is not None and self._process.stdout is not None
         self.pid = self._process.pid
-        self.is_killed = False
-        """By a fault, so that it has nothing to tell."""
+        self.is_gone = False
+        """Killed, ended, or without its raylet: it has nothing to tell, and is replaced."""
+        self.is_connected = False
+        self.node_id = ""
+        """Where it runs, or ran last."""
         self._orders: IO[str] = self._process.stdin
         self._answers: dict[str, queue.SimpleQueue[Any]] = {
             word: queue.SimpleQueue() for word in (*ORDERS, "over")
@@ -104,11 +124,18 @@ class RealDriver:
             about, answer = json.loads(line)
             self._answers[about].put(answer)
 
+    def perform(self, body: Body) -> None:
+        """Begin; see ``over``."""
+        self._order("perform", body=msgspec.to_builtins(body))
+
+    def _order(self, order: str, **arguments: Any) -> None:
+        self._orders.write(json.dumps({"do": order, "with": arguments}) + "\n")
+        self._orders.flush()
+
     def ask(self, order: str, **arguments: Any) -> Any:
         """Order, and wait for the answer."""
         try:
-            self._orders.write(json.dumps({"do": order, "with": arguments}) + "\n")
-            self._orders.flush()
+            self._order(order, **arguments)
             return self._answers[order].get(timeout=ANSWER_S)
         except (OSError, queue.Empty):
             state = "does not answer" if self._process.poll() is None else f"has ended with {self._process.returncode}"
@@ -119,9 +146,18 @@ class RealDriver:
         with suppress(queue.Empty):
             outcome: dict[str, Any] = self._answers["over"].get_nowait()
             return outcome
-        if self._process.poll() is not None:
-            return {"failure": f"the process ended with {self._process.returncode}"}
-        return None
+        code = self._process.poll()
+        return None if code is None else {"failure": f"the process ended with {code}", "code": code}
+
+    def connect(self, node: ClusterNode) -> None:
+        """Become a driver there."""
+        self.node_id = node.node_id
+        self.ask("connect", address=node.session_dir)
+        self.is_connected = True
+
+    def disconnect(self) -> None:
+        self.ask("disconnect")
+        self.is_connected = False
 
     def close(self) -> None:
         """It leaves by itself if it can."""
@@ -145,6 +181,13 @@ class Look:
     resources: dict[bytes, NodeResources]
     stats: dict[bytes, NodeStats]
     """Of the raylets that have answered."""
+    jobs: list[JobInfo]
+    actors: list[ActorInfo]
+    groups: list[PlacementGroupInfo]
+
+    def detached(self) -> list[ActorInfo]:
+        """Those actors that need no driver."""
+        return [actor for actor in self.actors if actor.detached and actor.state == ALIVE]
 
 
 class RealCluster:
@@ -159,7 +202,7 @@ class RealCluster:
         self._read: dict[Path, int] = {}
         """Log -> how much of it was read."""
         self.drivers: list[RealDriver] = []
-        self.drivers_are_connected = False
+        self._drivers_made = 0
         self.proxies = Proxies() if shape.wire == PROXY else None
         self._clients: list[ClusterClient] = []
         self._cluster = Cluster()
@@ -174,22 +217,31 @@ class RealCluster:
             raise
 
     def prepare(self, drivers: int) -> None:
-        """Put new nodes in the place of dead ones; connect so many drivers."""
+        """Put new nodes in the place of dead ones; have so many drivers, which are not connected yet."""
         for node in [node for node in self._cluster.worker_nodes if not node.remaining_processes_alive()]:
             self._past.append(node)
             self._cluster.worker_nodes.remove(node)
             node.close()
         while len(self._cluster.list_all_nodes()) < len(self.shape.nodes):
             self._add_node(self._missing())
-        for driver in [driver for driver in self.drivers if driver.is_killed]:
-            self.drivers.remove(driver)
-            driver.close()
-        while len(self.drivers) < drivers:
-            self.drivers.append(RealDriver(self._logs / f"driver-{len(self.drivers)}.log", self._driver_command))
+        self.dismiss()
+        self.have_drivers(drivers)
         self._cluster.wait_for_nodes()
         if self.proxies is not None:
             for node in self.nodes():
                 self.proxies.put_before_all_of(self.sockets_of(node))
+
+    def dismiss(self) -> None:
+        """End the processes of drivers that are gone."""
+        for driver in [driver for driver in self.drivers if driver.is_gone]:
+            self.drivers.remove(driver)
+            driver.close()
+
+    def have_drivers(self, count: int) -> None:
+        """At least so many."""
+        while len(self.drivers) < count:
+            self._drivers_made += 1
+            self.drivers.append(RealDriver(self._logs / f"driver-{self._drivers_made}.log", self._driver_command))
 
     def _missing(self) -> Node:
         """What the next node is to be like: those that live are the first of their kinds."""
@@ -202,10 +254,12 @@ class RealCluster:
         head = self._cluster.head_node is None
         options: dict[str, Any] = {}
         if head:
-            options["_system_config"] = SYSTEM_CONFIG
+            options["_system_config"] = self.shape.system_config()
             options["tcp_host"] = "127.0.0.1" if self.shape.wire == TCP else ""
             options["storage"] = str(self._logs.parent / "gcs.sqlite") if self.shape.durable else ""
             self._logs.mkdir(parents=True, exist_ok=True)
+        if self.shape.store_bytes:
+            options["object_store_memory"] = self.shape.store_bytes
         node = self._cluster.add_node(num_cpus=like.num_cpus, resources=dict(like.resources), **options)
         self._likeness[node.node_id] = like
 
@@ -231,6 +285,21 @@ class RealCluster:
     def sockets_of(self, node: ClusterNode) -> Path:
         return Path(node.session_dir, "sockets")
 
+    def spilled_on(self, node: ClusterNode) -> list[Path]:
+        """The files of objects for which there was no memory."""
+        return sorted(path for path in Path(node.session_dir, SPILL).rglob("*") if path.is_file())
+
+    def kill_all_of(self, node: ClusterNode) -> None:
+        """``kill -9`` of everything that runs there, drivers too, as if it were switched off."""
+        pids = [*node.live_processes().values(), *self.workers_of(node)]
+        for driver in self.drivers:
+            if driver.is_connected and driver.node_id == node.node_id:
+                driver.is_gone = True
+                pids.append(driver.pid)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     # --- What can be seen
 
     def look(self) -> Look:
@@ -242,14 +311,17 @@ class RealCluster:
         client = self._clients[0]
         try:
             nodes = client.nodes()
-            living = [node for node in nodes if node.alive]
-            return Look(nodes, client.resources(), client.node_stats([node.address for node in living]))
+            stats = client.node_stats([node.address for node in nodes if node.alive])
+            jobs = client.read(lambda reader: reader.jobs(TIMEOUT_S))
+            actors = client.read(lambda reader: reader.actors(TIMEOUT_S))
+            groups = client.read(lambda reader: reader.placement_groups(TIMEOUT_S))
+            return Look(nodes, client.resources(), stats, jobs, actors, groups)
         except ConnectionError:
             self._clients.pop().close()
             raise
 
-    def unrest(self) -> list[str]:
-        """What a cluster without work would not show."""
+    def unrest(self, but_detached: bool = False) -> list[str]:
+        """What a cluster without work would not show; ``but_detached``: it may have detached actors."""
         try:
             look = self.look()
         except ConnectionError as error:
@@ -259,6 +331,10 @@ class RealCluster:
         there = {node.node_id for node in self.nodes() if node.remaining_processes_alive()}
         if {node_id.hex() for node_id in alive} != there:
             found.append(f"L6: the gcs counts {sorted(alive.values())} as living; {len(there)} raylets live")
+        kept = {actor.actor_id: actor for actor in look.detached()} if but_detached else {}
+        found += _left_in_gcs(look, kept, {driver.pid for driver in self.drivers if driver.is_connected})
+        of_actors = {actor.address.worker_id for actor in kept.values() if actor.address is not None}
+        running = {job.job_id for job in look.jobs if not job.end_time or job.kept}
         for node_id, name in alive.items():
             stats, report = look.stats.get(node_id), look.resources.get(node_id)
             if stats is None:
@@ -270,9 +346,11 @@ class RealCluster:
                 found.append(f"L6: the gcs believes that {name} has {report and report.available}, not {stats.available}")
             found += [f"L3: {name} has a lease waiting: {line}" for line in stats.pending_leases]
             for worker in stats.workers:
+                if worker.worker_id in of_actors:
+                    continue
                 if worker.lease_id or worker.blocked:
                     found.append(f"L3: {name}: worker {worker.pid} is {worker.state}, lease {short(worker.lease_id)}")
-                elif worker.job_id and not self.drivers_are_connected:
+                elif worker.job_id and worker.job_id not in running:
                     found.append(f"L7: {name}: worker {worker.pid} has outlived its job, {worker.state}")
             found += self._strangers(node_id.hex(), stats)
         return found
@@ -286,7 +364,7 @@ class RealCluster:
         found = [f"L7: process {pid} is no worker of {node}" for pid in self.workers_of(node) if pid not in known]
         folder = self.sockets_of(node)
         names = {worker_endpoint("", worker.worker_id).lstrip("/") for worker in stats.workers}
-        if self.proxies is None and not self.drivers_are_connected:
+        if self.proxies is None and not any(driver.is_connected for driver in self.drivers):
             there = {path.name for path in folder.glob("w-*") if path.suffix != BEHIND}
             found += [f"L7: the socket {name} of {node} is nobody's" for name in sorted(there - names)]
         return found
@@ -336,6 +414,16 @@ class RealCluster:
 
     def _left_behind(self) -> list[str]:
         return leaks.describe(self._root, self._shared_memory_before)
+
+
+def _left_in_gcs(look: Look, kept: Collection[bytes], drivers: Collection[int]) -> list[str]:
+    """Actors, placement groups and jobs that nobody has; the pids of ``drivers`` are of those that are connected."""
+    actors = [actor for actor in look.actors if actor.state != DEAD and actor.actor_id not in kept]
+    found = [f"L2: the gcs has the actor {short(actor.actor_id)} {actor.name}, {actor.state}" for actor in actors]
+    groups = [group for group in look.groups if group.state != REMOVED]
+    found += [f"L2: the gcs has the placement group {short(group.group_id)}, {group.state}" for group in groups]
+    jobs = [job for job in look.jobs if not job.end_time and job.driver_pid not in drivers]
+    return found + [f"L2: job {short(job.job_id)} runs, and its driver {job.driver_pid} is gone" for job in jobs]
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -19,10 +19,11 @@ import msgspec
 
 import minray
 from minray import worker
+from minray.exceptions import LocalRayletDiedError
 from tests.simulation.judge import core_leftovers
 from tests.spec.detached import say_farewell
-from tests.spec.programs import Body, perform
-from tests.spec.real_worker import look_into_worker
+from tests.spec.programs import Body, Leave, perform
+from tests.spec.real_worker import look_into_worker, needs_here
 from tests.spec.stage import Stage
 
 
@@ -38,7 +39,9 @@ class DriverProcess:
         for line in sys.stdin:
             order = json.loads(line)
             method = getattr(self, f"do_{order['do']}")
-            self._say(order["do"], method(**order["with"]))
+            answer = method(**order["with"])
+            if order["do"] != "perform":  # That is answered when it is over.
+                self._say(order["do"], answer)
 
     def _say(self, about: str, answer: Any) -> None:
         with self._writing:
@@ -48,15 +51,18 @@ class DriverProcess:
         minray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
 
     def do_perform(self, body: dict[str, Any]) -> None:
-        """Begin; ``history`` or ``failure`` is said when it is over."""
+        """Begin; ``history`` or ``failure`` is said when it is over. Whoever leaves has left then."""
         threading.Thread(target=self._perform, args=(msgspec.convert(body, Body),), name="program", daemon=True).start()
 
     def _perform(self, body: Body) -> None:
         self._stage = Stage({})
         try:
             history = perform(body, self._stage)
+            if isinstance(body.end, Leave):
+                minray.shutdown()
         except BaseException as error:
-            self._say("over", {"failure": f"{type(error).__name__}: {error}"})
+            is_lost = isinstance(error, ConnectionError | LocalRayletDiedError) or self.do_is_homeless()
+            self._say("over", {"failure": f"{type(error).__name__}: {error}", "is_homeless": is_lost})
         else:
             self._say("over", {"history": history})
 
@@ -64,16 +70,22 @@ class DriverProcess:
         """To these detached actors."""
         return [msgspec.to_builtins(say_farewell(name)) for name in names]
 
+    def do_is_homeless(self) -> bool:
+        """Whether the raylet is dead for this driver."""
+        api: Any = worker.connected_api()
+        return api is not None and api.core.raylet.death is not None
+
     def do_drop(self) -> None:
         """Let go of all references."""
         self._stage = Stage({})
         gc.collect()
 
     def do_leftovers(self) -> list[str]:
+        """What is here that no detached actor needs."""
         api: Any = worker.current_api()
 
         async def look() -> list[str]:
-            return core_leftovers(api.core)
+            return core_leftovers(api.core, await needs_here(api.core))
 
         found: list[str] = api.run_on_loop(look)
         return found

@@ -3,8 +3,7 @@
 Rules
   * A fault says when it strikes and whom; of several workers, which one is decided by their ages. Who is not there is not
     struck.
-  * The head's raylet is stopped and cut off for harmless times only: with it all programs would end. So are drivers; but a
-    driver may be killed, if there is another one.
+  * The head's raylet is stopped and cut off for harmless times only: with it all programs would end.
   * Whatever lasts ends with ``heal``.
 """
 
@@ -28,12 +27,16 @@ from tests.spec.real_cluster import HARMLESS_S, PROXY, SILENT_DEATH_S, RealClust
 from tests.spec.real_sockets import close_connections
 
 KILL, STOP, RESET, RESET_ALL, HOLD, CUT = "kill", "stop", "reset", "reset all", "hold", "cut"
-WORKER, RAYLET, GCS, ZYGOTE, DRIVER = "worker", "raylet", "gcs", "zygote", "driver"
+LAST_WORDS, TEAR = "last words", "tear"
+"""A node dies, and what it has sent arrives later; a file with spilled objects loses its end."""
+WORKER, RAYLET, GCS, ZYGOTE, DRIVER, NODE = "worker", "raylet", "gcs", "zygote", "driver", "node"
 Candidate = TypeVar("Candidate")
 LASTS_S = (0.02, 0.1, 0.3, HARMLESS_S)
 LONG_S = SILENT_DEATH_S + 2
 ONE_IN_LONG = 15
 """So many stops and holds for each that lasts long."""
+SPEAKS_S = 0.02
+"""So long a node's words are held before it dies."""
 MEAN_AT_S = 0.12
 
 
@@ -52,23 +55,27 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_deadly(self) -> bool:
-        """Whether a process may be dead, or count as dead, after it."""
-        return (self.kind == KILL and self.role not in (GCS, DRIVER)) or self.for_s > HARMLESS_S
+        """Whether a process that works for others may be dead, or count as dead, after it."""
+        is_killed = self.kind == KILL and self.role not in (GCS, DRIVER)
+        return is_killed or self.kind == LAST_WORDS or self.for_s > HARMLESS_S
 
     def one_of(self, candidates: Sequence[Candidate]) -> Candidate:
         return candidates[int(self.pick * len(candidates))]
 
     def describe(self) -> str:
         place = f"the {self.role} of node {self.node}" if self.role in (RAYLET, GCS, ZYGOTE) else f"a {self.role}"
+        place = f"node {self.node}" if self.role == NODE else place
         lasts = f" for {self.for_s:g} s" if self.for_s else ""
         return f"{self.at_s:.3f} s: {self.kind} {place}{lasts}"
 
 
-def losses(faults: tuple[Fault, ...]) -> Losses:
+def losses(faults: tuple[Fault, ...], shape: Shape) -> Losses:
     """What they may take away."""
     deadly = [fault for fault in faults if fault.is_deadly]
-    nodes = any(fault.role in (RAYLET, ZYGOTE) or fault.kind in (HOLD, CUT) for fault in deadly)
-    return Losses(len(deadly), nodes, silence=bool(faults))
+    nodes = any(fault.role != WORKER or fault.kind in (HOLD, CUT) for fault in deadly)
+    are_stored, files = shape.inline_limit > 0, any(fault.kind == TEAR for fault in faults)
+    objects = files or (nodes and are_stored)
+    return Losses(len(deadly), nodes, objects, files or not shape.lineage, silence=bool(faults), stored=are_stored)
 
 
 def draw_faults(random: Random, shape: Shape) -> tuple[Fault, ...]:
@@ -89,21 +96,25 @@ def _kinds(shape: Shape) -> list[tuple[str, str]]:
     kinds = [(KILL, WORKER), (KILL, WORKER), (KILL, DRIVER)]
     kinds += [(kind, role) for kind in (STOP, RESET, RESET_ALL) for role in (WORKER, WORKER, RAYLET, DRIVER, GCS)]
     if len(shape.nodes) > 1:
-        kinds += [(KILL, RAYLET), (KILL, RAYLET), (KILL, ZYGOTE)]
+        kinds += [(KILL, RAYLET), (KILL, RAYLET), (KILL, ZYGOTE), (KILL, NODE)]
     if shape.durable:
         kinds += [(KILL, GCS), (KILL, GCS)]
     if shape.wire == PROXY:
-        kinds += 2 * [(kind, role) for kind in (HOLD, CUT) for role in (WORKER, RAYLET, GCS)]
+        kinds += 2 * [(kind, role) for kind in (HOLD, CUT) for role in (WORKER, RAYLET, GCS, NODE)]
+    if shape.wire == PROXY and len(shape.nodes) > 1:
+        kinds += 4 * [(LAST_WORDS, NODE)]
+    if shape.store_bytes:
+        kinds += 6 * [(TEAR, NODE)]
     return kinds
 
 
 def _draw_fault(random: Random, kind: str, role: str, shape: Shape) -> Fault:
     node = random.randrange(len(shape.nodes)) if role not in (GCS, DRIVER) else 0
-    if kind == KILL and role in (RAYLET, ZYGOTE):
+    if kind == LAST_WORDS or (kind == KILL and role in (RAYLET, ZYGOTE, NODE)):
         node = random.randrange(1, len(shape.nodes))
-    may_last = role == WORKER or (role == RAYLET and node > 0)
-    is_long = random.random() * ONE_IN_LONG < 1 and may_last and not (kind == HOLD and role == WORKER)
-    lasts = kind in (STOP, HOLD, CUT)
+    may_last = role in (WORKER, DRIVER) or (role in (RAYLET, NODE) and node > 0)
+    is_long = random.random() * ONE_IN_LONG < 1 and may_last
+    lasts = kind in (STOP, HOLD, CUT, LAST_WORDS)
     for_s = (LONG_S if is_long else random.choice(LASTS_S)) if lasts else 0.0
     return Fault(kind, role, round(random.expovariate(1 / MEAN_AT_S), 3), node, random.randrange(1000) / 1000, for_s)
 
@@ -161,8 +172,11 @@ class Wrecker:
         """Yields how it is undone, if there was somebody to strike."""
         nodes = self._cluster.nodes()
         node = nodes[fault.node % len(nodes)]
-        if fault.kind in (HOLD, CUT):
+        if fault.kind in (HOLD, CUT, LAST_WORDS):
             yield from self._interfere(fault, node)
+            return
+        if fault.role == NODE:
+            yield from self._strike_node(fault, node)
             return
         pid = self._victim(fault, node)
         if pid is None:
@@ -178,6 +192,16 @@ class Wrecker:
             elif close_connections(pid, None if fault.kind == RESET_ALL else fault.pick):
                 yield _nothing
 
+    def _strike_node(self, fault: Fault, node: ClusterNode) -> Iterator[Callable[[], None]]:
+        if fault.kind == KILL:
+            self._cluster.kill_all_of(node)
+            yield _nothing
+        elif files := self._cluster.spilled_on(node):
+            path = fault.one_of(files)
+            with suppress(FileNotFoundError):
+                os.truncate(path, path.stat().st_size // 2)
+                yield _nothing
+
     def _victim(self, fault: Fault, node: ClusterNode) -> int | None:
         if fault.role in (RAYLET, GCS, ZYGOTE):
             return self._cluster.pid_of(fault.role, node)
@@ -187,13 +211,11 @@ class Wrecker:
         return self._driver(fault)
 
     def _driver(self, fault: Fault) -> int | None:
-        """One stays to tell what it has seen."""
-        living = [driver for driver in self._drivers if not driver.is_killed]
+        living = [driver for driver in self._drivers if not driver.is_gone]
+        if not living:
+            return None
         driver = fault.one_of(living)
-        if fault.kind == KILL:
-            if len(living) == 1:
-                return None
-            driver.is_killed = True
+        driver.is_gone = fault.kind == KILL
         return driver.pid
 
     def _before_kill(self, fault: Fault, node: ClusterNode) -> None:
@@ -204,12 +226,18 @@ class Wrecker:
         proxies = self._cluster.proxies
         assert proxies is not None
         paths = self._paths(fault, proxies.listeners(self._cluster.sockets_of(node)))
+        if paths and fault.role != NODE:
+            paths = [fault.one_of(paths)]
+        for path in paths:
+            (proxies.cut if fault.kind == CUT else proxies.hold)(path)
+        if fault.kind == LAST_WORDS:
+            self._at(time.monotonic() - self._began + SPEAKS_S, lambda: self._cluster.kill_all_of(node))
         if paths:
-            path = fault.one_of(paths)
-            (proxies.hold if fault.kind == HOLD else proxies.cut)(path)
-            yield lambda: proxies.release(path)
+            yield lambda: proxies.release(paths)
 
     def _paths(self, fault: Fault, listeners: list[Path]) -> list[Path]:
+        if fault.role == NODE:
+            return listeners
         if fault.role == WORKER:
             return [path for path in listeners if path.name.startswith("w-")]
         return [path for path in listeners if path.name == fault.role]

@@ -5,6 +5,7 @@ Rules
   * Held back means silent: bytes, new connections and ends of connections wait, in order, and pass when it is over.
   * Cut means broken: what is open is reset, and what is opened is closed at once. It is never refused, because that is
     how a dead process is known.
+  * Where descriptors are handed out there is no proxy: bytes are all that it passes on.
   * When nobody listens behind a proxy any more, its file goes; the next one who connects is refused as he should be.
 """
 
@@ -13,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 CLOSE_S = 0.02
+ARENAS = ("s-", "f-")
+"""How the sockets are called that hand out the memory of object stores."""
 BEHIND = ".behind"
 """Added to the file name of a listener that has a proxy."""
 
@@ -188,8 +191,10 @@ class Proxies:
         return sorted(path for path, relay in self._relays.items() if path.parent == folder and not relay.is_over)
 
     def put_before_all_of(self, folder: Path) -> None:
-        """A proxy before each listener of a directory that has none."""
-        names = {path for path in folder.glob("*") if path.suffix not in (BEHIND, ".new")}
+        """A proxy before each listener of a directory that has none, and can have one."""
+        names = {
+            path for path in folder.glob("*") if path.suffix not in (BEHIND, ".new") and not path.name.startswith(ARENAS)
+        }
         for path in sorted(names - set(self.listeners(folder))):
             relay = Relay(path)
             with suppress(OSError):
@@ -208,9 +213,13 @@ class Proxies:
 
         self._run(act())
 
-    def release(self, path: Path) -> None:
+    def release(self, paths: Sequence[Path]) -> None:
+        """Whoever has stepped aside meanwhile holds nothing."""
+
         async def act() -> None:
-            self._relays[path].release()
+            for path in paths:
+                if path in self._relays:
+                    self._relays[path].release()
 
         self._run(act())
 

@@ -28,21 +28,56 @@ import msgspec
 from minray.simulation.cluster import without_garbage_collection
 from tests import leaks
 from tests.spec.actors import Create
-from tests.spec.namesakes import with_namesakes
 from tests.spec.programs import Body, Call, Generate, Get, Operation, Program, Sleep, Submit, Wait
 from tests.spec.real_cluster import PROXY, TCP, UNIX, Shape
-from tests.spec.real_faults import CUT, HOLD, KILL, RAYLET, RESET, RESET_ALL, STOP, ZYGOTE, draw_faults
+from tests.spec.real_faults import (
+    CUT,
+    DRIVER,
+    GCS,
+    HOLD,
+    KILL,
+    LAST_WORDS,
+    NODE,
+    RAYLET,
+    RESET,
+    RESET_ALL,
+    STOP,
+    TEAR,
+    WORKER,
+    ZYGOTE,
+    draw_faults,
+)
 from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier, RealVerdict
 from tests.spec.scenario import Scenario, World
 from tests.spec.scenario import run as simulate
-from tests.spec.strategies import Size, Writer, grouped, with_async_actors, with_slots, write_world
+from tests.spec.strategies import (
+    MEDIUM,
+    Size,
+    with_leavers,
+    with_slots,
+    with_stores,
+    write_homes,
+    write_program,
+    write_world,
+)
 
 SCALE = 0.05
 SLOTS = 20
 """For placement groups, on each node: more than the bundles of any program."""
-SIZES = (Size((3, 12), 2), Size((3, 12), 2), Size((20, 50), 3))
-IN_SIMULATION = {KILL: "crash", STOP: "long_stall", RESET: "reset", RESET_ALL: "reset", HOLD: "long_delay", CUT: "cut"}
-"""Faults of this tier -> kinds of the simulation."""
+SIZES = (MEDIUM, MEDIUM, Size((20, 50), 3))
+IN_SIMULATION = {
+    KILL: "crash",
+    STOP: "long_stall",
+    RESET: "reset",
+    RESET_ALL: "reset",
+    HOLD: "long_delay",
+    CUT: "cut",
+    LAST_WORDS: "last_words",
+    TEAR: "torn_write",
+}
+"""Faults of this tier -> kinds of the simulation,"""
+IN_ROLE = {WORKER: "worker/", RAYLET: "raylet/n", ZYGOTE: "raylet/n", NODE: "raylet/n", DRIVER: "driver/", GCS: "gcs"}
+"""and who is struck -> the names of processes there."""
 
 
 def scaled(program: Program, factor: float) -> Program:
@@ -68,16 +103,19 @@ def _scaled(operation: Operation, factor: float) -> Operation:
 
 def real_scenario_of(seed: int) -> RealScenario:
     """The scenario of a seed; those of ``SCENARIOS_PER_CLUSTER`` neighbours have the same cluster."""
-    shared = Random(f"cluster {seed // SCENARIOS_PER_CLUSTER}")
-    nodes = write_world(shared).nodes[:3]
-    shape = Shape(with_slots(nodes, SLOTS), shared.choice((UNIX, PROXY, PROXY, TCP)), shared.random() < 0.3)
+    shape = _shape_of(Random(f"cluster {seed // SCENARIOS_PER_CLUSTER}"))
     random = Random(f"scenario {seed}")
-    program = with_async_actors(Writer(random, nodes).program(random.choice(SIZES)), random)
-    if random.random() < 0.3:
-        program = grouped(program, random)
-    if random.random() < 0.35:
-        program = with_namesakes(program, random)
-    return RealScenario(scaled(program, SCALE), shape, draw_faults(random, shape), seed)
+    program = write_program(random, seed, random.choice(SIZES), shape.nodes)
+    program = with_leavers(program, Random(f"leavers of {seed}"))
+    homes = write_homes(program, shape.nodes, Random(f"homes of {seed}"))
+    return RealScenario(scaled(program, SCALE), shape, homes, draw_faults(random, shape), seed)
+
+
+def _shape_of(random: Random) -> Shape:
+    nodes = with_slots(write_world(random).nodes, SLOTS)
+    wire, is_durable = random.choice((UNIX, PROXY, PROXY, TCP)), random.random() < 0.3
+    world = with_stores(World(nodes), random)
+    return Shape(nodes, wire, is_durable, world.inline_limit, world.store_bytes, world.lineage)
 
 
 # --- The campaign
@@ -161,9 +199,22 @@ def campaign(
 
 def in_simulation(scenario: RealScenario, seed: int) -> Scenario:
     """The same program, and faults of the same kinds."""
-    rates = {IN_SIMULATION[fault.kind]: 0.02 for fault in scenario.faults} | {"delay": 0.2, "stall": 0.01}
-    nodes = any(fault.role in (RAYLET, ZYGOTE) for fault in scenario.faults)
-    world = World(scenario.shape.nodes, rates, 2, ("worker/", "raylet/n") if nodes else ("worker/",))
+    shape, faults = scenario.shape, scenario.faults
+    rates = {
+        "node_loss" if (fault.kind, fault.role) == (KILL, NODE) else IN_SIMULATION[fault.kind]: 0.02 for fault in faults
+    }
+    targets = {"worker/"} | {IN_ROLE[fault.role] for fault in faults if fault.kind in (KILL, STOP)}
+    world = World(
+        shape.nodes,
+        rates | {"delay": 0.2, "stall": 0.01},
+        2,
+        tuple(sorted(targets)),
+        durable=shape.durable,
+        inline_limit=shape.inline_limit,
+        store_bytes=shape.store_bytes,
+        lineage=shape.lineage,
+        homes=scenario.homes,
+    )
     return Scenario(scenario.program, world, seed)
 
 

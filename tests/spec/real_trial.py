@@ -2,7 +2,9 @@
 
 Rules
   * Drivers are processes of their own. When all are through, faults stop, and everything must come to rest; then the
-    drivers leave, and everything must be at rest again; at the end of a cluster nothing may be left.
+    drivers leave, and everything must be at rest again, but for detached actors; these are said farewell to by one more
+    driver, and at the end of a cluster nothing may be left.
+  * Whoever was killed, has left or has lost his raylet has nothing to tell; but what he leaves behind is judged.
   * A cluster is used again until it has shown a problem.
 """
 
@@ -15,10 +17,11 @@ from typing import Any
 
 import msgspec
 
+from minray.cluster_utils import ClusterNode
 from tests.helpers import whereabouts
 from tests.spec.detached import Farewell, detached_names
-from tests.spec.model import problems
-from tests.spec.programs import Program
+from tests.spec.model import Losses, problems
+from tests.spec.programs import Exit, Leave, Program
 from tests.spec.real_cluster import DRIVER_COMMAND, DriverGone, RealCluster, RealDriver, Shape
 from tests.spec.real_faults import Fault, Wrecker, losses
 from tests.spec.scenario import Judgement
@@ -37,6 +40,8 @@ class RealScenario(msgspec.Struct, frozen=True, omit_defaults=True):
 
     program: Program
     shape: Shape = Shape()
+    homes: tuple[int, ...] = ()
+    """On which node each driver runs; those that are not named run on the head."""
     faults: tuple[Fault, ...] = ()
     seed: int = 0
 
@@ -74,31 +79,29 @@ class Trial:
         self._evidence: list[str] = []
         self._delays: list[str] = []
         self._histories: dict[int, History] = {}
+        self._losses = Losses()
+        self._homeless: list[str] = []
+        """How those drivers ended that have lost their raylets."""
         self._farewells: list[Farewell] = []
 
     def run(self) -> RealVerdict:
         cluster = self._cluster
         cluster.trouble()
         cluster.printed()
-        address = cluster.nodes()[0].address
         wrecker = Wrecker(cluster, self._drivers, ())
         try:
-            for driver in self._drivers:
-                driver.ask("connect", address=address)
-            cluster.drivers_are_connected = True
+            for number, driver in enumerate(self._drivers):
+                driver.connect(self._home(number))
             wrecker = Wrecker(cluster, self._drivers, self._scenario.faults)
             for driver, body in zip(self._drivers, self._scenario.program.drivers, strict=True):
-                driver.ask("perform", body=msgspec.to_builtins(body))
+                driver.perform(body)
             self._play(wrecker)
             wrecker.heal()
-            self._say_farewells()
+            self._losses = losses(tuple(wrecker.struck), self._scenario.shape)
             self._come_to_rest()
-            self._judge_histories(tuple(wrecker.struck))
-            if not self._found:
-                for driver in self._living():
-                    driver.ask("disconnect")
-                cluster.drivers_are_connected = False
-                self._rest("after the drivers' end", cluster.unrest)
+            self._leave()
+            self._say_farewells()
+            self._judge_histories()
         except DriverGone as gone:
             self._found.append(f"L1: {gone}")
             self._gather_evidence(ask_drivers=False)
@@ -108,6 +111,10 @@ class Trial:
         histories = tuple(self._histories[number] for number in sorted(self._histories))
         evidence = "\n".join(self._evidence)
         return RealVerdict(tuple(self._found), tuple(wrecker.struck), histories, evidence, tuple(self._delays))
+
+    def _home(self, number: int) -> ClusterNode:
+        homes, nodes = self._scenario.homes, self._cluster.nodes()
+        return nodes[homes[number]] if number < len(homes) else nodes[0]
 
     def _play(self, wrecker: Wrecker) -> None:
         """Until every driver is through, or for too long."""
@@ -132,40 +139,72 @@ class Trial:
             self._found.append(f"L1: after {self._patience_s:.0f} s the drivers {sorted(waiting)} are not through")
             self._gather_evidence(ask_drivers=True)
 
-    def _living(self) -> list[RealDriver]:
-        return [driver for driver in self._drivers if not driver.is_killed]
+    def _staying(self) -> list[RealDriver]:
+        """Those that are there until everything is at rest."""
+        leavers = self._scenario.program.leavers()
+        return [driver for n, driver in enumerate(self._drivers) if n not in leavers and not driver.is_gone]
 
     def _keep(self, number: int, outcome: dict[str, Any]) -> None:
-        if self._drivers[number].is_killed:
+        driver, end = self._drivers[number], self._scenario.program.drivers[number].end
+        if driver.is_gone:
             return
-        if "failure" in outcome:
-            self._found.append(f"escaped: driver {number}: {outcome['failure']}")
-        else:
+        if "failure" not in outcome:
             self._histories[number] = outcome["history"]
+            driver.is_connected = not isinstance(end, Leave)
+        elif isinstance(end, Exit) and outcome.get("code") == end.code:
+            driver.is_gone = True
+        elif outcome.get("is_homeless"):
+            self._on_homeless(driver, outcome["failure"])
+        else:
+            self._found.append(f"escaped: driver {number}: {outcome['failure']}")
 
-    def _say_farewells(self) -> None:
-        """To all detached actors, by one of the drivers that are through."""
-        names = detached_names(self._scenario.program)
-        if names and not self._found:
-            told = self._living()[0].ask("say_farewells", names=names)
-            self._farewells = msgspec.convert(told, list[Farewell])
+    def _on_homeless(self, driver: RealDriver, failure: str = "it has come to its end") -> None:
+        """Its node has died, or it has heard so; what it shows does not count any more."""
+        driver.is_gone = True
+        self._homeless.append(failure)
 
     def _come_to_rest(self) -> None:
-        for driver in self._living():
+        for driver in self._staying():
             driver.ask("drop")
-
-        def unrest() -> list[str]:
-            left = [f"L2: driver {driver.pid}: {line}" for driver in self._living() for line in driver.ask("leftovers")]
-            return left or self._cluster.unrest()
-
-        self._rest("at rest", unrest)
+        self._rest("at rest", self._unrest)
         if not self._found:
             self._rest("in workers", self._left_in_workers)
-            self._rest("at rest again", unrest)
+            self._rest("at rest again", self._unrest)
+        if self._homeless and not self._losses.nodes:
+            self._found += [f"L1: no fault has ended a node, and a driver has lost it: {how}" for how in self._homeless]
+
+    def _unrest(self) -> list[str]:
+        left = []
+        for driver in self._staying():
+            if driver.ask("is_homeless"):
+                self._on_homeless(driver)
+            else:
+                left += [f"L2: driver {driver.pid}: {line}" for line in driver.ask("leftovers")]
+        self._cluster.dismiss()
+        return left or self._cluster.unrest(but_detached=True)
 
     def _left_in_workers(self) -> list[str]:
         count = sum(node.num_cpus for node in self._scenario.shape.nodes)
-        return [f"L2: {line}" for driver in self._living() for line in driver.ask("look_into_workers", count=count)]
+        return [f"L2: {line}" for driver in self._staying() for line in driver.ask("look_into_workers", count=count)]
+
+    def _leave(self) -> None:
+        """All drivers."""
+        if not self._found:
+            for driver in self._staying():
+                driver.disconnect()
+            self._rest("after the drivers' end", lambda: self._cluster.unrest(but_detached=True))
+
+    def _say_farewells(self) -> None:
+        """To all detached actors, by one more driver, when their makers are gone."""
+        names = detached_names(self._scenario.program)
+        if not names or self._found:
+            return
+        self._cluster.have_drivers(1)
+        driver = self._cluster.drivers[0]
+        driver.connect(self._cluster.nodes()[0])
+        self._farewells = msgspec.convert(driver.ask("say_farewells", names=names), list[Farewell])
+        driver.disconnect()
+        self._rest("after the farewells", self._cluster.unrest)
 
     def _rest(self, when: str, unrest: Callable[[], list[str]]) -> None:
         """Wait until there is nothing to complain of."""
@@ -175,22 +214,22 @@ class Trial:
             last = left
             if time.monotonic() - began > self._patience_s:
                 self._found += [f"{problem} ({when})" for problem in left]
-                self._gather_evidence(ask_drivers=self._cluster.drivers_are_connected)
+                self._gather_evidence(ask_drivers=any(driver.is_connected for driver in self._staying()))
                 return
             time.sleep(POLL_S)
         if (took_s := time.monotonic() - began) > LONG_S:
             self._delays.append(f"rest ({when}) took {took_s:.1f} s: {'; '.join(last)}")
 
-    def _judge_histories(self, struck: tuple[Fault, ...]) -> None:
+    def _judge_histories(self) -> None:
         """Those of drivers that lived to tell; the tasks of the others do not count."""
-        told = [number for number, driver in enumerate(self._drivers) if not driver.is_killed]
-        lines = self._cluster.printed()
-        if len(self._histories) == len(told):
-            histories = [self._histories.get(number) for number in range(len(self._drivers))]
-            self._found += problems(self._scenario.program, losses(struck), histories, lines, self._farewells)
+        program, lines = self._scenario.program, self._cluster.printed()
+        is_told = [n not in program.leavers() and not driver.is_gone for n, driver in enumerate(self._drivers)]
+        told = [self._histories.get(n) if is_told[n] else None for n in range(len(self._drivers))]
+        if [history is not None for history in told] == is_told:
+            self._found += problems(program, self._losses, told, lines, self._farewells)
 
     def _gather_evidence(self, ask_drivers: bool) -> None:
-        for driver in self._living() if ask_drivers else ():
+        for driver in self._staying() if ask_drivers else ():
             try:
                 self._evidence += [f"driver {driver.pid}: why {line}" for line in driver.ask("why")]
             except DriverGone as gone:

@@ -372,17 +372,26 @@ def write_world(random: Random) -> World:
 
 def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = write_world(random)
-    program = with_async_actors(Writer(random, world.nodes).program(size), Random(f"async actors of {seed}"))
-    world = msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS))
-    world = with_small_stores(world, random) if world.inline_limit else world
-    random = Random(f"namesakes of {seed}")
-    program = with_namesakes(program, random) if random.random() < 0.35 else program
-    program = with_first_failures(program, Random(f"first failures of {seed}"))
+    program = write_program(random, seed, size, world.nodes)
+    world = with_stores(world, random)
     world = at_busy_moments(world, Random(f"moments of {seed}"))
     world = with_restarts(world, Random(f"restarts of {seed}"))
     world = with_last_words(with_repeats(world, Random(f"repeats of {seed}")), Random(f"last words of {seed}"))
-    scenario = with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
-    return with_homes(with_leavers(scenario, Random(f"leavers of {seed}")), Random(f"homes of {seed}"))
+    slots = 1 + sum(one.bundles for driver in program.drivers for one in driver.operations if isinstance(one, Group))
+    if slots > 1:
+        world = msgspec.structs.replace(world, nodes=with_slots(world.nodes, slots))
+    program = with_leavers(program, Random(f"leavers of {seed}"))
+    homes = write_homes(program, world.nodes, Random(f"homes of {seed}"))
+    return Scenario(program, msgspec.structs.replace(world, homes=homes), seed)
+
+
+def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
+    """With all that programs may have, but that drivers leave, which takes some of it away again."""
+    program = with_async_actors(Writer(random, nodes).program(size), Random(f"async actors of {seed}"))
+    random = Random(f"namesakes of {seed}")
+    program = with_namesakes(program, random) if random.random() < 0.35 else program
+    program = with_first_failures(program, Random(f"first failures of {seed}"))
+    return with_groups(program, Random(f"groups of {seed}"))
 
 
 def with_async_actors(program: Program, random: Random) -> Program:
@@ -426,45 +435,35 @@ def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
     return msgspec.convert(walk(msgspec.to_builtins(program)), Program)
 
 
-def with_leavers(scenario: Scenario, random: Random) -> Scenario:
-    """In a quarter of the scenarios one driver leaves, or ends its process, in the middle of what it does."""
+def with_leavers(program: Program, random: Random) -> Program:
+    """In a quarter of the programs one driver leaves, or ends its process, in the middle of what it does."""
     if random.random() >= 0.25:
-        return scenario
-    drivers = list(scenario.program.drivers)
+        return program
+    drivers = list(program.drivers)
     number = random.randrange(len(drivers))
     operations = drivers[number].operations
     end = random.choice((Exit(), Exit(), Leave()))
     drivers[number] = Body(operations[: random.randint(min(1, len(operations)), len(operations))], end)
-    return msgspec.structs.replace(scenario, program=Program(tuple(drivers)))
+    return Program(tuple(drivers))
 
 
-def with_homes(scenario: Scenario, random: Random) -> Scenario:
+def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tuple[int, ...]:
     """In a quarter of the scenarios drivers run on any node, and can lose it."""
-    count = len(scenario.world.nodes)
     if random.random() >= 0.25:
-        return scenario
-    homes = tuple(random.randrange(count) for _ in scenario.program.drivers)
-    return msgspec.structs.replace(scenario, world=msgspec.structs.replace(scenario.world, homes=homes))
+        return ()
+    return tuple(random.randrange(len(nodes)) for _ in program.drivers)
 
 
-def with_groups(scenario: Scenario, random: Random) -> Scenario:
-    """In a fifth of the scenarios drivers make placement groups, and have some of their tasks run there."""
+def with_groups(program: Program, random: Random) -> Program:
+    """In a fifth of the programs drivers make placement groups, and have some of their tasks run there."""
     if random.random() >= 0.2:
-        return scenario
-    program = grouped(scenario.program, random)
-    slots = 1 + sum(one.bundles for driver in program.drivers for one in driver.operations if isinstance(one, Group))
-    world = msgspec.structs.replace(scenario.world, nodes=with_slots(scenario.world.nodes, slots))
-    return msgspec.structs.replace(scenario, program=program, world=world)
+        return program
+    names = (f"group{number}" for number in itertools.count(1))
+    return Program(tuple(Body(_with_groups(driver.operations, names, random), driver.end) for driver in program.drivers))
 
 
 def with_slots(nodes: tuple[Node, ...], count: int) -> tuple[Node, ...]:
     return tuple(Node(node.num_cpus, node.resources | {SLOT: count}) for node in nodes)
-
-
-def grouped(program: Program, random: Random) -> Program:
-    """Each driver makes a group or two."""
-    names = (f"group{number}" for number in itertools.count(1))
-    return Program(tuple(Body(_with_groups(driver.operations, names, random), driver.end) for driver in program.drivers))
 
 
 def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random: Random) -> tuple[Operation, ...]:
@@ -529,6 +528,12 @@ def with_last_words(world: World, random: Random) -> World:
         aims=(random.choice(LAST_WORDS),),
         inline_limit=world.inline_limit or 1,
     )
+
+
+def with_stores(world: World, random: Random) -> World:
+    """In half of the worlds values are in the object stores."""
+    world = msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS))
+    return with_small_stores(world, random) if world.inline_limit else world
 
 
 def with_small_stores(world: World, random: Random) -> World:

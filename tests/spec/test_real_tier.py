@@ -197,13 +197,13 @@ def test_a_proxy_passes_on_holds_back_and_cuts(echo: Path) -> None:
             with pytest.raises(BlockingIOError):
                 connection.recv(100)
             connection.settimeout(10)
-            proxies.release(echo)
+            proxies.release([echo])
             assert connection.recv(100) == b"second"
             proxies.cut(echo)
             assert connection.recv(100) == b""
         with connected(echo) as late:
             assert late.recv(100) == b""
-        proxies.release(echo)
+        proxies.release([echo])
         with connected(echo) as again:
             again.sendall(b"third")
             assert again.recv(100) == b"third"
