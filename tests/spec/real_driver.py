@@ -81,7 +81,8 @@ class DriverProcess:
         gc.collect()
 
     def do_leftovers(self) -> list[str]:
-        """What is here that no detached actor needs."""
+        """What is here that no detached actor needs. A client of an actor that lives is in a cycle with its connection."""
+        gc.collect()
         api: Any = worker.current_api()
 
         async def look() -> list[str]:

@@ -7,20 +7,38 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from minray.discovery import runtime_root
 from tests.helpers import wait_for_condition
-from tests.spec.programs import Body, Drop, Get, Program, Put, Sleep, Submit
-from tests.spec.real_cluster import HARMLESS_S, PROXY, TCP, UNIX
-from tests.spec.real_faults import CUT, HOLD, KILL, RESET, RESET_ALL, STOP, losses
+from tests.spec.programs import Body, Drop, Exit, Get, Leave, Program, Put, Sleep, Submit
+from tests.spec.real_cluster import HARMLESS_S, PROXY, TCP, UNIX, Shape
+from tests.spec.real_faults import (
+    CUT,
+    HOLD,
+    KILL,
+    LAST_WORDS,
+    NODE,
+    RAYLET,
+    RESET,
+    RESET_ALL,
+    STOP,
+    TEAR,
+    ZYGOTE,
+    Fault,
+    losses,
+)
 from tests.spec.real_proxy import Proxies
 from tests.spec.real_sockets import close_connections
 from tests.spec.real_tier import campaign, in_simulation, real_scenario_of
 from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier
+from tests.spec.scenario import Node
+from tests.spec.strategies import scenario_of
 
 needs_pidfd_getfd = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lends descriptors")
 PLANTED = """
@@ -69,10 +87,42 @@ def test_a_seed_decides_its_scenario_which_is_json() -> None:
 
 
 def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
-    drawn = [real_scenario_of(seed).faults for seed in range(300)]
-    assert {fault.kind for faults in drawn for fault in faults} == {KILL, STOP, RESET, RESET_ALL, HOLD, CUT}
-    assert {losses(faults).deaths for faults in drawn} == {0, 1, 2}
-    assert not any(fault.is_deadly and fault.role == "raylet" and not fault.node for faults in drawn for fault in faults)
+    drawn = [(scenario.faults, scenario.shape) for scenario in map(real_scenario_of, range(400))]
+    every = [fault for faults, _ in drawn for fault in faults]
+    assert {fault.kind for fault in every} == {KILL, STOP, RESET, RESET_ALL, HOLD, CUT, LAST_WORDS, TEAR}
+    assert {losses(faults, shape).deaths for faults, shape in drawn} == {0, 1, 2}
+    assert not any(fault.is_deadly and fault.role in (RAYLET, ZYGOTE, NODE) and not fault.node for fault in every)
+
+
+def features(drawn: Iterable[tuple[Program, tuple[int, ...]]]) -> set[str]:
+    """What programs and the places of their drivers are made of: kinds of records with the fields that they fill."""
+    found: set[str] = set()
+
+    def look(tree: Any) -> None:
+        if isinstance(tree, dict):
+            found.update(f"{tree.get('kind')}.{key}" for key in tree)
+        for branch in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ():
+            look(branch)
+
+    for program, homes in drawn:
+        look(msgspec.to_builtins(program))
+        found |= {f"a driver ends: {type(driver.end).__name__}" for driver in program.drivers}
+        found |= {"a driver is not on the head"} if any(homes) else set()
+        found.add(f"{len(program.drivers)} drivers")
+    return found
+
+
+def test_nothing_that_the_campaign_draws_is_left_out() -> None:
+    simulated = [scenario_of(seed) for seed in range(300)]
+    real = [real_scenario_of(seed) for seed in range(300)]
+    wanted = features((one.program, one.world.homes) for one in simulated)
+    assert wanted - features((one.program, one.homes) for one in real) == set()
+    worlds = {(bool(one.world.inline_limit), bool(one.world.store_bytes), len(one.world.nodes)) for one in simulated}
+    shapes = {
+        (bool(shape.inline_limit), bool(shape.store_bytes), len(shape.nodes))
+        for shape in (real_scenario_of(seed * SCENARIOS_PER_CLUSTER).shape for seed in range(300))
+    }
+    assert worlds - shapes == set()
 
 
 # --- The judge
@@ -117,6 +167,23 @@ def test_a_program_that_does_not_end_and_a_traceback_in_a_log_are_seen() -> None
     assert "L1" in verdict_codes(mistake, Sleep("sleep", 0.0))
     mistake = "programs.Sleep.perform = lambda sleep, stage: threading.Thread(target=lambda: 1 / 0).start() or {'of': []}"
     assert "escaped" in verdict_codes(mistake, Sleep("sleep", 0.0))
+
+
+def test_a_driver_that_loses_its_node_without_a_fault_is_seen() -> None:
+    mistake = "real_driver.DriverProcess.do_is_homeless = lambda self: True"
+    assert "L1" in verdict_codes(mistake, Put("a"))
+
+
+def test_drivers_that_leave_exit_or_die_with_their_node_have_nothing_to_tell() -> None:
+    work = Submit("task", Body()), Get("get", ("task",)), Submit("long", Body((Sleep("sleep", 30.0),)))
+    named = [tuple(msgspec.structs.replace(one, name=f"{one.name}{n}") for one in work) for n in range(2)]
+    drivers = Body(named[0], Leave()), Body(named[1], Exit(3)), Body((Sleep("night", 30.0),))
+    shape, fault = Shape((Node(), Node())), Fault(KILL, NODE, at_s=0.1, node=1)
+    with RealTier() as tier:
+        verdict = tier.run(RealScenario(Program(drivers), shape, homes=(0, 0, 1), faults=(fault,)))
+        assert verdict.ok and verdict.struck == (fault,)
+        assert len(verdict.histories) == 1  # Of the one that has left, which could tell, and is not asked.
+        assert tier.close() == []
 
 
 def test_what_is_left_behind_is_seen() -> None:
