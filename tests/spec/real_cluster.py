@@ -353,7 +353,18 @@ class RealCluster:
                 elif worker.job_id and worker.job_id not in running:
                     found.append(f"L7: {name}: worker {worker.pid} has outlived its job, {worker.state}")
             found += self._strangers(node_id.hex(), stats)
-        return found
+        return found or self._stored()
+
+    def _stored(self) -> list[str]:
+        """Copies of objects, when no driver is there to want them."""
+        if any(driver.is_connected for driver in self.drivers):
+            return []
+        try:
+            stores = self._clients[0].objects().stores.values()
+        except ConnectionError as error:
+            return [f"L1: {error}"]
+        full = [store for store in stores if store.total or store.used or store.fallback_used]
+        return [f"L2: {store.total} copies ({store.used} bytes) in the store of {short(store.node_id)}" for store in full]
 
     def _strangers(self, node_id: str, stats: NodeStats) -> list[str]:
         """Processes and sockets that the raylet does not know of."""
@@ -364,7 +375,10 @@ class RealCluster:
         found = [f"L7: process {pid} is no worker of {node}" for pid in self.workers_of(node) if pid not in known]
         folder = self.sockets_of(node)
         names = {worker_endpoint("", worker.worker_id).lstrip("/") for worker in stats.workers}
-        if self.proxies is None and not any(driver.is_connected for driver in self.drivers):
+        if any(driver.is_connected for driver in self.drivers):
+            return found
+        found += [f"L2: {node} still has spilled objects in {path}" for path in self.spilled_on(node)]
+        if self.proxies is None:
             there = {path.name for path in folder.glob("w-*") if path.suffix != BEHIND}
             found += [f"L7: the socket {name} of {node} is nobody's" for name in sorted(there - names)]
         return found

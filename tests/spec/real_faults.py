@@ -37,7 +37,8 @@ ONE_IN_LONG = 15
 """So many stops and holds for each that lasts long."""
 SPEAKS_S = 0.02
 """So long a node's words are held before it dies."""
-MEAN_AT_S = 0.12
+MEANS_AT_S = (0.05, 0.12, 0.4, 1.0)
+"""When a fault strikes on average, one of these for each scenario: programs take from a tenth of a second to many."""
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,11 +83,11 @@ def draw_faults(random: Random, shape: Shape) -> tuple[Fault, ...]:
     """A few kinds of them, at most two that are deadly."""
     if random.random() < 0.1:
         return ()
-    kinds = random.sample(_kinds(shape), random.choice((1, 2, 3)))
+    kinds, mean_at_s = random.sample(_kinds(shape), random.choice((1, 2, 3))), random.choice(MEANS_AT_S)
     faults: list[Fault] = []
     for _ in range(random.choice((1, 2, 3, 5, 10))):
         kind, role = random.choice(kinds)
-        fault = _draw_fault(random, kind, role, shape)
+        fault = _draw_fault(random, kind, role, shape, mean_at_s)
         if not fault.is_deadly or sum(other.is_deadly for other in faults) < 2:
             faults.append(fault)
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
@@ -108,7 +109,7 @@ def _kinds(shape: Shape) -> list[tuple[str, str]]:
     return kinds
 
 
-def _draw_fault(random: Random, kind: str, role: str, shape: Shape) -> Fault:
+def _draw_fault(random: Random, kind: str, role: str, shape: Shape, mean_at_s: float) -> Fault:
     node = random.randrange(len(shape.nodes)) if role not in (GCS, DRIVER) else 0
     if kind == LAST_WORDS or (kind == KILL and role in (RAYLET, ZYGOTE, NODE)):
         node = random.randrange(1, len(shape.nodes))
@@ -116,7 +117,7 @@ def _draw_fault(random: Random, kind: str, role: str, shape: Shape) -> Fault:
     is_long = random.random() * ONE_IN_LONG < 1 and may_last
     lasts = kind in (STOP, HOLD, CUT, LAST_WORDS)
     for_s = (LONG_S if is_long else random.choice(LASTS_S)) if lasts else 0.0
-    return Fault(kind, role, round(random.expovariate(1 / MEAN_AT_S), 3), node, random.randrange(1000) / 1000, for_s)
+    return Fault(kind, role, round(random.expovariate(1 / mean_at_s), 3), node, random.randrange(1000) / 1000, for_s)
 
 
 class Wrecker:
