@@ -16,6 +16,7 @@ import pytest
 
 from minray.discovery import runtime_root
 from tests.helpers import wait_for_condition
+from tests.spec.actors import Create
 from tests.spec.programs import Body, Drop, Exit, Get, Leave, Program, Put, Sleep, Submit
 from tests.spec.real_cluster import HARMLESS_S, PROXY, TCP, UNIX, Shape
 from tests.spec.real_faults import (
@@ -183,6 +184,15 @@ def test_drivers_that_leave_exit_or_die_with_their_node_have_nothing_to_tell() -
         verdict = tier.run(RealScenario(Program(drivers), shape, homes=(0, 0, 1), faults=(fault,)))
         assert verdict.ok and verdict.struck == (fault,)
         assert len(verdict.histories) == 1  # Of the one that has left, which could tell, and is not asked.
+        assert tier.close() == []
+
+
+def test_farewells_are_said_to_detached_actors_when_nobody_makes_them_any_more() -> None:
+    """A task that nobody waits for makes one when its driver is through."""
+    create = Create("actor", called="named", detached=True, num_cpus=0)
+    program = Program((Body((Submit("task", Body((Sleep("sleep", 0.2), create))),)),))
+    with RealTier() as tier:
+        assert tier.run(RealScenario(program)).problems == ()
         assert tier.close() == []
 
 
