@@ -58,8 +58,8 @@ SYSTEM_CONFIG = {
     "oom_grace_period_s": 0.1,
     "actor_graceful_shutdown_timeout_ms": 1500,
 }
-"""Also, granting beyond a worker per CPU slows down less, full stores wait less, and so do actors that end for those who still
-have what is theirs: programs here are over soon."""
+"""Also, granting beyond a worker per CPU slows down less, full stores wait less, and so do actors that end for those
+who still have what is theirs: programs here are over soon."""
 ANSWER_S = 60.0
 CHECKOUT = Path(__file__).resolve().parents[2]
 DRIVER_COMMAND = (sys.executable, "-m", "tests.spec.real_driver")
@@ -400,7 +400,7 @@ class RealCluster:
 
     def printed(self) -> list[str]:
         """New lines of tasks; a worker that is killed may leave half of one."""
-        lines = [line for text in self.new_text("worker-*.out").values() for line in text.splitlines()]
+        lines = in_order_of_writing(self.new_text("worker-*.out"))
         return [line for line in lines if line.startswith("[") and _is_json(line)]
 
     def trouble(self) -> list[str]:
@@ -430,6 +430,12 @@ class RealCluster:
 
     def _left_behind(self) -> list[str]:
         return leaks.describe(self._root, self._shared_memory_before)
+
+
+def in_order_of_writing(texts: dict[Path, str]) -> list[str]:
+    """The lines of several logs. One incarnation of an actor has written its last before the next one writes its first."""
+    paths = sorted(texts, key=lambda path: path.stat().st_mtime_ns)
+    return [line for path in paths for line in texts[path].splitlines()]
 
 
 def _left_in_gcs(look: Look, kept: Collection[bytes], drivers: Collection[int]) -> list[str]:

@@ -18,7 +18,7 @@ from minray.discovery import runtime_root
 from tests.helpers import wait_for_condition
 from tests.spec.actors import Create
 from tests.spec.programs import Body, Drop, Exit, Get, Leave, Program, Put, Sleep, Submit
-from tests.spec.real_cluster import HARMLESS_S, PROXY, TCP, UNIX, Shape
+from tests.spec.real_cluster import HARMLESS_S, PROXY, TCP, UNIX, Shape, in_order_of_writing
 from tests.spec.real_faults import (
     CUT,
     HOLD,
@@ -194,6 +194,14 @@ def test_farewells_are_said_to_detached_actors_when_nobody_makes_them_any_more()
     with RealTier() as tier:
         assert tier.run(RealScenario(program)).problems == ()
         assert tier.close() == []
+
+
+def test_what_an_actor_printed_before_it_began_anew_comes_first(tmp_path: Path) -> None:
+    first, second = tmp_path / "worker-b.out", tmp_path / "worker-a.out"
+    for written_at, path in enumerate((first, second)):
+        path.touch()
+        os.utime(path, (written_at, written_at))
+    assert in_order_of_writing({second: "3\n", first: "1\n2\n"}) == ["1", "2", "3"]
 
 
 def test_what_is_left_behind_is_seen() -> None:
