@@ -88,7 +88,6 @@ class MainThreadUserCode(LoopBorder):
         self._alarm.acquire()
         self._relief_sleeps = False
         """It does not even look from time to time."""
-        self._beside = ThreadsBeside(self.post)
         self._event_loop: UserEventLoop | None = None
         self._interrupts: deque[Callable[[], bool]] = deque()
         """Interrupts that the main thread has not looked at, or has put off."""
@@ -240,8 +239,8 @@ class MainThreadUserCode(LoopBorder):
             self._waking = True
             self._loop.call_soon_threadsafe(self._drain)
 
-    def run_beside(self, work: Work, then: Work) -> None:
-        self._beside.run(work, then)
+    def threads_beside(self, limit: int) -> ThreadsBeside:
+        return ThreadsBeside(self.post, limit)
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         def begin() -> None:
@@ -250,6 +249,15 @@ class MainThreadUserCode(LoopBorder):
             self._event_loop.call_soon_threadsafe(on_open, self._event_loop)
 
         self.run(begin)
+
+    def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        def main() -> None:
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+            loop.call_soon(on_open, loop)
+            loop.run_forever()
+
+        threading.Thread(target=main, name="minray-event-loop", daemon=True).start()
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self._interrupts.append(applies)

@@ -229,6 +229,25 @@ class SimParker:
             self._thread.wake()
 
 
+class SimThreads:
+    """See ``base.Threads``."""
+
+    def __init__(self, process: SimProcess, main: UserThread, limit: int) -> None:
+        self._process = process
+        self._main = main
+        self._limit = limit
+        self._threads: list[UserThread] = []
+
+    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        thread = next((thread for thread in self._threads if thread.has_no_work()), None)
+        if thread is None:
+            assert len(self._threads) < self._limit, "more work at once than was announced"
+            thread = UserThread(self._process)
+            self._threads.append(thread)
+        thread.environ, thread.working_dir = self._main.environ, self._main.working_dir
+        thread.add_work(work, then)
+
+
 class SimUserCode:
     """See ``base.UserCode``."""
 
@@ -238,8 +257,6 @@ class SimUserCode:
         """Asked at the n-th ``post`` of a user thread: shall the loop run right now?"""
         self.thread = UserThread(process)
         """The main user thread."""
-        self._beside: list[UserThread] = []
-        """Those that run work beside it."""
         self._held: list[tuple[Callable[[], None], Callable[[], None] | None]] | None = None
         """Work that came before ``serve``; None: it is run as it comes."""
         self.on_dropped: Callable[[Sequence[bytes]], None] = lambda _names: None
@@ -259,30 +276,18 @@ class SimUserCode:
         else:
             self.thread.add_work(work, then)
 
-    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        thread = next((thread for thread in self._beside if thread.has_no_work()), None)
-        if thread is None:
-            thread = UserThread(self._process)
-            self._beside.append(thread)
-        thread.environ, thread.working_dir = self.thread.environ, self.thread.working_dir
-        thread.add_work(work, then)
+    def threads_beside(self, limit: int) -> SimThreads:
+        return SimThreads(self._process, self.thread, limit)
 
     def run_exit_handlers(self) -> None:
         """They are this interpreter's, not the simulated process's."""
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         """There is no other work beside it."""
+        self.run(lambda: _run_event_loop(on_open))
 
-        def main() -> None:
-            loop = asyncio.new_event_loop()
-            asyncio.set_event_loop(loop)
-            loop.call_soon(on_open, loop)
-            try:
-                loop.run_forever()
-            finally:
-                loop.close()
-
-        self.run(main)
+    def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        self.threads_beside(1).run(lambda: _run_event_loop(on_open), lambda: None)
 
     def follow(self, then: Callable[[], None]) -> None:
         self.post(then)
@@ -323,6 +328,16 @@ class SimUserCode:
             self.thread.working_dir = working_dir
         for name, value in env_vars.items():
             self.thread.environ[os.fsencode(name)] = os.fsencode(value)
+
+
+def _run_event_loop(on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.call_soon(on_open, loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 class UserLoop(asyncio.BaseEventLoop):
