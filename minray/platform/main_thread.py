@@ -38,6 +38,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+from minray.common.environment_variables import update_environment
 from minray.platform.threads_beside import ThreadsBeside
 from minray.platform.user_code import TURN_S, LoopBorder
 from minray.platform.user_event_loop import UserEventLoop
@@ -266,7 +267,7 @@ class MainThreadUserCode(LoopBorder):
     def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
         if working_dir is not None:
             os.chdir(working_dir)
-        os.environ.update(env_vars)
+        update_environment(os.environ, env_vars)
         present = set(sys.path)
         sys.path[:0] = [entry for entry in dict.fromkeys(sys_path) if entry not in present]
         importlib.invalidate_caches()

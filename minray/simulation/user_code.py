@@ -27,6 +27,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from typing import Any, Never, TypeVar, TypeVarTuple
 
+from minray.common.environment_variables import update_environment
 from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone, SimFuture, SimProcess, SimTask, unwind
 
 STUCK_S = 60.0
@@ -326,8 +327,8 @@ class SimUserCode:
         if working_dir is not None:
             os.stat(working_dir)
             self.thread.working_dir = working_dir
-        for name, value in env_vars.items():
-            self.thread.environ[os.fsencode(name)] = os.fsencode(value)
+        with _environment_of(self.thread):
+            update_environment(os.environ, env_vars)
 
 
 def _run_event_loop(on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:

@@ -363,7 +363,6 @@ class AsyncInGroups:
 
     @ray.method(concurrency_group="check")
     async def check(self) -> int:
-        await asyncio.sleep(0)
         return threading.get_ident()
 
     @ray.method(concurrency_group="check")

@@ -50,6 +50,11 @@ def test_environments_do_not_mix_in_one_worker() -> None:
     assert ray.get(variable.remote("WHO")) == [None]
 
 
+def test_a_variable_may_refer_to_what_the_worker_has() -> None:
+    task = variable.options(runtime_env={"env_vars": {"PATH": "${PATH}:/opt/bin", "OF_THE_TASK": "<${NOWHERE}>"}})
+    assert ray.get(task.remote("PATH", "OF_THE_TASK")) == [f"{os.environ['PATH']}:/opt/bin", "<>"]
+
+
 def test_working_dir_and_py_modules(tmp_path: Path) -> None:
     working, modules = tmp_path / "working", tmp_path / "modules"
     package = modules / "a_package_of_mine"
