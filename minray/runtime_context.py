@@ -124,8 +124,7 @@ class RuntimeContext:
 
     @property
     def namespace(self) -> str:
-        job = worker.current_api().core.job
-        return job.config.namespace if job is not None else ""
+        return worker.current_api().core.namespace
 
     @property
     def gcs_address(self) -> str:
