@@ -11,6 +11,7 @@ import pytest
 
 import minray as ray
 from minray.exceptions import RuntimeEnvSetupError
+from minray.runtime_env import RuntimeEnv
 from tests.real.support import run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -31,6 +32,15 @@ def test_a_tasks_variables_are_put_on_top_of_the_jobs() -> None:
     task = variable.options(runtime_env={"env_vars": {"OF_BOTH": "task", "OF_THE_TASK": "task"}})
     assert ray.get(task.remote("OF_THE_JOB", "OF_BOTH", "OF_THE_TASK")) == ["job", "task", "task"]
     assert ray.get(variable.remote("OF_BOTH", "OF_THE_TASK")) == ["job", None]
+
+
+def test_an_environment_may_be_written_down_first() -> None:
+    task = variable.options(runtime_env=RuntimeEnv(env_vars={"OF_THE_TASK": "task"}, working_dir=None))
+    assert ray.get(task.remote("OF_THE_TASK")) == ["task"]
+    with pytest.raises(ValueError, match="RuntimeEnv has 'pip'"):
+        RuntimeEnv(pip=["requests"])
+    with pytest.raises(TypeError, match="env_vars"):
+        RuntimeEnv(env_vars={"A": 1})
 
 
 def test_tasks_of_tasks_inherit() -> None:

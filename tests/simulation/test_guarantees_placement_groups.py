@@ -234,7 +234,8 @@ def test_g32_jobs_without_a_namespace_do_not_see_each_others_groups() -> None:
     def other() -> list[Any]:
         with pytest.raises(ValueError):
             minray.util.get_placement_group("n")
-        return [placement_group([{"CPU": 1}], name="n").wait(10), outcome_of(minray.get_actor("keeper", first).make.remote())]
+        keeper = minray.get_actor("keeper", first)
+        return [placement_group([{"CPU": 1}], name="n").wait(10), outcome_of(keeper.make.remote())]
 
     with SimCluster([{"num_cpus": 3}], show_output=False) as cluster:
         first = cluster.run(creator)
