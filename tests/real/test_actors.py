@@ -29,8 +29,13 @@ pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"num_cpus": 4, "namespace": "tests"}
 
 
+class Base:
+    def twice_or_thrice(self, number: int) -> int:
+        return 2 * number
+
+
 @ray.remote(num_cpus=0)
-class Counter:
+class Counter(Base):
     """Counts, and says where it lives."""
 
     STEP = 1
@@ -49,6 +54,9 @@ class Counter:
     @classmethod
     def steps(cls, number: int) -> int:
         return cls.STEP * number
+
+    def twice_or_thrice(self, number: int) -> int:
+        return super().twice_or_thrice(number) + number
 
     def pid(self) -> int:
         return os.getpid()
@@ -123,6 +131,13 @@ def test_what_belongs_to_the_class_needs_no_actor() -> None:
     assert [Counter.STEP, Counter.twice(2), Counter.steps(3)] == [1, 4, 3] and not hasattr(Counter, "missing")
     counter = Counter.remote()
     assert ray.get([counter.twice.remote(2), counter.steps.remote(3)]) == [4, 3]
+
+
+def test_a_class_of_an_imported_module_is_one_class_with_its_methods() -> None:
+    """Whole, and not in part the one that a worker finds in the module: ``super()`` needs that."""
+    with pytest.raises(AttributeError, match="a method of its actors"):
+        getattr(Counter, "twice_or_thrice")  # noqa: B009
+    assert ray.get(Counter.remote().twice_or_thrice.remote(2)) == 6
 
 
 def test_g24_g27_an_actor_without_handles_cleans_up_and_ends(files: Files) -> None:
