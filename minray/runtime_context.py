@@ -159,8 +159,10 @@ class RuntimeContext:
 
 
 def _place_of(definition: Any) -> str:
-    """What can be called without being a function or a class is known by its class."""
-    named = definition if hasattr(definition, "__qualname__") else type(definition)
+    """A function goes by its name alone, as in Ray; what can be called and is neither that nor a class, by its class."""
+    if not isinstance(definition, type) and hasattr(definition, "__name__"):
+        return f"{definition.__module__}.{definition.__name__}"
+    named = definition if isinstance(definition, type) else type(definition)
     return f"{named.__module__}.{named.__qualname__}"
 
 
