@@ -5,12 +5,10 @@ Ray: python/ray/__init__.py
 What a user types is gathered here from the front porch: ``driver`` (init, shutdown), ``remote_function`` (remote),
 ``worker`` (get, put, wait, cancel, nodes, resources), ``explanation`` (why),
 ``actor`` (get_actor, kill, method), ``runtime_context``, ``object_ref``, ``object_ref_generator``, ``exceptions``,
-``util``, ``internal`` and ``experimental``.
+``util``, ``internal``, ``experimental``, ``runtime_env`` and ``cloudpickle``.
 """
 
-import cloudpickle
-
-from minray import actor, cluster_utils, exceptions, experimental, internal, types, util
+from minray import actor, cloudpickle, cluster_utils, exceptions, experimental, internal, runtime_env, types, util
 from minray._version import __version__
 from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
 from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
@@ -61,6 +59,7 @@ __all__ = [
     "nodes",
     "put",
     "remote",
+    "runtime_env",
     "shutdown",
     "types",
     "util",

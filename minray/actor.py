@@ -68,10 +68,17 @@ class ActorClass:
         raise TypeError(f"actor class {name} cannot be instantiated directly: use {name}.remote(...) to make an actor")
 
     def __getattr__(self, name: str) -> Any:
-        """Constants, static and class methods of the class are there without an actor."""
+        """Constants, static and class methods of the class are there without an actor.
+
+        Other methods are not: cloudpickle would find them here, and send the name of their module instead of them. In a
+        worker they would belong to the class of that module, while the actor is of the class that was sent.
+        """
         if name.startswith("__") or "_class" not in vars(self):
             raise AttributeError(f"actor class has no attribute {name!r}")
-        return getattr(self._class, name)
+        found = getattr(self._class, name)
+        if inspect.isfunction(found) and not isinstance(inspect.getattr_static(self._class, name), staticmethod):
+            raise AttributeError(f"{name!r} of actor class {self._definition.name} is a method of its actors")
+        return found
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``).

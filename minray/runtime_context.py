@@ -48,15 +48,17 @@ class RuntimeContext:
         return running.task_id.hex() if running is not None else None
 
     def get_actor_id(self) -> str | None:
-        running = worker.current_api().core.executor.current
-        return running.actor_id.hex() if running is not None and running.actor_id else None
+        """Of the actor whose process this is, also in threads that it has started."""
+        actor = worker.current_api().core.actor_receiver.actor
+        return actor.actor_id.hex() if actor is not None else None
 
     def get_actor_name(self) -> str | None:
         """Empty for an actor without a name; None outside of actors."""
-        running = worker.current_api().core.executor.current
-        if running is None or not running.actor_id:
+        api = worker.current_api()
+        actor = api.core.actor_receiver.actor
+        if actor is None:
             return None
-        return next((info.name for info in ActorApi(worker.current_api()).all() if info.actor_id == running.actor_id), "")
+        return next((info.name for info in ActorApi(api).all() if info.actor_id == actor.actor_id), "")
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
@@ -82,7 +84,16 @@ class RuntimeContext:
         return running.header.template.name if running is not None else None
 
     def get_task_function_name(self) -> str | None:
-        return self.get_task_name()
+        """Where what runs was defined: ``module.function``, ``module.Class.method``."""
+        core = worker.current_api().core
+        running = core.executor.current
+        if running is None:
+            return None
+        template = running.header.template
+        if template.method:
+            return f"{_place_of(type(core.executor.actor))}.{template.method}"
+        place = _place_of(core.functions.load(template.function_id))
+        return place if template.actor is None else f"{place}.__init__"
 
     def get_assigned_resources(self) -> dict[str, float]:
         """The resources that the running task was given; empty in a driver."""
@@ -113,8 +124,7 @@ class RuntimeContext:
 
     @property
     def namespace(self) -> str:
-        job = worker.current_api().core.job
-        return job.config.namespace if job is not None else ""
+        return worker.current_api().core.namespace
 
     @property
     def gcs_address(self) -> str:
@@ -146,6 +156,14 @@ class RuntimeContext:
         """What this process has sent so far: ``requests``, ``replies``, ``frames``, ``bytes``, and ``tasks`` submitted."""
         core = worker.current_api().core
         return {**asdict(core.platform.network.counters), "tasks": core.tasks.submitted_count}
+
+
+def _place_of(definition: Any) -> str:
+    """A function goes by its name alone, as in Ray; what can be called and is neither that nor a class, by its class."""
+    if not isinstance(definition, type) and hasattr(definition, "__name__"):
+        return f"{definition.__module__}.{definition.__name__}"
+    named = definition if isinstance(definition, type) else type(definition)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def get_runtime_context() -> RuntimeContext:

@@ -215,7 +215,7 @@ def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> Runt
     env_vars = dict(base.env_vars) | dict(value.get("env_vars") or {})
     working_dir = os.path.abspath(value["working_dir"]) if value.get("working_dir") else base.working_dir
     modules = tuple(_module_parent("runtime_env", module) for module in value.get("py_modules") or ())
-    return RuntimeEnv(tuple(sorted(env_vars.items())), working_dir, modules or base.py_modules)
+    return RuntimeEnv(tuple(env_vars.items()), working_dir, modules or base.py_modules)
 
 
 def resource_amounts(given: Mapping[str, Any]) -> dict[str, float]:

@@ -129,7 +129,7 @@ def test_ray_is_minray_while_the_block_lasts() -> None:
         assert importlib.import_module("ray.util.queue") is importlib.import_module("minray.util.queue")
         assert importlib.import_module("ray.util.placement_group").PlacementGroup
         assert importlib.import_module("ray.exceptions") is minray.exceptions
-        assert importlib.import_module("ray.cloudpickle") is importlib.import_module("cloudpickle")
+        assert importlib.import_module("ray.cloudpickle") is importlib.import_module("minray.cloudpickle")
         assert minray.exceptions.__spec__ is not None and minray.exceptions.__spec__.name == "minray.exceptions"
         with minray_as_ray():
             assert importlib.import_module("ray") is ray

@@ -48,6 +48,7 @@ class RuntimeEnv(msgspec.Struct, frozen=True, array_like=True):
     """What a worker's process must look like. Paths are local and absolute; equal records share workers."""
 
     env_vars: tuple[tuple[str, str], ...] = ()
+    """In the order in which they are set: they may refer to those before them."""
     working_dir: str = ""
     py_modules: tuple[str, ...] = ()
 

@@ -119,9 +119,7 @@ class ActorApi:
         return " <- ".join(lines)
 
     def namespace(self) -> str:
-        """Of this job; one without a name has one of its own (G32)."""
-        job = self._core.job
-        return (job.config.namespace if job is not None else "") or f"anonymous-{self._core.job_id.hex()}"
+        return self._core.namespace
 
     def is_call(self, ref: ObjectRef[Any]) -> bool:
         """Whether a value of ours is made by an actor's call that has not ended."""

@@ -5,11 +5,13 @@ Ray: src/ray/core_worker/task_execution/concurrency_group_manager.h, fiber.h; th
 An actor is of one of three kinds, which its class and options decide:
 
   * plain: calls run one after the other in the main thread, like tasks;
-  * threaded (``max_concurrency`` above 1, or concurrency groups): calls run in threads, so many at once as their group has;
-  * async (any coroutine method): calls are coroutines on one event loop in the main thread (G54), so many at once as their
-    group has; plain methods run on that loop too, and block it, as anywhere in asyncio.
+  * threaded (``max_concurrency`` above 1, or concurrency groups): calls run in threads, each group's in its own, of which it
+    has so many as calls may run at once;
+  * async (any coroutine method): calls are coroutines on an event loop in the main thread (G54), those of a named group on
+    one in a thread of its own; plain methods run on that loop too, and block it, as anywhere in asyncio.
 
-A call begins when its group has room, in the order in which calls were given to it; until then it can be cancelled.
+A call begins when its group has room, in the order in which calls were given to it; until then it can be cancelled. What
+blocks one group holds up no other (G53).
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask
-from minray.platform.base import Platform
+from minray.platform.base import Platform, Threads
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +35,24 @@ WORKS_PER_TURN = 20
 """So many calls of an async actor are begun before the first of them runs: its answer shall not wait for the last."""
 
 
+class Place(Protocol):
+    """Where calls run."""
+
+    def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+        """Run a call; ``then`` is called when it is over, or was passed over."""
+
+    def cancel(self, task: ReceivedTask) -> None:
+        """A running call is told that it is not wanted any more (G45)."""
+
+
 class ConcurrencyGroup:
-    """Calls that share a limit."""
+    """Calls that share a limit, and a place."""
 
-    __slots__ = ("limit", "running", "waiting")
+    __slots__ = ("limit", "place", "running", "waiting")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, place: Place) -> None:
         self.limit = limit
+        self.place = place
         self.running = 0
         self.waiting: deque[tuple[ReceivedTask, Callable[[], None]]] = deque()
 
@@ -59,14 +72,23 @@ class ActorProcess:
         """No call begins any more."""
         self._user_code = platform.user_code
         self._executor = executor
-        self._groups = {DEFAULT_GROUP: ConcurrencyGroup(options.max_concurrency)}
-        self._groups.update({name: ConcurrencyGroup(limit) for name, limit in options.groups})
-        self._is_threaded = not options.is_async and (options.max_concurrency > 1 or bool(options.groups))
         self._user_loop = UserLoop(platform, executor) if options.is_async else None
+        self.is_plain = self._user_loop is None and options.max_concurrency == 1 and not options.groups
+        self._groups: dict[str, ConcurrencyGroup] = {}
+        if not self.is_plain:
+            self._add_groups(platform)
 
-    @property
-    def is_plain(self) -> bool:
-        return not self._is_threaded and self._user_loop is None
+    def _add_groups(self, platform: Platform) -> None:
+        for name, limit in [(DEFAULT_GROUP, self.options.max_concurrency), *self.options.groups]:
+            place: Place
+            if self._user_loop is None:
+                place = CallThreads(platform.user_code.threads_beside(limit), self._executor)
+            elif name == DEFAULT_GROUP:
+                place = self._user_loop
+            else:
+                place = UserLoop(platform, self._executor)
+                place.start_beside()
+            self._groups[name] = ConcurrencyGroup(limit, place)
 
     @property
     def class_name(self) -> str:
@@ -85,11 +107,14 @@ class ActorProcess:
         if self.is_plain:
             self._user_code.run(partial(self._executor.execute, task), then)
             return
-        group = self._groups.get(task.header.template.concurrency_group, self._groups[DEFAULT_GROUP])
+        group = self._group(task)
         if group.running < group.limit:
             self._begin(group, task, then)
         else:
             group.waiting.append((task, then))
+
+    def _group(self, task: ReceivedTask) -> ConcurrencyGroup:
+        return self._groups.get(task.header.template.concurrency_group) or self._groups[DEFAULT_GROUP]
 
     def _begin(self, group: ConcurrencyGroup, task: ReceivedTask, then: Callable[[], None]) -> None:
         group.running += 1
@@ -100,15 +125,12 @@ class ActorProcess:
             while group.waiting and group.running < group.limit:
                 self._begin(group, *group.waiting.popleft())
 
-        if self._user_loop is not None:
-            self._user_loop.run(task, on_over)
-        else:
-            self._user_code.run_beside(partial(self._executor.execute_beside, task), on_over)
+        group.place.run(task, on_over)
 
     def cancel(self, task: ReceivedTask) -> None:
-        """A running call is told that it is not wanted any more (G45)."""
-        if self._user_loop is not None:
-            self._user_loop.cancel(task)
+        """See ``Place``."""
+        if not self.is_plain:
+            self._group(task).place.cancel(task)
 
     def shut_down(self, then: Callable[[], None]) -> None:
         """Run the user's own clean-up, where the calls run."""
@@ -118,14 +140,30 @@ class ActorProcess:
             self._user_loop.shut_down(then)
 
 
+class CallThreads:
+    """The threads of a group."""
+
+    def __init__(self, threads: Threads, executor: TaskExecutor) -> None:
+        self._threads = threads
+        self._executor = executor
+
+    def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+        self._threads.run(partial(self._executor.execute_beside, task), then)
+
+    def cancel(self, task: ReceivedTask) -> None:
+        """Whoever wants to know asks ``is_canceled``."""
+
+
 class UserLoop:
-    """The event loop of an async actor, in the main thread, and what our own loop asks of it."""
+    """An event loop of an async actor, in the main thread or beside it, and what our own loop asks of it."""
 
     def __init__(self, platform: Platform, executor: TaskExecutor) -> None:
         self._user_code = platform.user_code
         self._executor = executor
+        self._follow: Callable[[Callable[[], None]], None] = platform.user_code.follow
+        """How our own loop is called back."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Made in the main thread; until then calls wait in ``_inbox``."""
+        """Made in its thread; until then calls wait in ``_inbox``."""
         self._inbox: deque[Callable[[], None]] = deque()
         """What the loop is to do next; filled by our own loop, emptied by the user's."""
         self._waking = False
@@ -134,6 +172,10 @@ class UserLoop:
 
     def start(self) -> None:
         self._user_code.run_event_loop(self._open)
+
+    def start_beside(self) -> None:
+        self._follow = self._user_code.post
+        self._user_code.run_event_loop_beside(self._open)
 
     def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
         self._post(partial(self._begin, task, then))
@@ -151,7 +193,7 @@ class UserLoop:
             self._waking = True
             self._loop.call_soon_threadsafe(self._drain)
 
-    # --- in the main thread
+    # --- in its thread
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -169,7 +211,7 @@ class UserLoop:
 
     def _begin(self, task: ReceivedTask, then: Callable[[], None]) -> None:
         if not task.claim():
-            self._user_code.follow(then)
+            self._follow(then)
             return
         assert self._loop is not None
         name = task.header.template.name
@@ -181,7 +223,7 @@ class UserLoop:
         del self._tasks[id(task)]
         if not running.cancelled() and running.exception() is not None:
             logger.error("running a call failed", exc_info=running.exception())
-        self._user_code.follow(then)
+        self._follow(then)
 
     def _cancel(self, task: ReceivedTask) -> None:
         running = self._tasks.get(id(task))
@@ -190,4 +232,4 @@ class UserLoop:
 
     def _shut_down(self, then: Callable[[], None]) -> None:
         self._executor.shut_down_actor()
-        self._user_code.follow(then)
+        self._follow(then)

@@ -294,6 +294,11 @@ class CoreWorker:
 
         self.functions.export(self.job_id, export.function_id, pickled, on_exported)
 
+    @property
+    def namespace(self) -> str:
+        """Where names are looked up that are said without one; a job that has named none has one of its own (G32)."""
+        return (self.job.config.namespace if self.job is not None else "") or f"anonymous-{self.job_id.hex()}"
+
     # --- cancelling
 
     def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:

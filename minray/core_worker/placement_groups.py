@@ -70,7 +70,7 @@ class PlacementGroups:
         return PlacementGroupInfo(
             random + core.job_id,
             name,
-            self._namespace(),
+            core.namespace,
             strategy,
             [Bundle(bundle) for bundle in bundles],
             state="",
@@ -147,7 +147,7 @@ class PlacementGroups:
     async def named(self, name: str) -> PlacementGroupInfo | None:
         """The group of this name in the namespace of this job."""
         await self.settle_all()
-        return (await self._core.gcs.call(GetPlacementGroup(b"", name, self._namespace()))).group
+        return (await self._core.gcs.call(GetPlacementGroup(b"", name, self._core.namespace))).group
 
     async def bundles_of(self, group_id: bytes) -> list[ResourceSet]:
         """What the bundles of a group hold; empty if nobody remembers it."""
@@ -178,9 +178,6 @@ class PlacementGroups:
                 continue
             if reply.group is None or reply.group.state in (CREATED, REMOVED):
                 return reply.group
-
-    def _namespace(self) -> str:
-        return self._core.job.config.namespace if self._core.job is not None else ""
 
     # --- ready
 

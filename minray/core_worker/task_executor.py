@@ -158,7 +158,7 @@ class TaskExecutor:
             task.execution = self._on_exception(task, error, _us_since(started), is_coroutine=True)
 
     def shut_down_actor(self) -> None:
-        """The user's own clean-up, and then the interpreter's (G27)."""
+        """The user's own clean-up, and then what the end of an interpreter brings: exit handlers, the destructor (G27)."""
         clean_up = getattr(self.actor, "__ray_shutdown__", None)
         if clean_up is not None:
             try:
@@ -166,6 +166,7 @@ class TaskExecutor:
             except Exception:
                 logger.exception("__ray_shutdown__ failed")
         self._platform.user_code.run_exit_handlers()
+        self.actor = None
 
     def _call(self, task: ReceivedTask) -> list[Result]:
         function, args, kwargs = self._prepare(task)

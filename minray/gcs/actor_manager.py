@@ -13,8 +13,8 @@ Rules
     begin because a node is preempted (G21). What is heard of a worker that is not the present one changes nothing (S3).
   * It begins anew when its worker or node died, not when it wanted to end, was killed for good, or its constructor raised
     (G34). Dead is dead: a confirmed death is never taken back (G39b).
-  * Unless it is detached, it dies with its owner (G25), with its job, and when nobody has a handle (G24). A detached one
-    dies with its owner as long as he has not said how it is made.
+  * Unless it is detached, it dies with its owner (G25), when nobody has a handle (G24), and with its job, which lasts as
+    long as its last detached actor. A detached one dies with its owner as long as he has not said how it is made.
   * What shall end before it is registered, because that has to be asked again, is dead from then on, as if it had been.
   * A name belongs to one actor that is not dead, in its namespace (G31).
   * The last dead actors are kept for callers that come late and for people; of older ones only the ids.

@@ -276,7 +276,8 @@ class GcsServer:
                 await self._commit_end(job)
         if job is not None:
             self._group_scheduler.on_job_finished(job_id)
-            await self._actors.on_job_finished(job_id)
+            if not job.kept:
+                await self._actors.on_job_finished(job_id)
 
     async def _commit_end(self, job: protocol.JobInfo) -> None:
         self._storage.put_job(job)
@@ -296,6 +297,7 @@ class GcsServer:
                 await self._commit_end(job)
         if self.job_is_over(job_id):
             self._group_scheduler.on_job_finished(job_id)
+            await self._actors.on_job_finished(job_id)
 
     def job_is_over(self, job_id: bytes) -> bool:
         """Whether nothing of this job may begin any more."""

@@ -262,6 +262,13 @@ class Parker(Protocol):
         """Let it go, now or when it comes to wait. May be called more than once, from any thread."""
 
 
+class Threads(Protocol):
+    """Threads beside the main user thread."""
+
+    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """From the loop: run ``work`` in one of them, when one has nothing else to do; ``then`` follows on the loop."""
+
+
 class UserCode(Protocol):
     """The border between the loop and threads that run code which may block."""
 
@@ -271,8 +278,8 @@ class UserCode(Protocol):
         ``then`` is called on the loop when ``work`` has returned, which costs less than a ``post`` at its end.
         """
 
-    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """From the loop: run ``work`` in a thread that has nothing else to do; there are as many as there is work."""
+    def threads_beside(self, limit: int) -> Threads:
+        """From the loop: threads of their own for work of one kind, no more than ``limit``."""
 
     def follow(self, then: Callable[[], None]) -> None:
         """From the main user thread: call back on the loop when the work there is over, or before that if it takes long.
@@ -285,6 +292,9 @@ class UserCode(Protocol):
 
         ``on_open(event_loop)`` is what is called on it first.
         """
+
+    def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        """The same in a thread of its own."""
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         """From any thread: call back on the loop soon, in order. Never blocks; many posts cost one wake-up."""

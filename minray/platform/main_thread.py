@@ -38,6 +38,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+from minray.common.environment_variables import update_environment
 from minray.platform.threads_beside import ThreadsBeside
 from minray.platform.user_code import TURN_S, LoopBorder
 from minray.platform.user_event_loop import UserEventLoop
@@ -88,7 +89,6 @@ class MainThreadUserCode(LoopBorder):
         self._alarm.acquire()
         self._relief_sleeps = False
         """It does not even look from time to time."""
-        self._beside = ThreadsBeside(self.post)
         self._event_loop: UserEventLoop | None = None
         self._interrupts: deque[Callable[[], bool]] = deque()
         """Interrupts that the main thread has not looked at, or has put off."""
@@ -240,8 +240,8 @@ class MainThreadUserCode(LoopBorder):
             self._waking = True
             self._loop.call_soon_threadsafe(self._drain)
 
-    def run_beside(self, work: Work, then: Work) -> None:
-        self._beside.run(work, then)
+    def threads_beside(self, limit: int) -> ThreadsBeside:
+        return ThreadsBeside(self.post, limit)
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         def begin() -> None:
@@ -251,6 +251,15 @@ class MainThreadUserCode(LoopBorder):
 
         self.run(begin)
 
+    def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        def main() -> None:
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+            loop.call_soon(on_open, loop)
+            loop.run_forever()
+
+        threading.Thread(target=main, name="minray-event-loop", daemon=True).start()
+
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self._interrupts.append(applies)
         self._insist(INSIST_S)
@@ -258,7 +267,7 @@ class MainThreadUserCode(LoopBorder):
     def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
         if working_dir is not None:
             os.chdir(working_dir)
-        os.environ.update(env_vars)
+        update_environment(os.environ, env_vars)
         present = set(sys.path)
         sys.path[:0] = [entry for entry in dict.fromkeys(sys_path) if entry not in present]
         importlib.invalidate_caches()

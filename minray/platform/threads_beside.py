@@ -8,10 +8,13 @@ more, because what it has found may take its time; and when that is done, it loo
 next seeker gets the interpreter's lock are thus run by one thread, one after the other.
 
 Rules
-  * Work never waits while nobody seeks: whoever adds some looks for a seeker after that, and a seeker that found something,
-    or nothing, looks for work after it has ceased to be one.
-  * Nothing here takes a lock; single operations of deque and attributes are indivisible. Two threads may both believe that
-    nobody seeks; then two are woken.
+  * There are no more threads than calls may run at once: what belongs to a thread (a connection to a database, a
+    ``threading.local``) is made no more often, and once if calls run one at a time.
+  * Work never waits while nobody seeks, unless all threads are busy: whoever adds some looks for a seeker after that, a
+    seeker that found something, or nothing, looks for work after it has ceased to be one, and a thread looks once more when
+    others can see that it is idle.
+  * Nothing here takes a lock, but to begin a thread; single operations of deque and attributes are indivisible. Two threads
+    may both believe that nobody seeks; then two are woken.
 """
 
 from __future__ import annotations
@@ -28,16 +31,18 @@ Work = Callable[[], None]
 
 
 class ThreadsBeside:
-    """As many threads as there is work that blocks; they stay."""
+    """As many threads as there is work that blocks, up to a limit; they stay."""
 
-    def __init__(self, post: Callable[[Work], None]) -> None:
+    def __init__(self, post: Callable[[Work], None], limit: int) -> None:
         self._post = post
         """Has the loop call what follows a piece of work."""
+        self._limit = limit
         self._works: deque[tuple[Work, Work]] = deque()
         self._idle: deque[_thread.LockType] = deque()
         """The bells of threads that wait for being woken; the warmest last."""
         self._sought = False
         """Somebody was woken, and has not looked yet."""
+        self._beginning = threading.Lock()
         self.count = 0
         """Threads that have been started."""
 
@@ -48,22 +53,30 @@ class ThreadsBeside:
             self._wake()
 
     def _wake(self) -> None:
-        self._sought = True
         try:
-            self._idle.pop().release()
+            bell = self._idle.pop()
         except IndexError:
-            self._begin_thread()
+            if self.count < self._limit:
+                self._sought = True
+                self._begin_thread()
+        else:
+            self._sought = True
+            bell.release()
 
     def _begin_thread(self) -> None:
-        try:
-            threading.Thread(target=self._main, name="minray-call", daemon=True).start()
-        except RuntimeError as error:  # The machine has no more: those that are there do the rest.
-            self._sought = False
-            logger.warning("%d threads for calls, and no more: %s", self.count, error)
-            if not self.count:
-                raise
-        else:
-            self.count += 1
+        with self._beginning:
+            if self.count == self._limit:
+                self._sought = False
+                return
+            try:
+                threading.Thread(target=self._main, name="minray-call", daemon=True).start()
+            except RuntimeError as error:  # The machine has no more: those that are there do the rest.
+                self._sought = False
+                logger.warning("%d threads for calls, and no more: %s", self.count, error)
+                if not self.count:
+                    raise
+            else:
+                self.count += 1
 
     def _main(self) -> None:
         bell = _thread.allocate_lock()
@@ -73,6 +86,8 @@ class ThreadsBeside:
             while self._works:
                 self._run_next()
             self._idle.append(bell)
+            if self._works:
+                self._wake()
             bell.acquire()
 
     def _run_next(self) -> None:

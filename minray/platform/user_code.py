@@ -29,6 +29,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from minray.platform.base import Threads
 from minray.platform.stream_connection import Outbox
 
 Result = TypeVar("Result")
@@ -193,13 +194,16 @@ class DriverUserCode(LoopBorder):
     def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
         raise RuntimeError("a driver has no thread that runs work")
 
-    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+    def threads_beside(self, limit: int) -> Threads:
         raise RuntimeError("a driver has no threads that run work")
 
     def follow(self, then: Callable[[], None]) -> None:
         raise RuntimeError("a driver has no thread that runs work")
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        raise RuntimeError("a driver has no thread that runs an event loop")
+
+    def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         raise RuntimeError("a driver has no thread that runs an event loop")
 
     def interrupt(self, applies: Callable[[], bool]) -> None:

@@ -121,8 +121,8 @@ class SimCluster:
         self._gcs_count = 0
         """How many were started: each is an incarnation of its own."""
         self._node_ids: dict[str, bytes] = {}
-        self._programs: dict[str, tuple[Callable[[], Any], asyncio.Future[Any]]] = {}
-        """What each driver runs, and its outcome."""
+        self._programs: dict[str, tuple[Callable[[], Any], asyncio.Future[Any], str]] = {}
+        """What each driver runs, its outcome, and its namespace."""
         self._stack = ExitStack()
 
     @property
@@ -237,10 +237,12 @@ class SimCluster:
 
     # --- Programs ---
 
-    def start_driver(self, program: Callable[[], T], name: str = DRIVER, node: str = HEAD) -> asyncio.Future[T]:
+    def start_driver(
+        self, program: Callable[[], T], name: str = DRIVER, node: str = HEAD, namespace: str = ""
+    ) -> asyncio.Future[T]:
         """Begin a driver; its future is done when the program and the driver's farewell are."""
         outcome: asyncio.Future[T] = self.world.loop.create_future()
-        self._programs[name] = program, outcome
+        self._programs[name] = program, outcome, namespace
         config = WorkerConfig(
             worker_id=self.oracle.bytes(("worker id", name), 16),
             node_id=self._node_ids[node],
@@ -330,12 +332,12 @@ class SimCluster:
         raise AssertionError("a worker ends by exit alone")
 
     async def _run_driver(self, platform: Platform, config: bytes) -> int:
-        program, outcome = self._programs[platform.name]
+        program, outcome, namespace = self._programs[platform.name]
         core = CoreWorker(platform, _decode(config, WorkerConfig))
         printer = LinePrinter(self._system_config.log_deduplication_window_s, platform.user_code.time)
         core.on_lines = printer.show
         try:
-            await core.start(JobConfig(list(sys.path), os.getcwd(), "", platform.name))
+            await core.start(JobConfig(list(sys.path), os.getcwd(), namespace, platform.name))
         except PlatformError as refusal:
             _fail(outcome, ConnectionError(f"cannot join the cluster: {refusal}"))
             return 1

@@ -27,6 +27,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from typing import Any, Never, TypeVar, TypeVarTuple
 
+from minray.common.environment_variables import update_environment
 from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone, SimFuture, SimProcess, SimTask, unwind
 
 STUCK_S = 60.0
@@ -229,6 +230,25 @@ class SimParker:
             self._thread.wake()
 
 
+class SimThreads:
+    """See ``base.Threads``."""
+
+    def __init__(self, process: SimProcess, main: UserThread, limit: int) -> None:
+        self._process = process
+        self._main = main
+        self._limit = limit
+        self._threads: list[UserThread] = []
+
+    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        thread = next((thread for thread in self._threads if thread.has_no_work()), None)
+        if thread is None:
+            assert len(self._threads) < self._limit, "more work at once than was announced"
+            thread = UserThread(self._process)
+            self._threads.append(thread)
+        thread.environ, thread.working_dir = self._main.environ, self._main.working_dir
+        thread.add_work(work, then)
+
+
 class SimUserCode:
     """See ``base.UserCode``."""
 
@@ -238,8 +258,6 @@ class SimUserCode:
         """Asked at the n-th ``post`` of a user thread: shall the loop run right now?"""
         self.thread = UserThread(process)
         """The main user thread."""
-        self._beside: list[UserThread] = []
-        """Those that run work beside it."""
         self._held: list[tuple[Callable[[], None], Callable[[], None] | None]] | None = None
         """Work that came before ``serve``; None: it is run as it comes."""
         self.on_dropped: Callable[[Sequence[bytes]], None] = lambda _names: None
@@ -259,30 +277,18 @@ class SimUserCode:
         else:
             self.thread.add_work(work, then)
 
-    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        thread = next((thread for thread in self._beside if thread.has_no_work()), None)
-        if thread is None:
-            thread = UserThread(self._process)
-            self._beside.append(thread)
-        thread.environ, thread.working_dir = self.thread.environ, self.thread.working_dir
-        thread.add_work(work, then)
+    def threads_beside(self, limit: int) -> SimThreads:
+        return SimThreads(self._process, self.thread, limit)
 
     def run_exit_handlers(self) -> None:
         """They are this interpreter's, not the simulated process's."""
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         """There is no other work beside it."""
+        self.run(lambda: _run_event_loop(on_open))
 
-        def main() -> None:
-            loop = asyncio.new_event_loop()
-            asyncio.set_event_loop(loop)
-            loop.call_soon(on_open, loop)
-            try:
-                loop.run_forever()
-            finally:
-                loop.close()
-
-        self.run(main)
+    def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        self.threads_beside(1).run(lambda: _run_event_loop(on_open), lambda: None)
 
     def follow(self, then: Callable[[], None]) -> None:
         self.post(then)
@@ -321,8 +327,18 @@ class SimUserCode:
         if working_dir is not None:
             os.stat(working_dir)
             self.thread.working_dir = working_dir
-        for name, value in env_vars.items():
-            self.thread.environ[os.fsencode(name)] = os.fsencode(value)
+        with _environment_of(self.thread):
+            update_environment(os.environ, env_vars)
+
+
+def _run_event_loop(on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.call_soon(on_open, loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 class UserLoop(asyncio.BaseEventLoop):

@@ -72,8 +72,8 @@ class Actor(Worker):
     def leave(self) -> None:
         raise SystemExit
 
-    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        self.beside.append((work, then))
+    def threads_beside(self, limit: int) -> SimpleNamespace:
+        return SimpleNamespace(run=lambda work, then: self.beside.append((work, then)))
 
     def run_beside_next(self, index: int = 0) -> None:
         work, then = self.beside[index]

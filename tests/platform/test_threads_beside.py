@@ -23,7 +23,7 @@ def over() -> queue.SimpleQueue[Work]:
 
 @pytest.fixture
 def beside(over: queue.SimpleQueue[Work]) -> ThreadsBeside:
-    return ThreadsBeside(over.put)
+    return ThreadsBeside(over.put, 100)
 
 
 @pytest.fixture
@@ -85,6 +85,23 @@ def test_what_comes_while_all_are_busy_begins_too(beside: ThreadsBeside, over: q
     gate.set()
     for _ in range(63):
         over.get(timeout=60)
+
+
+def test_there_are_no_more_threads_than_allowed(over: queue.SimpleQueue[Work]) -> None:
+    """And whatever comes while all are busy, or become idle at that very moment, is done in the end."""
+    beside, threads = ThreadsBeside(over.put, 3), set[int]()
+
+    def add_and_work(depth: int) -> None:
+        threads.add(threading.get_ident())
+        if depth:
+            for _ in range(2):
+                beside.run(lambda: add_and_work(depth - 1), done)
+
+    for _ in range(20):
+        beside.run(lambda: add_and_work(6), done)
+        for _ in range(2**7 - 1):
+            over.get(timeout=60)
+    assert len(threads) <= beside.count <= 3
 
 
 def test_threads_are_used_again(beside: ThreadsBeside, over: queue.SimpleQueue[Work]) -> None:

@@ -32,6 +32,9 @@ class Guest:
     def __ray_shutdown__(self) -> None:
         self.journal.note("shutdown")
 
+    def __del__(self) -> None:
+        self.journal.note("deleted")
+
 
 def test_g24_g27_an_actor_without_handles_cleans_up_after_its_last_call(files: Files) -> None:
     journal = files.journal()
@@ -41,7 +44,7 @@ def test_g24_g27_an_actor_without_handles_cleans_up_after_its_last_call(files: F
     del guest
     ray.get(calls)
     wait_for_condition(lambda: not psutil.pid_exists(pid))
-    assert journal.lines() == ["work"] * 3 + ["shutdown", "atexit"]
+    assert journal.lines() == ["work"] * 3 + ["shutdown", "atexit", "deleted"]
 
 
 def test_g27_g29_a_killed_actor_cleans_up_nothing(files: Files) -> None:

@@ -29,8 +29,13 @@ pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"num_cpus": 4, "namespace": "tests"}
 
 
+class Base:
+    def twice_or_thrice(self, number: int) -> int:
+        return 2 * number
+
+
 @ray.remote(num_cpus=0)
-class Counter:
+class Counter(Base):
     """Counts, and says where it lives."""
 
     STEP = 1
@@ -49,6 +54,9 @@ class Counter:
     @classmethod
     def steps(cls, number: int) -> int:
         return cls.STEP * number
+
+    def twice_or_thrice(self, number: int) -> int:
+        return super().twice_or_thrice(number) + number
 
     def pid(self) -> int:
         return os.getpid()
@@ -123,6 +131,16 @@ def test_what_belongs_to_the_class_needs_no_actor() -> None:
     assert [Counter.STEP, Counter.twice(2), Counter.steps(3)] == [1, 4, 3] and not hasattr(Counter, "missing")
     counter = Counter.remote()
     assert ray.get([counter.twice.remote(2), counter.steps.remote(3)]) == [4, 3]
+
+
+def test_a_class_of_an_imported_module_is_one_class_with_its_methods() -> None:
+    """Whole, and not in part the one that a worker finds in the module: ``super()`` needs that."""
+    assert ray.get(Counter.remote().twice_or_thrice.remote(2)) == 6
+
+
+def test_a_method_is_no_attribute_of_an_actor_class() -> None:
+    with pytest.raises(AttributeError, match="a method of its actors"):
+        getattr(Counter, "twice_or_thrice")  # noqa: B009
 
 
 def test_g24_g27_an_actor_without_handles_cleans_up_and_ends(files: Files) -> None:
@@ -273,6 +291,9 @@ class Threaded:
     def read(self) -> str:
         return "read"
 
+    def own_thread(self) -> int:
+        return threading.get_ident()
+
     def until_cancelled(self, started: Signal, ended: Signal) -> str:
         started.set()
         while not ray.get_runtime_context().is_canceled():
@@ -331,6 +352,65 @@ def test_g45_g53_threads_meet_and_groups_do_not_wait_for_each_other(files: Files
         with pytest.raises(TaskCancelledError):
             ray.get(ref)
     assert all(end.is_set() for end in ended)
+
+
+def test_threads_are_so_many_as_calls_may_run_at_once() -> None:
+    """What belongs to a thread is there again: a connection to a database, a ``threading.local``."""
+    actor = Threaded.remote()
+    calls = [actor.own_thread.options(concurrency_group=group).remote() for group in ["io", None] * 200]
+    threads = ray.get(calls)
+    assert len(set(threads[::2])) == 1 and len(set(threads[1::2]) - set(threads[::2])) <= 3
+
+
+@ray.remote(num_cpus=0, concurrency_groups={"io": 2, "check": 1})
+class AsyncInGroups:
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    async def block(self) -> bool:
+        return self.released.wait(60)
+
+    @ray.method(concurrency_group="io")
+    async def block_io(self) -> bool:
+        return self.released.wait(60)
+
+    @ray.method(concurrency_group="io")
+    async def sleep(self, started: Signal) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    @ray.method(concurrency_group="check")
+    async def check(self) -> int:
+        return threading.get_ident()
+
+    @ray.method(concurrency_group="check")
+    def check_plainly(self) -> int:
+        assert asyncio.get_event_loop().is_running()
+        return threading.get_ident()
+
+    @ray.method(concurrency_group="check")
+    async def count(self) -> Any:
+        for number in range(3):
+            yield number
+
+    @ray.method(concurrency_group="check")
+    def release(self) -> None:
+        self.released.set()
+
+
+def test_g53_what_blocks_the_event_loop_of_a_group_holds_up_no_other(files: Files) -> None:
+    """A group of an async actor has a loop, and a thread, of its own."""
+    actor = AsyncInGroups.remote()
+    blocked = [actor.block.remote(), actor.block_io.remote()]
+    assert len(set(ray.get([actor.check.remote(), actor.check_plainly.remote()]))) == 1
+    assert [ray.get(ref) for ref in actor.count.remote()] == [0, 1, 2]
+    ray.get(actor.release.remote())
+    assert ray.get(blocked) == [True, True]
+    ref = actor.sleep.remote(started := files.signal("it sleeps"))
+    started.wait()
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        ray.get(ref)
 
 
 def test_g53_g54_coroutines_share_one_thread() -> None:

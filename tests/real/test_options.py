@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -180,6 +181,49 @@ def test_names_and_contexts() -> None:
     assert worker_id != here.get_worker_id()
     assert ray.get(who.remote())[0] == "who"
     assert here.get_task_id() is None and here.get_assigned_resources() == {}
+
+
+class Named:
+    """Says what runs it, in its own words and in a thread's."""
+
+    def __init__(self) -> None:
+        self.made_by = self.what()
+
+    @staticmethod
+    def what() -> str | None:
+        return ray.get_runtime_context().get_task_function_name()
+
+    def in_a_thread(self) -> list[Any]:
+        said: list[Any] = []
+        context = ray.get_runtime_context()
+        thread = threading.Thread(target=lambda: said.extend([context.get_actor_id(), context.get_actor_name()]))
+        thread.start()
+        thread.join()
+        return [*said, context.get_actor_id(), self.made_by]
+
+
+class NamedAsync(Named):
+    async def coroutine(self) -> str | None:
+        return self.what()
+
+
+def test_what_runs_is_known_by_where_it_was_defined() -> None:
+    def what() -> str | None:
+        return ray.get_runtime_context().get_task_function_name()
+
+    assert ray.get(ray.remote(what).options(name="a name").remote()) == f"{__name__}.what"
+    assert ray.get_runtime_context().get_task_function_name() is None
+    actor = ray.remote(NamedAsync).remote()
+    assert ray.get(actor.what.remote()) == f"{__name__}.NamedAsync.what"
+    assert ray.get(actor.coroutine.remote()) == f"{__name__}.NamedAsync.coroutine"
+
+
+@pytest.mark.parametrize("kind", [Named, NamedAsync])
+def test_an_actors_threads_know_whose_they_are(kind: Any) -> None:
+    actor = ray.remote(kind).options(name=kind.__name__).remote()
+    actor_id, name, own_id, made_by = ray.get(actor.in_a_thread.remote())
+    assert (actor_id, name) == (own_id, kind.__name__)
+    assert made_by == f"{__name__}.{kind.__name__}.__init__"
 
 
 def test_nodes_and_resources() -> None:

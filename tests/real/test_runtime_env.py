@@ -11,6 +11,7 @@ import pytest
 
 import minray as ray
 from minray.exceptions import RuntimeEnvSetupError
+from minray.runtime_env import RuntimeEnv
 from tests.real.support import run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -33,6 +34,15 @@ def test_a_tasks_variables_are_put_on_top_of_the_jobs() -> None:
     assert ray.get(variable.remote("OF_BOTH", "OF_THE_TASK")) == ["job", None]
 
 
+def test_an_environment_may_be_written_down_first() -> None:
+    task = variable.options(runtime_env=RuntimeEnv(env_vars={"OF_THE_TASK": "task"}, working_dir=None))
+    assert ray.get(task.remote("OF_THE_TASK")) == ["task"]
+    with pytest.raises(ValueError, match="RuntimeEnv has 'pip'"):
+        RuntimeEnv(pip=["requests"])
+    with pytest.raises(TypeError, match="env_vars"):
+        RuntimeEnv(env_vars={"A": 1})
+
+
 def test_tasks_of_tasks_inherit() -> None:
     @ray.remote(runtime_env={"env_vars": {"OF_THE_PARENT": "parent"}})
     def parent() -> Any:
@@ -48,6 +58,11 @@ def test_environments_do_not_mix_in_one_worker() -> None:
     for _ in range(3):
         assert ray.get([task.remote("WHO") for task in tasks]) == [["0"], ["1"], ["2"]]
     assert ray.get(variable.remote("WHO")) == [None]
+
+
+def test_a_variable_may_refer_to_what_the_worker_has() -> None:
+    task = variable.options(runtime_env={"env_vars": {"PATH": "${PATH}:/opt/bin", "OF_THE_TASK": "<${NOWHERE}>"}})
+    assert ray.get(task.remote("PATH", "OF_THE_TASK")) == [f"{os.environ['PATH']}:/opt/bin", "<>"]
 
 
 def test_working_dir_and_py_modules(tmp_path: Path) -> None:

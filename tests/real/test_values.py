@@ -338,6 +338,8 @@ def test_methods_partials_and_lambdas_are_remote_functions() -> None:
     assert ray.get(ray.remote(lambda number: number + 1).remote(1)) == 2
     assert ray.get(ray.remote(functools.partial(lambda a, b: a - b, 5)).remote(2)) == 3
     assert ray.get(ray.remote("abc".upper).remote()) == "ABC"
+    what = ray.remote(functools.partial(lambda: ray.get_runtime_context().get_task_function_name()))
+    assert ray.get(what.remote()) == "functools.partial"
     assert ray.get(ray.remote(len).remote([1, 2])) == 2
 
 

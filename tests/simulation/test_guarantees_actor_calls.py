@@ -374,6 +374,37 @@ def test_g53_groups_do_not_wait_for_each_other() -> None:
     assert judged(body)[0] == ["read", 1]
 
 
+@minray.remote(concurrency_groups={"io": 1})
+class AsyncInGroups:
+    """A coroutine that blocks, and one that is cancelled beside it."""
+
+    async def block(self) -> int:
+        time.sleep(10)
+        return id(asyncio.get_running_loop())
+
+    @minray.method(concurrency_group="io")
+    async def work(self) -> int:
+        await asyncio.sleep(1)
+        return id(asyncio.get_running_loop())
+
+    @minray.method(concurrency_group="io")
+    async def forever(self) -> None:
+        await asyncio.sleep(1e6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g53_g54_a_group_of_coroutines_has_a_loop_of_its_own(seed: int) -> None:
+    def body() -> list[Any]:
+        actor = AsyncInGroups.remote()
+        blocked, forever, *works = [method.remote() for method in (actor.block, actor.forever, actor.work, actor.work)]
+        time.sleep(0.5)
+        minray.cancel(forever)
+        loops = minray.get(works)
+        return [minray.wait([blocked], timeout=0)[0], loops[0] == loops[1] != minray.get(blocked), outcome_of(forever)]
+
+    assert judged(body, breaking, seed=seed, faults=QUIET)[0] == [[], True, "RayTaskError(TaskCancelledError)"]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_async_actor_awaits_references_that_are_made_later(seed: int) -> None:
     def body() -> list[Any]:

@@ -215,6 +215,42 @@ def test_g26_a_detached_actor_outlives_its_driver() -> None:
         assert judge.leftovers(cluster) == []
 
 
+@minray.remote(num_cpus=0)
+class Maker:
+    """Has an actor of its own."""
+
+    def make(self) -> int:
+        self.actor = Counter.options(name="made", namespace="x", max_restarts=-1).remote()
+        return int(minray.get(self.actor.add.remote()))
+
+    def ask(self) -> Any:
+        return outcome_of(self.actor.add.remote())
+
+
+def test_g25_g26_what_a_detached_actor_has_made_lives_as_long_as_that() -> None:
+    """And what its driver has made beside it ends with him."""
+
+    def first() -> int:
+        others = [Counter.options(name="other", namespace="x", max_restarts=-1).remote()]
+        minray.get(others[0].add.remote())
+        maker = Maker.options(name="maker", namespace="x", lifetime="detached").remote()
+        return int(minray.get(maker.make.remote()))
+
+    def second() -> list[Any]:
+        maker = minray.get_actor("maker", "x")
+        names = sorted(name for _, name in named_actors(True))
+        asked = minray.get(maker.ask.remote())
+        minray.kill(maker)
+        return [names, asked]
+
+    with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
+        assert cluster.run(first) == 1
+        cluster.settle()
+        assert cluster.run(second) == [["made", "maker"], 2]
+        cluster.settle()
+        assert judge.leftovers(cluster) == []
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_g26_g31_a_detached_actor_whose_maker_dies_before_its_arguments_are_there_leaves_its_name(restarts: bool) -> None:
     @minray.remote

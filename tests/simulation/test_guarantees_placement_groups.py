@@ -215,12 +215,31 @@ def test_g106_a_group_ends_with_its_job_unless_it_is_detached(how: str) -> None:
         return [ran]
 
     with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
-        cluster.start_driver(creator, "driver/x")
+        cluster.start_driver(creator, "driver/x", namespace="ours")
         if how == "its death":
             cluster.world.loop.world.call_later(20, cluster.kill, "driver/x")
-        assert cluster.wait_for(cluster.start_driver(survivor, "driver/y")) == ["held"]
+        assert cluster.wait_for(cluster.start_driver(survivor, "driver/y", namespace="ours")) == ["held"]
         cluster.settle(100)
         assert leftovers(cluster) == []
+
+
+def test_g32_jobs_without_a_namespace_do_not_see_each_others_groups() -> None:
+    """Unless one tells the other what its namespace is called."""
+
+    def creator() -> str:
+        placement_group([{"CPU": 1}], name="n", lifetime="detached").wait(10)
+        Keeper.options(name="keeper", lifetime="detached").remote()
+        return minray.get_runtime_context().namespace
+
+    def other() -> list[Any]:
+        with pytest.raises(ValueError):
+            minray.util.get_placement_group("n")
+        keeper = minray.get_actor("keeper", first)
+        return [placement_group([{"CPU": 1}], name="n").wait(10), outcome_of(keeper.make.remote())]
+
+    with SimCluster([{"num_cpus": 3}], show_output=False) as cluster:
+        first = cluster.run(creator)
+        assert cluster.run(other) == [True, None]
 
 
 @minray.remote(num_cpus=0)
@@ -238,12 +257,12 @@ class Keeper:
 @pytest.mark.parametrize("restarts", [False, True])
 def test_g106_g26_a_group_of_a_detached_actor_ends_with_it_and_not_before(restarts: bool) -> None:
     def creator() -> None:
-        keeper = Keeper.options(name="keeper", namespace="ours", lifetime="detached").remote()
+        keeper = Keeper.options(name="keeper", lifetime="detached").remote()
         minray.get(keeper.make.remote())
 
     def survivor() -> list[Any]:
         time.sleep(30)
-        keeper = minray.get_actor("keeper", "ours")
+        keeper = minray.get_actor("keeper")
         used = outcome_of(keeper.use.remote())
         state = state_of(minray.util.get_placement_group("kept"))
         minray.kill(keeper)
@@ -255,10 +274,10 @@ def test_g106_g26_a_group_of_a_detached_actor_ends_with_it_and_not_before(restar
         cluster.start_gcs()
 
     with SimCluster([{"num_cpus": 2}] * 2, show_output=False, storage="gcs.db") as cluster:
-        cluster.wait_for(cluster.start_driver(creator, "driver/x"))
+        cluster.wait_for(cluster.start_driver(creator, "driver/x", namespace="ours"))
         if restarts:
             cluster.world.loop.world.call_later(10, restart_gcs, cluster)
-        assert cluster.wait_for(cluster.start_driver(survivor, "driver/y")) == ["held", "CREATED"]
+        assert cluster.wait_for(cluster.start_driver(survivor, "driver/y", namespace="ours")) == ["held", "CREATED"]
         cluster.settle(100)
         assert leftovers(cluster) == []
 

@@ -83,6 +83,7 @@ def test_actors_in_all_states() -> None:
         by_state = {actor.state: actor for actor in list_actors()}
         pid = minray.get(alive.serve.remote())
         found = get_actor(alive._actor_id_hex)
+        assert found["state"] == found.get("state") == "ALIVE" and found.get("anything", 1) == 1
         assert found == by_state["ALIVE"] == list_actors(filters=[("class_name", "=", "Clerk"), ("state", "!=", "dead")])[0]
         summary = summarize_actors()["cluster"]
         del waiting, unready

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     **dict.fromkeys(
         (
             "worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental",
-            "actor", "actor_options", "definition", "signature", "explanation", "types",
+            "actor", "actor_options", "definition", "signature", "explanation", "types", "runtime_env",
         ),  # fmt: skip
         FRONT_PORCH
         | {"core_worker", "serialization", "exceptions", "object_ref", "object_ref_generator", "common", "protocol"},
@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "worker_output": {"core_worker", "protocol"},
     "memory_summary": {"core_worker", "protocol", "text_table"},
     "_version": set(),
+    "cloudpickle": set(),
     "text_table": set(),
     # level 3, one room per kind of process; they talk by messages alone, even when they share a process
     **dict.fromkeys(("gcs", "raylet", "core_worker"), BELOW_PROCESSES),

@@ -27,6 +27,13 @@ class Row:
     def asdict(self) -> dict[str, Any]:
         return asdict(self)  # type: ignore[call-overload,no-any-return]
 
+    def __getitem__(self, name: str) -> Any:
+        """A field, for programs that take rows for dicts, which they were once in Ray."""
+        return getattr(self, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
     @classmethod
     def columns(cls, with_detail: bool) -> list[str]:
         """The names of the fields that a table shows."""

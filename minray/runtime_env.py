@@ -1,0 +1,25 @@
+"""``RuntimeEnv``: a runtime environment that is checked where it is written down.
+
+Ray: python/ray/runtime_env/runtime_env.py
+
+Options take any dict with the same keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minray.task_options import check_runtime_env
+
+__all__ = ["RuntimeEnv"]
+
+
+class RuntimeEnv(dict[str, Any]):
+    """``RuntimeEnv(env_vars={"A": "1"}, working_dir=..., py_modules=[...])``; what is None is not said.
+
+    Raises ValueError for other fields and for paths that are not there, TypeError for wrong types.
+    """
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__({name: value for name, value in fields.items() if value is not None})
+        check_runtime_env("RuntimeEnv", self)
