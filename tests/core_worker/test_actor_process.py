@@ -31,7 +31,9 @@ class Host:
         self.beside: dict[str, Callable[[], None]] = {}
         """What runs in threads of its own: how to end it, by name."""
         self.open: list[Callable[[asyncio.AbstractEventLoop], None]] = []
-        """Who waits for the actor's event loop."""
+        """Who waits for an event loop: that of the main thread, and before it those of groups."""
+        self.limits: list[int] = []
+        """Of threads: how many each group has asked for."""
         self.coroutines: dict[str, asyncio.Future[None]] = {}
         """Running calls of an async actor."""
         self.cancelled: list[str] = []
@@ -57,6 +59,10 @@ class Host:
     def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         self.due.append((work, then))
 
+    def threads_beside(self, limit: int) -> Any:
+        self.limits.append(limit)
+        return SimpleNamespace(run=self.run_beside)
+
     def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         work()
         self.beside[self.done[-1]] = then
@@ -64,8 +70,12 @@ class Host:
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         self.open.append(on_open)
 
+    run_event_loop_beside = run_event_loop
+
     def follow(self, then: Callable[[], None]) -> None:
         then()
+
+    post = follow
 
     def work(self) -> None:
         """The main thread does what is due."""
@@ -74,9 +84,10 @@ class Host:
             work()
             then()
 
-    def open_loop(self) -> None:
-        (on_open,) = self.open
-        on_open(asyncio.get_running_loop())
+    def open_loops(self) -> None:
+        """All of them are the one on which the test runs."""
+        while self.open:
+            self.open.pop(0)(asyncio.get_running_loop())
 
     # --- as the executor
 
@@ -134,6 +145,7 @@ def test_calls_of_a_threaded_actor_begin_in_order_when_there_is_room(options: di
 def test_groups_do_not_wait_for_each_other() -> None:
     """A group that the actor does not have is the one of calls without a group."""
     host = Host(groups=(("io", 2),))
+    assert host.limits == [1, 2]
     for name, group in (("a", ""), ("b", ""), ("x", "io"), ("y", "io"), ("z", "io"), ("c", "unknown")):
         host.call(name, group)
     assert host.done == ["a", "x", "y"]
@@ -164,7 +176,7 @@ def test_the_constructor_of_an_async_actor_is_the_first_that_its_loop_does() -> 
         host.call("early")
         await turns()
         assert host.done == []
-        host.open_loop()
+        host.open_loops()
         await turns()
         assert host.done == ["A", "early"]
         host.coroutines["A"].set_result(None)
@@ -177,7 +189,7 @@ def test_the_constructor_of_an_async_actor_is_the_first_that_its_loop_does() -> 
 def test_calls_of_an_async_actor_run_at_once_as_far_as_there_is_room() -> None:
     async def story(host: Host) -> None:
         host.actor.construct(lambda: None)
-        host.open_loop()
+        host.open_loops()
         for name in "abc":
             host.call(name, "io")
         await turns()
@@ -192,7 +204,7 @@ def test_calls_of_an_async_actor_run_at_once_as_far_as_there_is_room() -> None:
 def test_many_calls_wake_the_loop_once_and_begin_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(host: Host) -> None:
         host.actor.construct(lambda: None)
-        host.open_loop()
+        host.open_loops()
         await turns()
         loop, woken = asyncio.get_running_loop(), []
         wake = loop.call_soon_threadsafe
@@ -218,7 +230,7 @@ def test_a_loop_that_is_faster_than_we_are_is_woken_again(monkeypatch: pytest.Mo
 
     async def story(host: Host) -> None:
         host.actor.construct(lambda: None)
-        host.open_loop()
+        host.open_loops()
         await turns()
         monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", lambda work: work())
         host.call("one")
@@ -233,7 +245,7 @@ def test_a_loop_that_is_faster_than_we_are_is_woken_again(monkeypatch: pytest.Mo
 def test_a_call_that_was_cancelled_before_its_turn_does_not_begin_and_leaves_its_room() -> None:
     async def story(host: Host) -> None:
         host.actor.construct(lambda: None)
-        host.open_loop()
+        host.open_loops()
         host.call("cancelled", "io", may_run=False)
         host.call("next", "io")
         await turns()
@@ -245,7 +257,7 @@ def test_a_call_that_was_cancelled_before_its_turn_does_not_begin_and_leaves_its
 def test_g45_a_running_coroutine_is_cancelled_and_what_does_not_run_is_not(caplog: pytest.LogCaptureFixture) -> None:
     async def story(host: Host) -> None:
         host.actor.construct(lambda: None)
-        host.open_loop()
+        host.open_loops()
         one, other = host.call("one"), host.call("other")
         await turns()
         host.actor.cancel(one)
@@ -267,7 +279,7 @@ def test_g45_a_running_coroutine_is_cancelled_and_what_does_not_run_is_not(caplo
 def test_a_mistake_of_ours_is_logged_and_the_call_is_over(caplog: pytest.LogCaptureFixture) -> None:
     async def story(host: Host) -> None:
         host.actor.construct(lambda: None)
-        host.open_loop()
+        host.open_loops()
         host.call("call")
         await turns()
         host.coroutines["call"].set_exception(RuntimeError("oops"))
@@ -279,10 +291,29 @@ def test_a_mistake_of_ours_is_logged_and_the_call_is_over(caplog: pytest.LogCapt
     assert [record.message for record in caplog.records] == ["running a call failed"]
 
 
+def test_g53_each_group_of_an_async_actor_has_a_loop_of_its_own() -> None:
+    """Also of calls that come before it is there."""
+
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: None)
+        io, main = host.open
+        host.call("a")
+        host.call("b", "io")
+        host.call("c", "unknown")
+        main(asyncio.get_running_loop())
+        await turns()
+        assert host.done == ["A", "a", "c"]
+        io(asyncio.get_running_loop())
+        await turns()
+        assert host.done[3:] == ["b"]
+
+    on_loop(story, groups=(("io", 1),))
+
+
 def test_an_async_actor_cleans_up_on_its_own_loop() -> None:
     async def story(host: Host) -> None:
         host.actor.construct(lambda: None)
-        host.open_loop()
+        host.open_loops()
         await turns()
         host.actor.shut_down(lambda: host.done.append("clean"))
         assert host.done == ["A"]

@@ -46,7 +46,7 @@ class Asker:
         self.patient = PatientCaller(peers, peers.local)
         self.platform = SimpleNamespace(host=SimpleNamespace(random_bytes=lambda size: b"g" * size))
         self.job_id = JOB
-        self.job = SimpleNamespace(config=SimpleNamespace(namespace="here"))
+        self.namespace = "here"
         self.actor_receiver = SimpleNamespace(actor=None)
         self.is_exiting = False
         self.references = self.objects = self
