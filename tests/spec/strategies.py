@@ -68,14 +68,22 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
 BORROWING = ("AddBorrower", "RemoveBorrower")
-LAST_WORDS = (*["PushTask"] * 4, "PushActorTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
-"""With each of these, or with its answer, a node tells owners and borrowers what is in its store."""
+LAST_WORDS = (*["PushActorTask"] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
+"""With each of these, or with its answer, a node tells owners and borrowers what is in its store.
+
+Mostly with those that an owner may believe although he knows that the node is dead: as long as the gcs does not say so, the
+actor is not.
+"""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
 INLINE_LIMITS = (0, 0, 1, 40)
 """The values of programs have some tens of bytes: in half of the worlds none is in the object store, else all or some."""
 STORE_BYTES = 4000
 """Some twenty values: few enough for spilling, and more than the tasks of a node ever use at once."""
+HOARD_BYTES = 2000
+"""A store of which half as many values are more than it has room for, as a driver may hoard them."""
+HOARD = (10, 16)
+"""So many of them, from and to."""
 DEPTH = 2
 Tree = dict[str, Any]
 """A record, as JSON would hold it."""
@@ -381,7 +389,8 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = at_busy_moments(world, Random(f"moments of {seed}"))
     world = with_restarts(world, Random(f"restarts of {seed}"))
     world = with_last_words(with_repeats(world, Random(f"repeats of {seed}")), Random(f"last words of {seed}"))
-    scenario = with_groups(Scenario(program, world, seed), Random(f"groups of {seed}"))
+    scenario = with_hoards(Scenario(program, world, seed), Random(f"hoards of {seed}"))
+    scenario = with_groups(scenario, Random(f"groups of {seed}"))
     return with_homes(with_leavers(scenario, Random(f"leavers of {seed}")), Random(f"homes of {seed}"))
 
 
@@ -517,14 +526,14 @@ def with_repeats(world: World, random: Random) -> World:
 def with_last_words(world: World, random: Random) -> World:
     """In a quarter of the worlds with several nodes one dies with a word on the way that tells of a value in its store.
 
-    The other loud faults would use up the budget before there is such a word.
+    The other loud faults would use up the budget before there is such a word. Who hears what of the death, and when, differs.
     """
     if len(world.nodes) == 1 or random.random() >= 0.25:
         return world
     rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
     return msgspec.structs.replace(
         world,
-        rates=rates | {"last_words": random.choice((0.1, 0.5))},
+        rates=rates | {"last_words": random.choice((0.1, 0.5)), "delay": 0.4},
         budget=random.choice((1, 1, 2)),
         aims=(random.choice(LAST_WORDS),),
         inline_limit=world.inline_limit or 1,
@@ -544,6 +553,40 @@ def with_small_stores(world: World, random: Random) -> World:
     rates = {kind: rate for kind, rate in rates.items() if rate}
     lineage = "disk_error" not in rates
     return msgspec.structs.replace(world, store_bytes=STORE_BYTES, rates=world.rates | rates, lineage=lineage)
+
+
+def with_hoards(scenario: Scenario, random: Random) -> Scenario:
+    """In half of the scenarios with small stores drivers put more than there is room for, and read some of it again.
+
+    Whoever reads then waits for memory, for which something else must be written first. That works here: where it does not,
+    what there is no room for is refused.
+    """
+    if not scenario.world.store_bytes or random.random() < 0.5:
+        return scenario
+    world = msgspec.structs.replace(
+        scenario.world,
+        rates={kind: rate for kind, rate in scenario.world.rates.items() if kind != "disk_error"},
+        store_bytes=HOARD_BYTES,
+        inline_limit=1,
+        io_workers=random.choice((1, 1, 2)),
+        lineage=True,
+    )
+    drivers = [
+        Body(_with_hoard(driver.operations, number, random), driver.end)
+        for number, driver in enumerate(scenario.program.drivers)
+    ]
+    return msgspec.structs.replace(scenario, program=Program(tuple(drivers)), world=world)
+
+
+def _with_hoard(operations: tuple[Operation, ...], number: int, random: Random) -> tuple[Operation, ...]:
+    """Of one driver, from somewhere on."""
+    names = [f"hoard{number}.{count}" for count in range(random.randint(*HOARD))]
+    at = random.randint(0, len(operations))
+    later: list[Operation] = list(operations[at:])
+    for count in range(random.randint(2, 4)):
+        look = Get(f"look{number}.{count}", tuple(random.sample(names, random.randint(1, 4))))
+        later.insert(random.randint(0, len(later)), look)
+    return (*operations[:at], *map(Put, names), *later)
 
 
 def scenario_of(seed: int, size: Size = MEDIUM) -> Scenario:
