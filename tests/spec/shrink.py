@@ -51,10 +51,11 @@ class Witness:
 
     def describe(self) -> str:
         """One sentence."""
-        tasks = len(self.scenario.program.tasks())
+        count = len(self.scenario.program.performances())
+        size = "1 task or call" if count == 1 else f"{count} tasks and calls"
         faults = ", ".join(f"{key[0]} at {' '.join(map(str, key[1:]))}" for key, _ in self.scenario.overrides or ())
         problem = self.verdict.problems[0].splitlines()[0]
-        return f"{problem} ({tasks} task{'s' * (tasks != 1)}; {faults or 'no fault'})"
+        return f"{problem} ({size}; {faults or 'no fault'})"
 
 
 class Shrinker:

@@ -68,7 +68,8 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
 BORROWING = ("AddBorrower", "RemoveBorrower")
-LAST_WORDS = (*["PushActorTask"] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
+ANSWERS = "PushActorTask"
+LAST_WORDS = (*[ANSWERS] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
 """With each of these, or with its answer, a node tells owners and borrowers what is in its store.
 
 Mostly with those that an owner may believe although he knows that the node is dead: as long as the gcs does not say so, the
@@ -388,7 +389,9 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_first_failures(program, Random(f"first failures of {seed}"))
     world = at_busy_moments(world, Random(f"moments of {seed}"))
     world = with_restarts(world, Random(f"restarts of {seed}"))
-    world = with_last_words(with_repeats(world, Random(f"repeats of {seed}")), Random(f"last words of {seed}"))
+    random = Random(f"last words of {seed}")
+    world = with_last_words(with_repeats(world, Random(f"repeats of {seed}")), random)
+    program = with_crowds(program, random) if world.aims == (ANSWERS,) and "last_words" in world.rates else program
     scenario = with_hoards(Scenario(program, world, seed), Random(f"hoards of {seed}"))
     scenario = with_groups(scenario, Random(f"groups of {seed}"))
     return with_homes(with_leavers(scenario, Random(f"leavers of {seed}")), Random(f"homes of {seed}"))
@@ -526,7 +529,7 @@ def with_repeats(world: World, random: Random) -> World:
 def with_last_words(world: World, random: Random) -> World:
     """In a quarter of the worlds with several nodes one dies with a word on the way that tells of a value in its store.
 
-    The other loud faults would use up the budget before there is such a word. Who hears what of the death, and when, differs.
+    The other loud faults would use up the budget before there is such a word. Who hears of the death when, differs.
     """
     if len(world.nodes) == 1 or random.random() >= 0.25:
         return world
@@ -538,6 +541,27 @@ def with_last_words(world: World, random: Random) -> World:
         aims=(random.choice(LAST_WORDS),),
         inline_limit=world.inline_limit or 1,
     )
+
+
+def with_crowds(program: Program, random: Random) -> Program:
+    """Each driver makes several actors at once, so that the head has no room for all, and reads what they have made.
+
+    It owns a value by then, and so is told when nodes die.
+    """
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        crowd, calls = [], []
+        for count in range(random.randint(2, 4)):
+            name = f"crowd{number}.{count}"
+            crowd.append(Create(name, max_restarts=2, max_task_retries=2))
+            pauses = [Sleep(f"{name} sleeps {turn}", random.choice(SLEEPS_S[:4])) for turn in range(random.randint(2, 4))]
+            calls += [Call(f"{name} call{turn}", name, Body((pause,))) for turn, pause in enumerate(pauses)]
+        gets = [Get(f"get {call.name}", (call.name,)) for call in calls]
+        random.shuffle(gets)
+        at = random.randint(0, len(driver.operations))
+        operations = (*driver.operations[:at], Put(f"crowd{number}"), *crowd, *calls, *gets, *driver.operations[at:])
+        drivers.append(Body(operations, driver.end))
+    return Program(tuple(drivers))
 
 
 def with_small_stores(world: World, random: Random) -> World:

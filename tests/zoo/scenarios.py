@@ -21,8 +21,8 @@ import numpy as np
 import minray
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.faults import SWARM
-from tests.simulation.invariants import Broken
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.invariants import Broken
 from tests.simulation.judge import judged, outcome_of
 from tests.spec import scenario as spec
 from tests.spec.strategies import scenario_of
