@@ -126,7 +126,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         return slots + 1 <= head.resources.get(SLOT, 1) and all(
             task.num_cpus <= head.num_cpus and all(n <= head.resources.get(key, 0) for key, n in task.resources.items())
             for task in self.program.tasks()
-        ) and all((actor.num_cpus or 0) <= head.num_cpus for actor in self.program.actors())
+        ) and all(actor.cpus_to_be_placed() <= head.num_cpus for actor in self.program.actors())
 
 
 def losses_of(answers: Mapping[Key, int], world: World) -> Losses:

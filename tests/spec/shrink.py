@@ -85,6 +85,7 @@ class Shrinker:
         self._isolate(self._take_by_chance)
         loud = tuple(answer for answer in self.best.overrides or () if answer[0][0] in LOUD)
         if not self._maybe_take(replace(self.best, overrides=loud)):
+            self._keep_beginning()
             self._drop_groups()
         self._shrink_list(("overrides",), self._maybe_take_tree, coarse=True)
         self._isolate(self._take_or_aim)
@@ -153,6 +154,17 @@ class Shrinker:
         return False
 
     # --- Passes
+
+    def _keep_beginning(self) -> None:
+        """Try without the later faults: what has gone wrong goes on for long, and most of them strike then."""
+        answers = self.best.overrides or ()
+        enough, too_few = len(answers), 0
+        while enough - too_few > 1:
+            middle = (enough + too_few) // 2
+            if self._maybe_take(replace(self.best, overrides=answers[:middle])):
+                enough = middle
+            else:
+                too_few = middle
 
     def _drop_groups(self) -> None:
         """Try without all faults of one kind, of one process or link, at one step or message; the largest groups first."""

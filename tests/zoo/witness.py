@@ -4,7 +4,7 @@
     python -m tests.zoo.witness pages FOLDER [BUG...]    the runs of the witnesses with their bugs, and of the true code
 
 ``make zoo ZOO_ARGS="--by campaign"`` notes with which seed the campaign finds a bug. Both commands plant the bug in a copy
-of the package, and run this module there with ``shrink`` or ``show``.
+of the package, and run this module there with ``shrink`` or ``show``; tests do so with ``replay``.
 """
 
 from __future__ import annotations
@@ -109,14 +109,16 @@ def show(path: Path, page: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.witness")
-    parser.add_argument("what", choices=["find", "pages", "shrink", "show"])
+    parser.add_argument("what", choices=["find", "pages", "shrink", "show", "replay"])
     parser.add_argument("arguments", nargs="*")
     options = parser.parse_args()
-    if options.what in ("shrink", "show"):
+    if options.what in ("shrink", "show", "replay"):
         assert_transplanted()
         if options.what == "shrink":
             seed, path = options.arguments
             print(json.dumps(shrunk(int(seed), Path(path))))
+        elif options.what == "replay":
+            print(json.dumps({"problems": run(Scenario.from_json(Path(*options.arguments).read_text())).problems}))
         else:
             print(json.dumps(show(*map(Path, options.arguments))))
         return 0
