@@ -43,7 +43,7 @@ BREAKS = RESETS[:3]
 """The harmless ones: both sides learn of the break at once, and ask again."""
 SLOW_DISK_S = (0.0, 0.05, 1.0, 12.0)
 """Added to a read or a write."""
-LAST_WORDS_S = (0.0, 0.1, 1.0, 12.0)
+LAST_WORDS_S = (0.0, 0.002, 0.003, 0.005, 0.01, 0.1, 12.0)
 """So much later arrives the last message of a node that dies when it has sent it: its death may be known by then."""
 REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
 """After so long a request arrives once more, if its channel is still open."""

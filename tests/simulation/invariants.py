@@ -26,7 +26,7 @@ from minray.protocol.actor import DEAD
 from minray.protocol.base import decode
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import job_namespace
-from minray.simulation import SimCluster
+from minray.simulation import Deadlock, SimCluster
 from minray.simulation.cluster import GCS
 from minray.simulation.loop import SimProcess, current_process
 from tests.simulation.actor_watch import ActorWatch
@@ -37,6 +37,14 @@ from tests.simulation.objects import Objects
 MOST_MESSAGES = 30_000
 """Three times what the largest scenario of a campaign sends."""
 MOST_PROBLEMS = 5
+
+
+class Broken(Deadlock):
+    """A property that did not hold; raised inside the world, it stops it at once."""
+
+    def __init__(self, prop: str, text: str) -> None:
+        super().__init__(f"{prop}: {text}")
+        self.prop = prop
 
 
 class Watch:
@@ -73,9 +81,9 @@ class Watch:
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(f"{prop}: {text}")
 
-    def is_storm(self) -> bool:
-        """L5 is broken: there is no use in waiting for the end."""
-        return self.messages >= MOST_MESSAGES
+    def stop(self, prop: str, text: str) -> None:
+        """There is no use in waiting for the end."""
+        self.cluster.world.loop.world.call_soon(_raise, Broken(prop, text))
 
     def look_at_gcs(self) -> None:
         """Whether the gcs still knows what those before it knew; asked whenever one dies, and at the end."""
@@ -123,7 +131,9 @@ class Watch:
     def _on_send(self, end: Any, message: Any, word: str) -> bool:
         self.messages += 1
         if self.messages == MOST_MESSAGES:
-            self.on_broken("L5", f"{MOST_MESSAGES} messages; the last one is {word}")
+            storm = f"{MOST_MESSAGES} messages; the last one is {word}"
+            self.on_broken("L5", storm)
+            self.stop("L5", storm)
         if word == "PushTask" and end.pipe.source.name in self.cluster.cores:  # The gcs pushes constructors of actors.
             self._on_push(end.pipe.source.name, decode(PushTask, message.payload))
         elif word == "RequestWorkerLease reply":
@@ -162,6 +172,10 @@ class Watch:
     def _expect_lease(self, granted: bytes | None, lease_id: bytes, what: str) -> None:
         if granted not in (None, lease_id):
             self.on_broken("S2", f"{what} by lease {short(lease_id)}, and {short(granted)} was granted")
+
+
+def _raise(error: Broken) -> None:
+    raise error
 
 
 def _rows_of(gcs: Any) -> dict[tuple[str, ...], str]:

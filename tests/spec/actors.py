@@ -71,6 +71,9 @@ class Create(Tagged, frozen=True):
         stage.refs[self.name] = handle
         return outcome | ({"is": handle._actor_id_hex} if self.called else {})
 
+    def cpus_to_be_placed(self) -> int:
+        return 1 if self.num_cpus is None else self.num_cpus
+
     def keeps_order(self) -> bool:
         """Whether its calls begin one after the other."""
         return self.max_concurrency == 1 and not self.is_async

@@ -143,6 +143,8 @@ class Scope:
             can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled
             if losses.objects and (losses.files or not can_be_made_again):
                 errors |= LOST
+            if losses.objects and not fate.is_kept:
+                errors.add(DIED)  # it was let go, and is gone when the call would have to be made again
             has_value = has_value and not fate.is_stillborn and model.fates.identity(call.actor) not in self.killed
         self._expect(call, has_value, errors)
         if call.actor not in self.sure:

@@ -30,7 +30,7 @@ from minray.simulation.cluster import GCS, HEAD, DriverDied
 from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, Key
 from minray.simulation.loop import ProcessGone, SimProcess
 from minray.simulation.trace import LIFE, Trace
-from tests.simulation.invariants import Watch
+from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
 from tests.simulation.rest import unrest
 from tests.spec.detached import Farewell, detached_names, say_farewell
@@ -74,6 +74,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """Values of more bytes are in the object store; 0: as by default, so that no value of a program is."""
     store_bytes: int = 0
     """Of each node's object store; 0: so many that nothing ever goes to disk."""
+    io_workers: int = 0
+    """So many files are written at once, small ones, and none before somebody waits for memory; 0: as by default."""
     loses_disk: bool = False
     """Whether a gcs that is started again finds its store empty; then its cluster is over."""
     lineage: bool = True
@@ -83,6 +85,16 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def plan(self) -> FaultPlan:
         return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, spared_tasks=self.spared_tasks)
+
+    def system_config(self) -> dict[str, Any]:
+        system: dict[str, Any] = {}
+        if self.inline_limit:
+            system["max_direct_call_object_size"] = self.inline_limit
+        if self.io_workers:
+            system |= {"max_io_workers": self.io_workers, "min_spilling_size": 1, "object_spilling_threshold": 1.0}
+        if not self.lineage:
+            system["lineage_pinning_enabled"] = False
+        return system
 
     def home(self, driver: int) -> str:
         """The name of the node where it runs."""
@@ -114,7 +126,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         return slots + 1 <= head.resources.get(SLOT, 1) and all(
             task.num_cpus <= head.num_cpus and all(n <= head.resources.get(key, 0) for key, n in task.resources.items())
             for task in self.program.tasks()
-        ) and all((actor.num_cpus or 0) <= head.num_cpus for actor in self.program.actors())
+        ) and all(actor.cpus_to_be_placed() <= head.num_cpus for actor in self.program.actors())
 
 
 def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
@@ -194,11 +206,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
     store = {"object_store_memory": scenario.world.store_bytes} if scenario.world.store_bytes else {}
     nodes = [{"num_cpus": node.num_cpus, "resources": dict(node.resources), **store} for node in scenario.world.nodes]
     storage = "gcs.db" if scenario.world.durable else ""
-    limit = scenario.world.inline_limit
-    system: dict[str, Any] = {"max_direct_call_object_size": limit} if limit else {}
-    if not scenario.world.lineage:
-        system["lineage_pinning_enabled"] = False
-    plan = scenario.world.plan()
+    plan, system = scenario.world.plan(), scenario.world.system_config()
     cluster = SimCluster(nodes, scenario.seed, plan, overrides, system, storage=storage, show_output=False)
     if on_chance is not None:
         _listen(cluster.oracle, on_chance)
@@ -207,8 +215,11 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
     raised.clear()
     try:
         with _unraisable(found), cluster:
+            watch = Watch(cluster)
             try:
-                found += _drive(cluster, scenario, histories)
+                found += _drive(cluster, scenario, histories, watch)
+            except Broken:
+                found += watch.problems
             except SimulationFailed:
                 pass  # the cluster says so itself
             except Deadlock as deadlock:
@@ -273,7 +284,7 @@ def _head_of(error: BaseException, lines: int) -> str:
     return "\n".join(str(error).splitlines()[:lines])
 
 
-def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History]) -> list[str]:
+def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History], watch: Watch) -> list[str]:
     """All drivers at once; returns the problems."""
     program, world = scenario.program, scenario.world
     verdict_is_in = False
@@ -286,7 +297,6 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
 
         return act
 
-    watch = Watch(cluster)
     if world.durable:
         _restart_gcs(cluster, cluster.processes[GCS], world.loses_disk)
     drivers = [
@@ -297,11 +307,9 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
     busy_s = program.busy_s()
 
     def is_over() -> bool:
-        return watch.is_storm() or all(number in histories or driver.done() for number, driver in enumerate(drivers))
+        return all(number in histories or driver.done() for number, driver in enumerate(drivers))
 
     cluster.wait_until(is_over, LIMIT_S + busy_s)
-    if watch.is_storm():
-        return watch.problems
     _settle(cluster, busy_s)
     watch.look_at_gcs()
     found = watch.problems + [f"S1: {problem}" for problem in account.problems]

@@ -2,10 +2,13 @@
 
 A scenario is a tree of lists and records. Whatever is in a list may be left out (a fault, a driver, an operation, an
 argument, a node), and whatever is not its default may become it. So nothing here knows the operations: new ones are shrunk
-like the rest. What a smaller scenario must still do is fail with one of the same numbers.
+like the rest. What a smaller scenario must still do is fail with one of the same numbers; or with any, where there is but
+one bug to be found.
 
 Rules
-  * Faults first: with few of them, runs are alike, and parts of the program can go without changing what is left.
+  * A part of the program may fail alone, if not by these faults then by others that its world draws: that is tried first.
+  * Then faults: with few of them, runs are alike, and parts of the program can go without changing what is left. There
+    are hundreds of quiet ones; most go all at once, those of a kind, of a process or of a message.
   * A program that has become smaller may need its fault at another step; a dry run finds where it could strike.
   * Every re-run is counted, and there are no more than ``max_runs``.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +29,9 @@ from tests.spec.scenario import Answers, Scenario, Verdict, run
 
 MAX_RUNS = 400
 ISOLATED = 12
-"""So many operations are tried alone."""
+"""So many parts of the program are tried alone,"""
+CHANCES = 4
+"""with the faults that so many seeds draw."""
 FEW = 4
 """With more faults than this none is aimed anew; quiet ones do not count, and stay behind, if there are loud ones."""
 POINTS = 10
@@ -45,10 +51,11 @@ class Witness:
 
     def describe(self) -> str:
         """One sentence."""
-        tasks = len(self.scenario.program.tasks())
+        count = len(self.scenario.program.performances())
+        size = "1 task or call" if count == 1 else f"{count} tasks and calls"
         faults = ", ".join(f"{key[0]} at {' '.join(map(str, key[1:]))}" for key, _ in self.scenario.overrides or ())
         problem = self.verdict.problems[0].splitlines()[0]
-        return f"{problem} ({tasks} task{'s' * (tasks != 1)}; {faults or 'no fault'})"
+        return f"{problem} ({size}; {faults or 'no fault'})"
 
 
 class Shrinker:
@@ -60,8 +67,10 @@ class Shrinker:
         verdict: Verdict,
         max_runs: int = MAX_RUNS,
         run_one: Callable[[Scenario], Verdict] = run,
+        any_code: bool = False,
     ) -> None:
-        self.codes = verdict.codes
+        self._codes = frozenset() if any_code else frozenset(verdict.codes)
+        """Of what must be broken; empty: anything may be."""
         self.runs = 0
         self._max_runs = max_runs
         self._run_one = run_one
@@ -73,10 +82,13 @@ class Shrinker:
         """The smallest that was found."""
         if self.best.overrides is None:
             self._maybe_take(replace(self.best, overrides=answers_of(self.verdict)))
+        self._isolate(self._take_by_chance)
         loud = tuple(answer for answer in self.best.overrides or () if answer[0][0] in LOUD)
-        self._maybe_take(replace(self.best, overrides=loud))
-        self._shrink_list(("overrides",), self._maybe_take_tree)
-        self._isolate()
+        if not self._maybe_take(replace(self.best, overrides=loud)):
+            self._keep_beginning()
+            self._drop_groups()
+        self._shrink_list(("overrides",), self._maybe_take_tree, coarse=True)
+        self._isolate(self._take_or_aim)
         before = None
         while self.best != before and self.runs < self._max_runs:
             before = self.best
@@ -97,7 +109,7 @@ class Shrinker:
         self._tried.add(text)
         self.runs += 1
         verdict = self._run_one(candidate)
-        if not verdict.codes & self.codes:
+        if verdict.ok or (self._codes and not verdict.codes & self._codes):
             return False
         self.best, self.verdict = candidate, verdict
         return True
@@ -108,6 +120,14 @@ class Shrinker:
         except msgspec.ValidationError:
             return False
         return self._maybe_take(candidate)
+
+    def _take_by_chance(self, tree: Tree) -> bool:
+        """With whatever its world draws, by several seeds."""
+        for seed in range(self.best.seed, self.best.seed + CHANCES):
+            if self._maybe_take_tree({**tree, "overrides": None, "seed": seed}):
+                self._maybe_take(replace(self.best, overrides=answers_of(self.verdict)))
+                return True
+        return False
 
     def _take_or_aim(self, tree: Tree) -> bool:
         return self._maybe_take_tree(tree) or self._aim_again(tree)
@@ -135,18 +155,31 @@ class Shrinker:
 
     # --- Passes
 
-    def _isolate(self) -> None:
-        """Try single operations of one driver, each with those that mention it and nothing else."""
-        drivers = tree_of(self.best)["program"].get("drivers", [])
-        alone = []
-        for driver in drivers:
-            operations = driver.get("operations", [])
-            for operation in operations:
-                word = json.dumps(operation["name"])
-                alone.append([other for other in operations if word in json.dumps(other)])
-        alone.sort(key=lambda operations: len(json.dumps(operations)))
-        for operations in [kept for kept in alone if len(kept) > 1][:ISOLATED]:
-            if self._take_or_aim({**tree_of(self.best), "program": {"drivers": [{"operations": operations}]}}):
+    def _keep_beginning(self) -> None:
+        """Try without the later faults: what has gone wrong goes on for long, and most of them strike then."""
+        answers = self.best.overrides or ()
+        enough, too_few = len(answers), 0
+        while enough - too_few > 1:
+            middle = (enough + too_few) // 2
+            if self._maybe_take(replace(self.best, overrides=answers[:middle])):
+                enough = middle
+            else:
+                too_few = middle
+
+    def _drop_groups(self) -> None:
+        """Try without all faults of one kind, of one process or link, at one step or message; the largest groups first."""
+        for part in range(3):
+            groups = Counter(key[part] for key, _ in self.best.overrides or () if isinstance(key[part], str))
+            for name, _ in groups.most_common():
+                rest = tuple(answer for answer in self.best.overrides or () if answer[0][part] != name)
+                self._maybe_take(replace(self.best, overrides=rest))
+
+    def _isolate(self, take: Callable[[Tree], bool]) -> None:
+        """Try parts of what one driver does, and nothing else."""
+        tree = tree_of(self.best)
+        found = {json.dumps(part): part for driver in tree["program"].get("drivers", []) for part in parts_of(driver)}
+        for part in sorted(found.values(), key=lambda part: len(json.dumps(part)))[:ISOLATED]:
+            if take({**tree, "program": {"drivers": [{"operations": part}]}}):
                 return
 
     def _shrink_rest(self) -> None:
@@ -157,12 +190,12 @@ class Shrinker:
             if path[0] != "overrides" and drop(tree, path):
                 self._maybe_take_tree(tree)
 
-    def _shrink_list(self, path: Path, take: Callable[[Tree], bool]) -> None:
-        """Leave out halves, quarters, ..., single items of one list."""
+    def _shrink_list(self, path: Path, take: Callable[[Tree], bool], coarse: bool = False) -> None:
+        """Leave out halves, quarters, and, unless this is to be coarse, eighths, ..., single items of one list."""
         items = look_up(tree_of(self.best), path)
         if not isinstance(items, list):
             return
-        size = max(1, len(items))
+        size = count = max(1, len(items))
         while items:
             start = 0
             while start < len(items):
@@ -173,9 +206,28 @@ class Shrinker:
                     items = kept
                 else:
                     start += size
-            if size == 1:
+            if size == 1 or (coarse and size * 4 <= count):
                 return
             size = (size + 1) // 2
+
+
+def parts_of(driver: Tree) -> Iterator[list[Tree]]:
+    """Each operation with those that mention it, or also with those that mention these, and with what all of them need."""
+    operations = driver.get("operations", [])
+    texts = [json.dumps(operation) for operation in operations]
+    words = [json.dumps(operation["name"]) for operation in operations]
+    mentions = [{other for other, word in enumerate(words) if word in text} for text in texts]
+    for place in range(len(operations)):
+        part = {place}
+        for _ in range(2):
+            part |= {other for other, mentioned in enumerate(mentions) if mentioned & part}
+            whole: set[int] = set()
+            lacking = set(part)
+            while lacking:
+                whole |= lacking
+                lacking = set().union(*(mentions[other] for other in lacking)) - whole
+            if len(whole) > 1:
+                yield [operations[index] for index in sorted(whole)]
 
 
 def shape(key: Key) -> tuple[Any, ...]:
@@ -244,6 +296,6 @@ def walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             yield from walk(value, (*path, key))
 
 
-def shrink(scenario: Scenario, verdict: Verdict, max_runs: int = MAX_RUNS) -> Witness:
-    """A smaller scenario that fails alike."""
-    return Shrinker(scenario, verdict, max_runs).shrink()
+def shrink(scenario: Scenario, verdict: Verdict, max_runs: int = MAX_RUNS, any_code: bool = False) -> Witness:
+    """A smaller scenario that fails alike, or at all."""
+    return Shrinker(scenario, verdict, max_runs, any_code=any_code).shrink()

@@ -68,14 +68,23 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
 BORROWING = ("AddBorrower", "RemoveBorrower")
-LAST_WORDS = (*["PushTask"] * 4, "PushActorTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
-"""With each of these, or with its answer, a node tells owners and borrowers what is in its store."""
+ANSWERS = "PushActorTask"
+LAST_WORDS = (*[ANSWERS] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
+"""With each of these, or with its answer, a node tells owners and borrowers what is in its store.
+
+Mostly with those that an owner may believe although he knows that the node is dead: as long as the gcs does not say so, the
+actor is not.
+"""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
 INLINE_LIMITS = (0, 0, 1, 40)
 """The values of programs have some tens of bytes: in half of the worlds none is in the object store, else all or some."""
 STORE_BYTES = 4000
 """Some twenty values: few enough for spilling, and more than the tasks of a node ever use at once."""
+HOARD_BYTES = 2000
+"""A store of which half as many values are more than it has room for, as a driver may hoard them."""
+HOARD = (10, 16)
+"""So many of them, from and to."""
 DEPTH = 2
 Tree = dict[str, Any]
 """A record, as JSON would hold it."""
@@ -376,13 +385,16 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_stores(world, random)
     world = at_busy_moments(world, Random(f"moments of {seed}"))
     world = with_restarts(world, Random(f"restarts of {seed}"))
-    world = with_last_words(with_repeats(world, Random(f"repeats of {seed}")), Random(f"last words of {seed}"))
+    random = Random(f"last words of {seed}")
+    world = with_last_words(with_repeats(world, Random(f"repeats of {seed}")), random)
+    program = with_crowds(program, random) if world.aims == (ANSWERS,) and "last_words" in world.rates else program
     slots = 1 + sum(one.bundles for driver in program.drivers for one in driver.operations if isinstance(one, Group))
     if slots > 1:
         world = msgspec.structs.replace(world, nodes=with_slots(world.nodes, slots))
-    program = with_leavers(program, Random(f"leavers of {seed}"))
-    homes = write_homes(program, world.nodes, Random(f"homes of {seed}"))
-    return Scenario(program, msgspec.structs.replace(world, homes=homes), seed)
+    scenario = with_hoards(Scenario(program, world, seed), Random(f"hoards of {seed}"))
+    program = with_leavers(scenario.program, Random(f"leavers of {seed}"))
+    homes = write_homes(program, scenario.world.nodes, Random(f"homes of {seed}"))
+    return Scenario(program, msgspec.structs.replace(scenario.world, homes=homes), seed)
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
@@ -516,14 +528,14 @@ def with_repeats(world: World, random: Random) -> World:
 def with_last_words(world: World, random: Random) -> World:
     """In a quarter of the worlds with several nodes one dies with a word on the way that tells of a value in its store.
 
-    The other loud faults would use up the budget before there is such a word.
+    The other loud faults would use up the budget before there is such a word. Who hears of the death when, differs.
     """
     if len(world.nodes) == 1 or random.random() >= 0.25:
         return world
     rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
     return msgspec.structs.replace(
         world,
-        rates=rates | {"last_words": random.choice((0.1, 0.5))},
+        rates=rates | {"last_words": random.choice((0.1, 0.5)), "delay": 0.4},
         budget=random.choice((1, 1, 2)),
         aims=(random.choice(LAST_WORDS),),
         inline_limit=world.inline_limit or 1,
@@ -534,6 +546,27 @@ def with_stores(world: World, random: Random) -> World:
     """In half of the worlds values are in the object stores."""
     world = msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS))
     return with_small_stores(world, random) if world.inline_limit else world
+
+
+def with_crowds(program: Program, random: Random) -> Program:
+    """Each driver makes several actors at once, so that the head has no room for all, and reads what they have made.
+
+    It owns a value by then, and so is told when nodes die.
+    """
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        crowd, calls = [], []
+        for count in range(random.randint(2, 4)):
+            name = f"crowd{number}.{count}"
+            crowd.append(Create(name, max_restarts=2, max_task_retries=2))
+            pauses = [Sleep(f"{name} sleeps {turn}", random.choice(SLEEPS_S[:4])) for turn in range(random.randint(2, 4))]
+            calls += [Call(f"{name} call{turn}", name, Body((pause,))) for turn, pause in enumerate(pauses)]
+        gets = [Get(f"get {call.name}", (call.name,)) for call in calls]
+        random.shuffle(gets)
+        at = random.randint(0, len(driver.operations))
+        operations = (*driver.operations[:at], Put(f"crowd{number}"), *crowd, *calls, *gets, *driver.operations[at:])
+        drivers.append(Body(operations, driver.end))
+    return Program(tuple(drivers))
 
 
 def with_small_stores(world: World, random: Random) -> World:
@@ -549,6 +582,40 @@ def with_small_stores(world: World, random: Random) -> World:
     rates = {kind: rate for kind, rate in rates.items() if rate}
     lineage = "disk_error" not in rates
     return msgspec.structs.replace(world, store_bytes=STORE_BYTES, rates=world.rates | rates, lineage=lineage)
+
+
+def with_hoards(scenario: Scenario, random: Random) -> Scenario:
+    """In half of the scenarios with small stores drivers put more than there is room for, and read some of it again.
+
+    Whoever reads then waits for memory, for which something else must be written first. That works here: where it does not,
+    what there is no room for is refused.
+    """
+    if not scenario.world.store_bytes or random.random() < 0.5:
+        return scenario
+    world = msgspec.structs.replace(
+        scenario.world,
+        rates={kind: rate for kind, rate in scenario.world.rates.items() if kind != "disk_error"},
+        store_bytes=HOARD_BYTES,
+        inline_limit=1,
+        io_workers=random.choice((1, 1, 2)),
+        lineage=True,
+    )
+    drivers = [
+        Body(_with_hoard(driver.operations, number, random), driver.end)
+        for number, driver in enumerate(scenario.program.drivers)
+    ]
+    return msgspec.structs.replace(scenario, program=Program(tuple(drivers)), world=world)
+
+
+def _with_hoard(operations: tuple[Operation, ...], number: int, random: Random) -> tuple[Operation, ...]:
+    """Of one driver, from somewhere on."""
+    names = [f"hoard{number}.{count}" for count in range(random.randint(*HOARD))]
+    at = random.randint(0, len(operations))
+    later: list[Operation] = list(operations[at:])
+    for count in range(random.randint(2, 4)):
+        look = Get(f"look{number}.{count}", tuple(random.sample(names, random.randint(1, 4))))
+        later.insert(random.randint(0, len(later)), look)
+    return (*operations[:at], *map(Put, names), *later)
 
 
 def scenario_of(seed: int, size: Size = MEDIUM) -> Scenario:

@@ -130,6 +130,13 @@ def test_g67_a_value_that_is_lost_comes_again_if_its_task_has_retries() -> None:
     assert "ObjectReconstructionFailedError" in expectation(program, "once", Losses(objects=True, files=True)).errors
 
 
+def test_g67_what_an_actor_has_made_comes_again_as_long_as_it_is_kept() -> None:
+    lost = Losses(deaths=1, nodes=True, objects=True)
+    kept = (Create("actor", max_restarts=-1, max_task_retries=-1), CALL)
+    assert not expectation(one(*kept), "call", lost).errors
+    assert expectation(one(*kept, Drop("drop", "actor")), "call", lost).errors == {DIED}
+
+
 def test_g67_what_is_made_again_may_end_otherwise_and_what_is_not_lost_may_not() -> None:
     program = one(Submit("a", Body(), max_retries=0), *(Get(f"get{number}", ("a",)) for number in range(2)))
     outcomes: list[Any] = [{"of": []}, {"of": ["a"], "values": ["a"]}, {"of": ["a"], "error": "NodeDiedError"}]

@@ -65,8 +65,9 @@ def _witness(bug: Bug) -> str:
     if not bug.witness.exists():
         return "none"
     scenario = Scenario.from_json(bug.witness.read_text())
-    sizes = (("task", len(scenario.program.tasks())), ("fault", len(scenario.overrides or ())))
-    size = ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in sizes)
+    tasks, performances = len(scenario.program.tasks()), len(scenario.program.performances())
+    sizes = (("task", tasks), ("call", performances - tasks), ("fault", len(scenario.overrides or ())))
+    size = ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in sizes if count or word == "fault")
     runs = ((f"{bug.name}.html", "with the bug"), (f"{bug.name}_fixed.html", "without"))
     return ", ".join([size, *(f'<a href="zoo_runs/{page}">{text}</a>' for page, text in runs)])
 

@@ -22,11 +22,12 @@ import minray
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.faults import SWARM
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.invariants import Broken
 from tests.simulation.judge import judged, outcome_of
 from tests.spec import scenario as spec
 from tests.spec.strategies import scenario_of
 from tests.zoo import actor_steps
-from tests.zoo.watches import Broken, StoppingWatch
+from tests.zoo.watches import StoppingWatch
 
 LOST = ("OwnerDiedError", "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError")
 """What a program may hear when processes die, bare or as the cause of a RayTaskError."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.spec.scenario import Scenario, run
 from tests.zoo import mutants
 from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.measure import PAGE, load, search, written_page
 from tests.zoo.scenarios import CAMPAIGN, SCENARIOS
 from tests.zoo.transplant import CHECKOUT, Mutation, NotTransplanted, mutate, run_python, transplanted
+from tests.zoo.witness import MOST_FAULTS, MOST_PERFORMANCES, in_copy, size_of
 
 CAUGHT_BY_CAMPAIGN = [bug for bug in BUGS if load()[bug.name].get(CAMPAIGN, {}).get("seed") is not None]
 SOURCE = '''
@@ -41,6 +43,16 @@ def test_the_campaign_catches_it_with_its_seed_and_only_the_bug(bug: Bug) -> Non
     assert SCENARIOS[CAMPAIGN](seed).props == ()
     found = search(bug, CAMPAIGN, seed, 1, "", timeout_s=60)
     assert found["seed"] == seed, "the campaign does not see it any more; measure again with ZOO_ARGS='--by campaign'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_its_witness_is_small_and_fails_with_the_bug_alone(bug: Bug) -> None:
+    scenario = Scenario.from_json(bug.witness.read_text())
+    faults, performances = size_of(scenario)
+    assert faults <= MOST_FAULTS and performances <= MOST_PERFORMANCES
+    assert run(scenario).ok
+    assert in_copy(bug, "replay", str(bug.witness))["problems"]
 
 
 def test_the_page_shows_what_was_measured() -> None:

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from minray.simulation import Deadlock
 from minray.simulation.trace import LIFE
 from tests.simulation.invariants import Watch
-
-
-class Broken(Deadlock):
-    """A property that did not hold; raised inside the world, it stops it at once."""
-
-    def __init__(self, prop: str, text: str) -> None:
-        super().__init__(text)
-        self.prop = prop
 
 
 class StoppingWatch(Watch):
@@ -20,7 +11,7 @@ class StoppingWatch(Watch):
 
     def on_broken(self, prop: str, text: str) -> None:
         if not self.problems:
-            self.cluster.world.loop.world.call_soon(_raise, Broken(prop, text))
+            self.stop(prop, text)
         super().on_broken(prop, text)
 
     def leases_of_the_dead(self) -> str:
@@ -39,7 +30,3 @@ class StoppingWatch(Watch):
 
     def _ended(self) -> set[str]:
         return {event.process for event in self.cluster.trace.events if event.kind == LIFE and event.details[0] == "ends"}
-
-
-def _raise(error: Broken) -> None:
-    raise error

@@ -4,7 +4,7 @@
     python -m tests.zoo.witness pages FOLDER [BUG...]    the runs of the witnesses with their bugs, and of the true code
 
 ``make zoo ZOO_ARGS="--by campaign"`` notes with which seed the campaign finds a bug. Both commands plant the bug in a copy
-of the package, and run this module there with ``shrink`` or ``show``.
+of the package, and run this module there with ``shrink`` or ``show``; tests do so with ``replay``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ from tests.zoo.scenarios import CAMPAIGN
 from tests.zoo.transplant import assert_transplanted, run_python, transplanted
 
 TIMEOUT_S = 1800.0
+FAILURES = 4
+"""So many are made small, one after the other, until one is small enough: it has no more than"""
+MOST_FAULTS, MOST_PERFORMANCES = 3, 8
+"""faults, and tasks and calls."""
+SEARCHED = 200
+"""So many seeds further failures are looked for in."""
+MAX_RUNS = 250
 
 
 def in_copy(bug: Bug | None, *arguments: str) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def in_copy(bug: Bug | None, *arguments: str) -> dict[str, Any]:
 
 
 def find(bugs: list[Bug]) -> None:
-    """Shrink the first failure of the campaign for each bug that it finds."""
+    """Shrink the first failures of the campaign for each bug that it finds."""
     for bug in bugs:
         seed = load()[bug.name].get(CAMPAIGN, {}).get("seed")
         if seed is None:
@@ -65,14 +72,31 @@ def write_pages(folder: Path, bugs: list[Bug]) -> list[Path]:
 # --- In the copy ---
 
 
-def shrunk(seed: int, path: Path) -> dict[str, Any]:
-    scenario = scenario_of(seed)
-    verdict = run(scenario)
-    if verdict.ok:
-        return {"problems": [], "text": f"seed {seed} breaks nothing any more"}
-    witness = shrink(scenario, verdict)
+def shrunk(first: int, path: Path) -> dict[str, Any]:
+    """Of the first failures from this seed on. Whatever fails does so by the bug: with these seeds the true code passes."""
+    found: list[tuple[int, Witness]] = []
+    for seed in range(first, first + SEARCHED):
+        scenario = scenario_of(seed)
+        verdict = run(scenario)
+        if verdict.ok:
+            continue
+        found.append((seed, shrink(scenario, verdict, MAX_RUNS, any_code=True)))
+        if len(found) == FAILURES or is_small(found[-1][1]):
+            break
+    if not found:
+        return {"problems": [], "text": f"seed {first} breaks nothing any more"}
+    seed, witness = min(found, key=lambda one: size_of(one[1].scenario))
     save(witness.scenario, path)
     return {"problems": witness.verdict.problems, "text": f"seed {seed}, {witness.runs} re-runs: {witness.describe()}"}
+
+
+def size_of(scenario: Scenario) -> tuple[int, int]:
+    return len(scenario.overrides or ()), len(scenario.program.performances())
+
+
+def is_small(witness: Witness) -> bool:
+    faults, performances = size_of(witness.scenario)
+    return faults <= MOST_FAULTS and performances <= MOST_PERFORMANCES
 
 
 def show(path: Path, page: Path) -> dict[str, Any]:
@@ -85,14 +109,16 @@ def show(path: Path, page: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.witness")
-    parser.add_argument("what", choices=["find", "pages", "shrink", "show"])
+    parser.add_argument("what", choices=["find", "pages", "shrink", "show", "replay"])
     parser.add_argument("arguments", nargs="*")
     options = parser.parse_args()
-    if options.what in ("shrink", "show"):
+    if options.what in ("shrink", "show", "replay"):
         assert_transplanted()
         if options.what == "shrink":
             seed, path = options.arguments
             print(json.dumps(shrunk(int(seed), Path(path))))
+        elif options.what == "replay":
+            print(json.dumps({"problems": run(Scenario.from_json(Path(*options.arguments).read_text())).problems}))
         else:
             print(json.dumps(show(*map(Path, options.arguments))))
         return 0
