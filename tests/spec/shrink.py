@@ -125,7 +125,7 @@ class Shrinker:
         """With whatever its world draws, by several seeds."""
         for seed in range(self.best.seed, self.best.seed + CHANCES):
             if self._maybe_take_tree({**tree, "overrides": None, "seed": seed}):
-                self._maybe_take(replace(self.best, overrides=answers_of(self.verdict)))
+                self.best = replace(self.best, overrides=answers_of(self.verdict))  # the same run
                 return True
         return False
 
