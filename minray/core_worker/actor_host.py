@@ -5,7 +5,8 @@ Ray: CoreWorker::Exit and its drain in src/ray/core_worker/core_worker.cc, grace
 A worker becomes an actor's with the constructor, and ends with the actor. One that ends by its own will, or because nobody
 can call it any more, lets its running calls finish (C2) and begins no others; it waits for those who depend on objects that
 it owns (not for actors of its own, which end with it, G25), though no longer than a graceful end may take (G28): they may
-wait for calls of it that never begin. It runs the user's clean-up (G27), tells the gcs, and goes.
+wait for calls of it that never begin. Meanwhile it lends its CPUs. Then it runs the user's clean-up (G27), tells the gcs,
+and goes.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class ActorHost:
         core = self._core
         while not core.actor_receiver.is_idle():
             await asyncio.sleep(LOOK_AGAIN_S)
+        if not core.is_through():
+            core.waiting.begin_to_end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(core.config.system_config.actor_graceful_shutdown_timeout_ms / 1000):
                 while not core.is_through():

@@ -80,6 +80,10 @@ class WaitingThreads:
         if left and not self._blocking:
             self._notify(False)
 
+    def begin_to_end(self) -> None:
+        """Of an actor: no thread of its waits any more, but the whole of it, for tasks that may need its CPUs."""
+        self._notify(True)
+
     def _notify(self, blocked: bool) -> None:
         core = self._core
         core.receiver.on_blocked(blocked)

@@ -111,6 +111,33 @@ def test_g24_calls_that_were_made_are_finished_first(seed: int) -> None:
     assert printed(cluster)[-1] == "shut down after 4", "G27"
 
 
+@minray.remote(num_cpus=1)
+class Employer:
+    """With all CPUs for life, one of which its own task would need."""
+
+    def employ(self) -> None:
+        self.ref = call_nobody.remote()
+
+
+@minray.remote(num_cpus=1)
+def call_nobody() -> None:
+    time.sleep(0.1)
+
+
+def test_g24_an_actor_that_waits_for_its_own_tasks_before_it_ends_holds_nobody_up() -> None:
+    def program() -> float:
+        first = Employer.remote()
+        minray.get(first.employ.remote())
+        begun_at = time.time()
+        del first
+        second = Employer.remote()
+        minray.get(second.__ray_ready__.remote())
+        minray.kill(second)
+        return time.time() - begun_at
+
+    assert judged(program, nodes=[{"num_cpus": 1}])[0] < 5
+
+
 def test_g24_a_handle_that_was_found_by_name_keeps_nothing_alive() -> None:
     def body() -> str:
         actor = Counter.options(name="n", namespace="x").remote()
