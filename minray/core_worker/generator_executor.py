@@ -95,14 +95,14 @@ class GeneratorExecutor:
         self._on_change(stream)
 
     def _on_change(self, stream: OutgoingStream) -> None:
-        """Let the user's code go on if it may; else see to it that it may in the end."""
+        """Let the user's code go on if it may; else see to it that it may in the end. Answers to reports come unasked."""
         if stream.wake is None:
             return
         condition, release = stream.wake
         if condition():
             stream.wake = None
             release()
-        elif stream.is_held_up() and not stream.is_asking:
+        elif condition == stream.may_go_on and stream.is_held_up() and not stream.is_asking:
             self._ask_reader(stream)
 
     def _ask_reader(self, stream: OutgoingStream) -> None:

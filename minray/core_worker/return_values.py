@@ -4,7 +4,7 @@ Ray: store_task_outputs in python/ray/_raylet.pyx
 
 For the threads that run users' code. All results are kept, or none, with one exception, which is Ray's: a generator with
 ``num_returns=k`` fills its returns as it yields, and when it raises, those that it has yielded stay. Of one that yields too
-much nothing stays, because its error would have no reference to be in.
+much, or raises when all are filled, nothing stays, because its error would have no reference to be in.
 """
 
 from __future__ import annotations
@@ -96,9 +96,12 @@ class ReturnValues:
         except BaseException:
             self.discard(task, results)
             raise
-        if next(generator, generator) is not generator:
+        try:
+            if next(generator, generator) is not generator:
+                raise ValueError(f"task {name} has num_returns={count}, but yielded more objects")
+        except BaseException:
             self.discard(task, results)
-            raise ValueError(f"task {name} has num_returns={count}, but yielded more objects")
+            raise
         return results
 
 

@@ -26,7 +26,7 @@ from minray.core_worker.generator_reader import GeneratorReader
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
-from minray.core_worker.store_provider import LargeObject
+from minray.core_worker.store_provider import Fetched, LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, unpack_exception
 from minray.object_ref import ObjectRef
@@ -307,8 +307,11 @@ class UserApi:
             if stored.place is None:
                 finish(stored)
             else:
-                fetcher, large = self.core.fetcher, LargeObject.known(ref._id, ref._owner, stored)
-                fetcher.fetch([large], lambda values: finish(fetcher.as_stored(values[0])))
+                self.core.fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)
+
+        def on_fetched(values: list[Fetched], _held: ObjectRef[Any] = ref) -> None:
+            """Whoever awaits a value need not hold its reference; this does, while it is on its way."""
+            finish(self.core.fetcher.as_stored(values[0]))
 
         def finish(stored: StoredObject) -> None:
             if result.set_running_or_notify_cancel():

@@ -14,9 +14,12 @@ from minray.rpc.connection import PeerUnreachable
 class Asked:
     """One request that waits for its answer."""
 
-    def __init__(self, address: Address | None, request: Any, on_answer: Callable[..., None]) -> None:
+    def __init__(
+        self, address: Address | None, request: Any, on_answer: Callable[..., None], buffers: Sequence[Any]
+    ) -> None:
         self.address = address
         self.request = request
+        self.buffers = buffers
         self._on_answer = on_answer
 
     def answer(self, reply: Any, buffers: Sequence[Any] = ()) -> None:
@@ -35,7 +38,7 @@ class RecordingPeer:
         self.death: PeerUnreachable | None = None
 
     def send(self, request: Any, on_answer: Callable[..., None], buffers: Sequence[Any] = ()) -> None:
-        self._peers.asked.append(Asked(self._address, request, on_answer))
+        self._peers.asked.append(Asked(self._address, request, on_answer, buffers))
 
     async def call(self, request: Any) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

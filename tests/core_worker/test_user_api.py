@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,11 +50,12 @@ class Broken:
         return int, ("no number",)
 
 
-def far(cluster: Cores) -> Any:
+def far(cluster: Cores, is_known: bool = True) -> Any:
     """A large value on the other node."""
     there = NodeAffinitySchedulingStrategy(cluster.raylets["n1"].address.node_id.hex(), soft=False)
     ref = make.options(scheduling_strategy=there).remote(LARGE)
-    minray.wait([ref], fetch_local=False)
+    if is_known:
+        minray.wait([ref], fetch_local=False)
     return ref
 
 
@@ -254,3 +257,16 @@ def test_a_thread_that_asks_the_cluster_something_hears_that_the_driver_leaves(c
     cluster.wait_until(asking.done, 5.0)
     cluster.settle(1)
     assert isinstance(asking.exception(), LocalRayletDiedError) and driver.tasks() == []
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_future_holds_its_object_until_it_has_the_value(cluster: Cores, driver: Core, is_known: bool) -> None:
+    """However long that is on its way from another node."""
+
+    def program() -> concurrent.futures.Future[bytes]:
+        return far(cluster, is_known).future()
+
+    async def story() -> None:
+        assert len(await asyncio.wrap_future(await driver.thread(program))) == LARGE
+
+    driver.do(story())

@@ -1,0 +1,199 @@
+"""What becomes of what a call has returned, or yielded: as many results as it has, or an error and none.
+
+``Shelf`` keeps results in place of the real keeper: it says which it has, and may have no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minray import serialization
+from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
+from minray.common.ids import return_id
+from minray.core_worker.memory_store import StoredObject
+from minray.core_worker.results import UNWANTED, Result
+from minray.core_worker.return_values import BrokenOff, ReturnValues
+from minray.exceptions import ObjectStoreFullError
+from minray.protocol.base import Address
+from minray.serialization import Serialized
+from tests.core_worker.parts import OWN, id_of
+
+TASK_ID = id_of("task")[:12] + id_of("task")[:12]
+ATTEMPT = 2
+
+
+class Shelf:
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, Any] = {}
+        """What it has at present."""
+        self.rooms: list[int] = []
+        """How much room each had in the answer."""
+        self.most = 100
+        """It is full after so many."""
+        results: Any = self
+        self.returns = ReturnValues(results)
+
+    def keep(self, object_id: bytes, attempt: int, value: Serialized, owner: Address, room: int) -> Result:
+        assert (attempt, owner) == (ATTEMPT, OWN)
+        if len(self.kept) == self.most:
+            raise ObjectStoreFullError(reason="the shelf is full")
+        self.kept[object_id] = serialization.deserialize(value.data, value.buffers, [])
+        self.rooms.append(room)
+        return Result(StoredObject(value.data, (), False, ()), [], value.size())
+
+    def discard(self, object_ids: list[bytes], attempt: int) -> None:
+        assert attempt == ATTEMPT
+        for object_id in object_ids:
+            self.kept.pop(object_id, None)
+
+    def has(self, *values: Any, beginning: int = 1) -> bool:
+        """These, as the results of the task, and nothing else."""
+        return self.kept == {return_id(TASK_ID, index): value for index, value in enumerate(values, beginning)}
+
+
+def task(num_returns: int, unwanted: Any = (), actor: Any = None) -> Any:
+    template = SimpleNamespace(name="f", num_returns=num_returns, actor=actor)
+    header = SimpleNamespace(template=template, owner=OWN)
+    return SimpleNamespace(header=header, task_id=TASK_ID, attempt=ATTEMPT, rerun=SimpleNamespace(unwanted=unwanted))
+
+
+def shown(results: list[Result]) -> list[Any]:
+    return [serialization.deserialize(result.stored.data, (), []) for result in results]
+
+
+def yielding(*values: Any, then: BaseException | None = None) -> Iterator[Any]:
+    yield from values
+    if then is not None:
+        raise then
+
+
+def test_a_call_has_one_result_none_or_several() -> None:
+    for count, returned, expected in [
+        (1, [1, 2], [[1, 2]]),
+        (0, "ignored", []),
+        (2, (1, 2), [1, 2]),
+        (2, {3: 4, 5: 6}, [3, 5]),
+    ]:
+        shelf = Shelf()
+        assert shown(shelf.returns.keep(task(count), returned)) == expected and shelf.has(*expected)
+
+
+def test_nobody_gets_what_a_constructor_returns() -> None:
+    shelf = Shelf()
+    assert shelf.returns.keep(task(1, actor=object()), yielding(1)) == [] and shelf.has()
+
+
+@pytest.mark.parametrize(("returned", "words"), [((1, 2, 3), "returned 3 objects"), (7, "one object of type int")])
+def test_another_number_of_results_is_an_error_and_nothing_is_kept(returned: Any, words: str) -> None:
+    shelf = Shelf()
+    with pytest.raises(
+        ValueError, match=f"task f has num_returns=2, but returned {words.removeprefix('returned ')}"
+    ) as raised:
+        shelf.returns.keep(task(2), returned)
+    assert raised.value.__cause__ is None and raised.value.__suppress_context__ == (returned == 7)
+    assert shelf.has()
+
+
+@pytest.mark.parametrize("kind", [tuple, yielding])
+def test_the_results_of_one_call_share_the_room_of_its_answer(kind: Any) -> None:
+    shelf = Shelf()
+    values = ["a" * 100, "b" * 50, "c"]
+    results = shelf.returns.keep(task(3), yielding(*values) if kind is yielding else tuple(values))
+    first, second, _ = (result.inlined for result in results)
+    all_of_it = TASK_RPC_INLINED_BYTES_LIMIT
+    assert shelf.rooms == [all_of_it, all_of_it - first, all_of_it - first - second] and first > 100
+
+
+@pytest.mark.parametrize("kind", [tuple, yielding])
+def test_what_the_owner_does_not_need_is_not_kept(kind: Any) -> None:
+    shelf = Shelf()
+    results = shelf.returns.keep(task(3, unwanted={1, 3}), yielding(1, 2, 3) if kind is yielding else (1, 2, 3))
+    assert [result is UNWANTED for result in results] == [True, False, True] and shelf.has(2, beginning=2)
+
+
+@pytest.mark.parametrize("wrong", [lambda: 0, ObjectStoreFullError(reason="the shelf is full")])
+def test_when_one_result_cannot_be_kept_none_is(wrong: Any) -> None:
+    """Here it cannot be pickled, or there is no room."""
+    shelf = Shelf()
+    if isinstance(wrong, Exception):
+        shelf.most = 2
+        with pytest.raises(ObjectStoreFullError):
+            shelf.returns.keep(task(3), (1, 2, 3))
+    else:
+        with pytest.raises(TypeError):
+            shelf.returns.keep(task(2), (1, (part for part in ())))
+    assert shelf.has()
+
+
+# --- generators that fill returns
+
+
+def test_a_generator_fills_its_returns_as_it_yields() -> None:
+    shelf = Shelf()
+    had: list[int] = []
+
+    def values() -> Iterator[int]:
+        for value in (1, 2, 3):
+            yield value
+            had.append(len(shelf.kept))
+
+    assert shown(shelf.returns.keep(task(3), values())) == [1, 2, 3]
+    assert had == [1, 2, 3] and shelf.has(1, 2, 3)
+
+
+@pytest.mark.parametrize("num_returns", [1, 0])
+def test_a_generator_of_one_result_yields_one_and_of_none_nothing(num_returns: int) -> None:
+    shelf = Shelf()
+    assert shown(shelf.returns.keep(task(num_returns), yielding(*["value"] * num_returns))) == ["value"] * num_returns
+
+
+def test_when_a_generator_raises_what_it_has_yielded_stays() -> None:
+    shelf = Shelf()
+    error = ValueError("in between")
+    with pytest.raises(BrokenOff) as raised:
+        shelf.returns.keep(task(3), yielding(1, 2, then=error))
+    assert raised.value.error is error and shown(raised.value.results) == [1, 2] and shelf.has(1, 2)
+
+
+def test_a_generator_that_yields_too_little_has_broken_off() -> None:
+    shelf = Shelf()
+    with pytest.raises(BrokenOff) as raised:
+        shelf.returns.keep(task(3), yielding(1, 2))
+    assert str(raised.value.error) == "task f has num_returns=3, but yielded 2 objects" and shelf.has(1, 2)
+
+
+def test_of_a_generator_that_yields_too_much_nothing_stays() -> None:
+    shelf = Shelf()
+    with pytest.raises(ValueError, match="task f has num_returns=2, but yielded more objects"):
+        shelf.returns.keep(task(2), yielding(1, 2, 3, 4))
+    assert shelf.has()
+
+
+@pytest.mark.parametrize("error", [ValueError("at the end"), KeyboardInterrupt()])
+def test_of_a_generator_that_raises_when_all_returns_are_filled_nothing_stays(error: BaseException) -> None:
+    """There is none left for its error."""
+    shelf = Shelf()
+    with pytest.raises(type(error)) as raised:
+        shelf.returns.keep(task(2), yielding(1, 2, then=error))
+    assert raised.value is error and shelf.has()
+
+
+def test_of_a_generator_that_is_cancelled_nothing_stays() -> None:
+    shelf = Shelf()
+    with pytest.raises(KeyboardInterrupt):
+        shelf.returns.keep(task(3), yielding(1, 2, then=KeyboardInterrupt()))
+    assert shelf.has()
+
+
+def test_what_was_about_to_be_kept_is_taken_back_too() -> None:
+    """The interrupt came when it was in the store, and not yet on the list."""
+    shelf = Shelf()
+    results = shelf.returns.keep(task(3), (1, 2, 3))
+    shelf.returns.discard(task(3), results[:2])
+    assert shelf.has()

@@ -1,0 +1,487 @@
+"""How large values come to a process: at once, or after what was known of them turned out to be old.
+
+``Home`` is a core worker whose memory store and reference counter are real; what its fetcher asks of the node's store and
+of owners is written down, and the test answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
+from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.store_provider import CHANGED_VALUE, Fetched, LargeObject
+from minray.core_worker.value_fetcher import AGAIN_S, ValueFetcher
+from minray.exceptions import ObjectLostError, RayError
+from minray.protocol.base import Address
+from minray.protocol.core_worker import RefInfo
+from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT, Place
+from tests.core_worker.parts import OWN, address, object_id, stored
+from tests.core_worker.user_thread import UserThread
+from tests.rpc.fake_network import pass_time, run, turns
+
+OWNER = address("the-owner")
+A, B, C, INNER = map(object_id, ("a", "b", "c", "inner"))
+VALUE, OTHER = stored(b"value"), stored(b"other")
+LOST = ObjectLostError(reason="gone")
+
+
+def large(attempt: int = 1) -> StoredObject:
+    """What is known of a large value that this attempt has made."""
+    return StoredObject(b"", (), False, (), Place(attempt, 10_000, address("raylet")))
+
+
+class Question:
+    """What the store of the node is asked to bring."""
+
+    def __init__(self, objects: Any, on_fetched: Any, timeout_s: float | None, purpose: int) -> None:
+        self.asked = [(known.object_id, known.attempt) for known in objects]
+        self.answer: Callable[[list[Fetched]], None] = on_fetched
+        self.timeout_s = timeout_s
+        self.purpose = purpose
+
+
+class Home:
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self.user_code = UserThread()
+        self.platform = self.borrowing = self.futures = self.provider = self.objects = self
+        self.config = SimpleNamespace(worker_id=OWN.worker_id)
+        self.store = MemoryStore()
+        self.references = ReferenceCounter()
+        self.background: set[asyncio.Task[None]] = set()
+        self.freed: list[bytes] = []
+        self.questions: list[Question] = []
+        """To the store of this node."""
+        self.asked: list[bytes] = []
+        """Whose owners were asked for the value."""
+        self.looks: list[tuple[bytes, Callable[[], None]]] = []
+        """Whose owners were asked whether it exists now."""
+        self.results: list[list[Any]] = []
+        """What was fetched, by those who wanted it."""
+        core: Any = self
+        self.fetcher = ValueFetcher(core)
+        for key in (A, B, C):
+            self.references.add_local(key, OWNER)
+            self.store.put(key, large())
+
+    # --- the core worker around it
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def as_error(self, error: RayError) -> StoredObject:
+        return stored(str(error).encode(), is_error=True)
+
+    def apply(self, effects: Effects) -> None:
+        self.freed += effects.freed
+
+    def fetch(self, *asked: Any) -> None:
+        """Both of owners and of the store."""
+        if isinstance(asked[0], bytes):
+            assert asked[1] == OWNER
+            self.asked.append(asked[0])
+        else:
+            self.questions.append(Question(*asked))
+
+    def look(self, object_id: bytes, owner: Address, on_pending: Callable[[], None]) -> None:
+        assert owner == OWNER
+        self.looks.append((object_id, on_pending))
+
+    # --- what a test says
+
+    def known(self, *object_ids: bytes) -> list[LargeObject]:
+        return [LargeObject.known(key, OWNER, self.store.objects[key]) for key in object_ids]
+
+    def want(self, *object_ids: bytes, timeout_s: float | None = None, purpose: int = GET) -> None:
+        self.fetcher.fetch(self.known(*object_ids), self.results.append, timeout_s, purpose)
+
+    def take(self) -> Question:
+        """The one question to the store."""
+        (question,) = self.questions
+        self.questions.clear()
+        return question
+
+    def drop(self, object_id: bytes) -> None:
+        self.references.remove_local([object_id], Effects())
+        self.store.delete([object_id])
+
+    def own(self, object_id: bytes) -> None:
+        """It belongs to this process, and is not made yet."""
+        self.drop(object_id)
+        self.references.add_owned(object_id)
+
+
+def tell(story: Any) -> None:
+    async def whole() -> None:
+        home = Home()
+        await story(home)
+        assert home.background == set() and home.questions == [] and home.store.awaited() == []
+
+    run(whole)
+
+
+# --- at once
+
+
+def test_a_user_thread_gets_values_errors_and_nothing_for_what_is_late() -> None:
+    async def story(home: Home) -> None:
+        known = home.known(A, B, C)
+        home.user_code.begin(lambda: home.fetcher.get(known, 1.5))
+        question = home.take()
+        assert (question.asked, question.timeout_s, question.purpose) == ([(A, 1), (B, 1), (C, 1)], 1.5, GET)
+        question.answer([VALUE, LOST, None])
+        value, error, late = home.user_code.result()
+        assert value is VALUE and late is None and error.is_error and b"gone" in error.data
+
+    tell(story)
+
+
+def test_what_is_as_it_was_known_is_asked_for_once_and_handed_over() -> None:
+    async def story(home: Home) -> None:
+        home.want(A, B, timeout_s=3.0, purpose=WAIT)
+        question = home.take()
+        assert (question.asked, question.timeout_s, question.purpose) == ([(A, 1), (B, 1)], 3.0, WAIT)
+        question.answer([VALUE, None])
+        assert home.results == [[VALUE, None]] and home.asked == [] and A in home.store.objects
+
+    tell(story)
+
+
+# --- after a change
+
+
+def test_what_has_changed_is_forgotten_asked_for_at_its_owner_and_fetched_once_more() -> None:
+    """And nothing else is fetched again."""
+
+    async def story(home: Home) -> None:
+        home.want(A, B, C, purpose=WAIT)
+        home.take().answer([VALUE, CHANGED_VALUE, LOST])
+        await turns()
+        assert home.asked == [B] and B not in home.store.objects and A in home.store.objects
+        assert len(home.background) == 1 and home.questions == [] and home.results == []
+        home.store.put(B, large(2))
+        await turns()
+        again = home.take()
+        assert (again.asked, again.timeout_s, again.purpose) == ([(B, 2)], None, WAIT)
+        again.answer([OTHER])
+        await turns()
+        assert home.results == [[VALUE, OTHER, LOST]]
+
+    tell(story)
+
+
+def test_all_that_have_changed_are_followed() -> None:
+    async def story(home: Home) -> None:
+        home.want(A, B)
+        home.take().answer([CHANGED_VALUE, CHANGED_VALUE])
+        await turns()
+        home.store.put(A, VALUE)
+        await turns()
+        home.store.put(B, OTHER)
+        await turns()
+        assert home.asked == [A, B] and home.results == [[VALUE, OTHER]]
+
+    tell(story)
+
+
+def test_what_was_inside_the_old_value_is_let_go() -> None:
+    async def story(home: Home) -> None:
+        home.references.on_value(A, [RefInfo(INNER, OWNER, b"")], OWN.worker_id, Effects())
+        home.want(A)
+        home.take().answer([CHANGED_VALUE])
+        await turns()
+        assert home.freed == [INNER]
+        home.store.put(A, VALUE)
+        await turns()
+
+    tell(story)
+
+
+@pytest.mark.parametrize("now", [VALUE, stored(b"failed", is_error=True)])
+def test_a_small_value_or_an_error_in_its_place_is_the_value(now: StoredObject) -> None:
+    async def story(home: Home) -> None:
+        home.want(A)
+        home.take().answer([CHANGED_VALUE])
+        await turns()
+        home.store.put(A, now)
+        await turns()
+        assert home.results == [[now]]
+
+    tell(story)
+
+
+def test_while_an_owner_does_not_know_yet_it_is_asked_again_after_a_pause() -> None:
+    async def story(home: Home) -> None:
+        home.want(A)
+        home.take().answer([CHANGED_VALUE])
+        await turns()
+        home.store.put(A, large(1))
+        await turns()
+        home.take().answer([CHANGED_VALUE])
+        await turns()
+        assert home.asked == [A], "not at once"
+        await pass_time(AGAIN_S)
+        assert home.asked == [A, A]
+        home.store.put(A, large(2))
+        await turns()
+        question = home.take()
+        assert question.asked == [(A, 2)]
+        question.answer([VALUE])
+        await turns()
+        assert home.results == [[VALUE]]
+
+    tell(story)
+
+
+def test_nobody_asks_when_a_later_attempt_is_known_already() -> None:
+    async def story(home: Home) -> None:
+        home.want(A)
+        home.store.replace(A, large(2))
+        home.take().answer([CHANGED_VALUE])
+        await turns()
+        assert home.asked == []
+        home.take().answer([VALUE])
+        await turns()
+        assert home.results == [[VALUE]]
+
+    tell(story)
+
+
+def test_what_is_ones_own_is_waited_for_and_nobody_is_asked() -> None:
+    async def story(home: Home) -> None:
+        home.fetcher.fetch([LargeObject(A, OWN, (), 1)], home.results.append)
+        home.own(A)
+        home.take().answer([CHANGED_VALUE])
+        await turns()
+        assert home.asked == [] and home.results == []
+        home.store.put(A, VALUE)
+        await turns()
+        assert home.results == [[VALUE]]
+
+    tell(story)
+
+
+@pytest.mark.parametrize("dropped_late", [False, True])
+def test_what_nobody_wants_any_more_does_not_come(dropped_late: bool) -> None:
+    async def story(home: Home) -> None:
+        home.want(A)
+        question = home.take()
+        if not dropped_late:
+            home.drop(A)
+        question.answer([CHANGED_VALUE])
+        await turns()
+        if dropped_late:
+            home.drop(A)
+            await turns()
+        assert home.results == [[None]] and home.asked == [A] * dropped_late
+
+    tell(story)
+
+
+@pytest.mark.parametrize("is_with_owner", [False, True])
+def test_what_has_not_come_in_time_is_none_however_often_it_has_changed(is_with_owner: bool) -> None:
+    """The time began with the first question; what is answered after it is up changes nothing."""
+
+    async def story(home: Home) -> None:
+        home.want(A, B, C, timeout_s=10.0)
+        await pass_time(6.0)
+        home.take().answer([CHANGED_VALUE, OTHER, CHANGED_VALUE])
+        await turns()
+        if not is_with_owner:
+            home.store.put(A, large(2))
+            await turns()
+        await pass_time(3.9)
+        assert home.results == []
+        await pass_time(0.2)
+        assert home.results == [[None, OTHER, None]] and home.store.awaited() == []
+        if not is_with_owner:
+            home.take().answer([VALUE])
+        assert home.results == [[None, OTHER, None]]
+
+    tell(story)
+
+
+def test_a_process_that_leaves_its_cluster_gets_no_more() -> None:
+    async def story(home: Home) -> None:
+        home.want(A, B, C)
+        home.take().answer([CHANGED_VALUE, OTHER, None])
+        await turns()
+        (following,) = home.background
+        following.cancel()
+        await turns()
+        ((value, other, late),) = home.results
+        assert isinstance(value, ObjectLostError) and "has left its cluster" in str(value)
+        assert other is OTHER and late is None and following.cancelled()
+
+    tell(story)
+
+
+# --- places
+
+
+def test_a_place_is_forgotten_with_what_was_inside_so_that_its_owner_is_asked_again() -> None:
+    home = Home()
+    home.references.on_value(A, [RefInfo(INNER, OWNER, b"")], OWN.worker_id, Effects())
+    home.fetcher.forget_place(A, attempt=2)
+    assert A in home.store.objects and home.freed == [], "that was another attempt"
+    home.fetcher.forget_place(A)
+    assert A not in home.store.objects and home.freed == [INNER]
+
+
+def test_only_places_of_borrowed_objects_are_forgotten() -> None:
+    home = Home()
+    home.store.replace(A, VALUE)
+    home.references.remove_local([B], Effects())
+    home.own(C)
+    home.store.put(C, large())
+    for key in (A, B, C, object_id("unknown")):
+        home.fetcher.forget_place(key)
+    assert set(home.store.objects) == {A, B, C}
+
+
+# --- for those who wait
+
+
+def test_for_all_who_wait_for_an_object_there_is_one_question() -> None:
+    async def story(home: Home) -> None:
+        (one,) = home.known(A)
+        heard: list[bool] = []
+
+        def hear() -> None:
+            heard.append(home.store.objects[A].is_fetched)
+
+        first, gone, second = (Waiter(1, False, hear) for _ in range(3))
+        for waiter in (first, gone):
+            home.fetcher.fetch_for(waiter, one)
+        gone.released = True
+        home.fetcher.fetch_for(second, one)
+        assert home.fetcher._fetching[A] == [first, second], "whoever polls leaves nothing"
+        question = home.take()
+        assert (question.asked, question.timeout_s, question.purpose) == ([(A, 1)], None, WAIT)
+        question.answer([VALUE])
+        assert heard == [True, True]
+        home.fetcher.fetch_for(Waiter(1, False, lambda: None), one)
+        home.take().answer([VALUE])
+
+    tell(story)
+
+
+def test_who_waits_does_not_hear_of_what_is_not_known_any_more() -> None:
+    async def story(home: Home) -> None:
+        waiter = Waiter(1, False, lambda: None)
+        home.fetcher.fetch_for(waiter, *home.known(A))
+        home.drop(A)
+        home.take().answer([LOST])
+        assert not waiter.released and home.fetcher._fetching == {}
+
+    tell(story)
+
+
+# --- for tasks
+
+
+class Taker:
+    """A task that needs an argument."""
+
+    def __init__(self, home: Home, owner: Address, waits: bool = False) -> None:
+        self.heard: list[str] = []
+        here, missing = (lambda word=word: self.heard.append(word) for word in ("here", "missing"))
+        home.fetcher.fetch_argument(A, owner, here, missing, waits)
+
+
+@pytest.mark.parametrize("owner", [OWN, OWNER])
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_argument_that_is_here_is_here(owner: Address, waits: bool) -> None:
+    async def story(home: Home) -> None:
+        assert Taker(home, owner, waits).heard == ["here"]
+        assert home.asked == [] and home.looks == []
+
+    tell(story)
+
+
+def test_an_owner_is_asked_whether_it_has_an_argument_now() -> None:
+    async def story(home: Home) -> None:
+        home.store.delete([A])
+        taker = Taker(home, OWNER)
+        ((key, on_pending),) = home.looks
+        assert key == A and taker.heard == [] and home.asked == []
+        home.store.put(A, VALUE)
+        assert taker.heard == ["here"]
+        on_pending()
+        assert taker.heard == ["here"]
+
+    tell(story)
+
+
+def test_a_task_that_does_not_wait_hears_that_its_argument_is_being_made() -> None:
+    async def story(home: Home) -> None:
+        home.store.delete([A])
+        taker = Taker(home, OWNER)
+        home.looks[0][1]()
+        assert taker.heard == ["missing"] and home.store.awaited() == []
+        home.store.put(A, VALUE)
+        assert taker.heard == ["missing"]
+
+    tell(story)
+
+
+def test_of_its_own_objects_a_process_knows_itself_that_they_are_being_made() -> None:
+    async def story(home: Home) -> None:
+        home.own(A)
+        taker = Taker(home, OWN)
+        assert taker.heard == ["missing"] and home.looks == [] and home.store.awaited() == []
+
+    tell(story)
+
+
+@pytest.mark.parametrize("owner", [OWN, OWNER])
+def test_g49_a_call_with_a_place_in_an_order_waits(owner: Address) -> None:
+    async def story(home: Home) -> None:
+        home.store.delete([A])
+        taker = Taker(home, owner, waits=True)
+        assert home.asked == ([A] if owner is OWNER else []) and home.looks == [] and taker.heard == []
+        home.store.put(A, VALUE)
+        assert taker.heard == ["here"]
+
+    tell(story)
+
+
+@pytest.mark.parametrize(("waits", "purpose"), [(False, TASK_ARGUMENTS), (True, GET)])
+def test_large_arguments_are_fetched_with_their_errors(waits: bool, purpose: int) -> None:
+    async def story(home: Home) -> None:
+        home.fetcher.fetch_arguments([(A, OWNER), (B, OWNER), (C, OWNER)], home.results.append, waits)
+        question = home.take()
+        assert (question.asked, question.purpose) == ([(A, 1), (B, 1), (C, 1)], purpose)
+        question.answer([VALUE, None, LOST])
+        ((value, missing, error),) = home.results
+        assert value is VALUE and missing is None and error.is_error
+
+    tell(story)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_an_argument_that_has_changed_is_missing_unless_its_owner_has_another_now(is_there: bool) -> None:
+    async def story(home: Home) -> None:
+        home.want(A, purpose=TASK_ARGUMENTS)
+        home.take().answer([CHANGED_VALUE])
+        await turns()
+        ((_, on_pending),) = home.looks
+        if is_there:
+            home.store.put(A, large(2))
+            await turns()
+            again = home.take()
+            assert (again.asked, again.purpose) == ([(A, 2)], TASK_ARGUMENTS)
+            again.answer([VALUE])
+        else:
+            on_pending()
+        await turns()
+        assert home.results == [[VALUE if is_there else None]] and home.asked == []
+
+    tell(story)
