@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -387,6 +388,43 @@ def test_a_generator_runs_until_it_is_through_and_its_task_has_no_value() -> Non
     execution = machine.of(lambda: iter([1, 2]), is_streaming=True, most_unread=4, rerun=rerun)
     assert execution.values == [None]
     assert machine.streams == [(StreamingTask(TASK_ID, 2, OWN, 3, 4, frozenset({2})), [1, 2])]
+
+
+class Argument:
+    """It can be seen whether anybody still has it."""
+
+    alive: weakref.WeakSet[Argument] = weakref.WeakSet()
+
+    def __reduce__(self) -> Any:
+        return made, ()
+
+
+def made() -> Argument:
+    argument = Argument()
+    Argument.alive.add(argument)
+    return argument
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_executor_holds_no_arguments_while_a_generator_runs(is_async: bool) -> None:
+    machine = Machine()
+    had: list[int] = []
+
+    def items() -> Iterator[int]:
+        had.append(len(Argument.alive))
+        yield 1
+
+    def method(argument: Argument) -> Any:
+        had.append(len(Argument.alive))
+        return items()
+
+    machine.executor.actor = SimpleNamespace(method=method)
+    task = machine.task(None, Argument(), method="method", is_streaming=True)
+    if is_async:
+        run(lambda: machine.executor.execute_async(task))
+    else:
+        machine.execute(task)
+    assert task.execution.status == OK and had == [1, 0]
 
 
 # --- coroutines
