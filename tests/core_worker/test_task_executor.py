@@ -22,7 +22,7 @@ from minray.core_worker.task_executor import MARKS, Execution, TaskExecutor
 from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError, unpack_exception
 from minray.protocol.core_worker import CANCELLED, FAILED, OK, Rerun
 from tests.core_worker.parts import OWN, id_of, task_ids
-from tests.rpc.fake_network import run
+from tests.rpc.fake_network import run, turns
 
 TASK_ID = task_ids.next()
 
@@ -434,7 +434,7 @@ def test_a_coroutine_of_an_actor_is_awaited_and_a_plain_method_is_not() -> None:
     machine = Machine()
 
     async def method() -> Any:
-        await asyncio.sleep(1)
+        await turns()
         return machine.executor.current.header.template.name  # type: ignore[union-attr]
 
     machine.executor.actor = SimpleNamespace(method=method, plain=lambda: "plain")
