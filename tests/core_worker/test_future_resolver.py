@@ -42,22 +42,31 @@ class Scene:
         self.references.add_local(A, OWNER)
         self.came: list[tuple[bytes, StoredObject]] = []
         self.lost: list[str] = []
-        self.freed: list[Effects] = []
+        self.freed: list[list[bytes]] = []
         self.large = 0
+        self.asks_again = False
+        """Whoever hears of a value, or that it is lost, asks for it once more."""
         peers: Any = self.peers
         self.resolver = FutureResolver(
             PatientCaller(peers, peers.local),
             OWN,
             self.references,
             MemoryStore(),
-            lambda *came: self.came.append(came),
+            self.on_object,
             self.on_lost,
-            self.freed.append,
+            lambda effects: self.freed.append(effects.freed.copy()),
         )
+
+    def on_object(self, key: bytes, stored: StoredObject) -> None:
+        self.came.append((key, stored))
+        if self.asks_again:
+            self.resolver.fetch(key, OWNER)
 
     def on_lost(self, key: bytes, owner: Address, reason: str) -> None:
         assert (key, owner) == (A, OWNER)
         self.lost.append(reason)
+        if self.asks_again:
+            self.resolver.fetch(key, owner)
 
     def on_large(self, place: Place | None) -> None:
         self.large += 1
@@ -182,7 +191,7 @@ def test_g112_a_question_holds_its_object_until_it_is_answered(status: int) -> N
         asked.answer(ObjectReply(status, Value(b"value")))
         assert scene.references.get(A) is not None
         probed.answer(ObjectReply(status, Value(b"value")))
-        assert scene.references.get(A) is None and scene.freed[-1].freed == [A]
+        assert scene.references.get(A) is None and scene.freed[-1] == [A]
 
     run(story)
 
@@ -193,6 +202,24 @@ def test_what_the_owner_has_freed_is_lost(limit: int) -> None:
         scene = Scene()
         scene.ask(limit).answer(ObjectReply(FREED))
         assert "does not know object" in scene.lost[0] and scene.large == 0 and scene.resolver.open_requests() == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("reply", [ObjectReply(READY, Value(b"value")), ObjectReply(FREED), None])
+def test_who_hears_an_answer_may_ask_again_at_once(reply: ObjectReply | None) -> None:
+    async def story() -> None:
+        scene = Scene()
+        first = scene.ask()
+        scene.asks_again = True
+        if reply is None:
+            first.fail(unreachable())
+        else:
+            first.answer(reply)
+        await pass_time(0.001)
+        again = scene.peers.take(GetObjects).request.questions
+        assert len(scene.came) + len(scene.lost) == 1 and [question.object_id for question in again] == [A]
+        assert again[0].question != first.request.question and scene.resolver.open_requests() == 1
 
     run(story)
 

@@ -1,0 +1,469 @@
+"""How a task runs in a thread for user code, and how what that does is told: as values, or a packed exception.
+
+``Machine`` stands for the process around the executor: its functions, its marks, how it ends, and who keeps results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import cloudpickle
+import pytest
+
+from minray import serialization
+from minray.core_worker.memory_store import StoredObject
+from minray.core_worker.outgoing_stream import StreamingTask
+from minray.core_worker.return_values import BrokenOff
+from minray.core_worker.task_executor import MARKS, Execution, TaskExecutor
+from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError, unpack_exception
+from minray.protocol.core_worker import CANCELLED, FAILED, OK, Rerun
+from tests.core_worker.parts import OWN, id_of, task_ids
+from tests.rpc.fake_network import run, turns
+
+TASK_ID = task_ids.next()
+
+
+class Exited(BaseException):
+    """The process has ended; nothing after that happens."""
+
+
+class Machine:
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self.marks = bytearray(MARKS.size)
+        self.pid = 7
+        self.processes = self.user_code = self
+        self.codes: list[int] = []
+        """With which the process has ended."""
+        self.functions: dict[bytes, Callable[..., Any]] = {}
+        self.discarded: list[Any] = []
+        """Results that were taken back."""
+        self.streams: list[tuple[StreamingTask, list[Any]]] = []
+        """Generators that have run."""
+        self.cleaned = 0
+        """How often the interpreter has cleaned up."""
+        myself: Any = self
+        self.executor = TaskExecutor(myself, myself, self.make_refs, myself, myself, "node", "10.0.0.7")
+
+    # --- as the platform
+
+    def exit(self, code: int) -> None:
+        self.codes.append(code)
+        raise Exited
+
+    def run_exit_handlers(self) -> None:
+        self.cleaned += 1
+
+    # --- as functions, results and generators
+
+    def load(self, function_id: bytes) -> Callable[..., Any]:
+        return self.functions[function_id]
+
+    def make_refs(self, stored: StoredObject) -> list[Any]:
+        raise AssertionError("nothing here has references inside")
+
+    def keep(self, task: Any, result: Any) -> list[Any]:
+        if isinstance(result, BaseException):
+            raise result
+        return [result]
+
+    def discard(self, task: Any, results: list[Any]) -> None:
+        self.discarded += results
+
+    def run(self, task: StreamingTask, iterator: Any) -> None:
+        self.streams.append((task, list(iterator)))
+
+    async def run_async(self, task: StreamingTask, iterator: Any) -> None:
+        self.streams.append((task, [item async for item in iterator]))
+
+    # --- what a test says
+
+    def task(
+        self, function: Any = None, *args: Any, slots: Any = (), method: str = "", may_run: bool = True, **fields: Any
+    ) -> Any:
+        """A task that calls a function, or a method of the actor that lives here."""
+        name = method or getattr(function, "__name__", "f")
+        self.functions[id_of(name)] = function
+        template: dict[str, Any] = {
+            "function_id": id_of(name),
+            "name": name,
+            "method": method,
+            "actor": None,
+            "is_streaming": False,
+            "most_unread": 0,
+            "max_calls": 0,
+            "retry_exceptions": False,
+            "retry_exception_types": b"",
+        }
+        template.update({key: fields.pop(key) for key in list(fields) if key in template})
+        values: dict[str, Any] = {
+            "lease_tag": 0,
+            "sequence": 1,
+            "cancelled": False,
+            "actor_id": b"",
+            "rerun": Rerun([], 0, []),
+            "takes_arguments": bool(args or slots),
+            "stored_args": serialized((args, {})) if args else None,
+            "slots": [serialized(slot) for slot in slots],
+            **fields,
+        }
+        header = SimpleNamespace(template=SimpleNamespace(**template), owner=OWN)
+        return SimpleNamespace(task_id=TASK_ID, attempt=2, header=header, claim=lambda: may_run, execution=None, **values)
+
+    def execute(self, task: Any) -> Execution:
+        self.executor.execute(task)
+        return cast(Execution, task.execution)
+
+    def of(self, function: Any, *args: Any, **fields: Any) -> Execution:
+        """What becomes of a task."""
+        return self.execute(self.task(function, *args, **fields))
+
+    def of_coroutine(self, method: str, **fields: Any) -> Execution:
+        task = self.task(method=method, **fields)
+        run(lambda: self.executor.execute_async(task))
+        return cast(Execution, task.execution)
+
+
+def serialized(value: Any) -> StoredObject:
+    made = serialization.serialize(value).copied()
+    return StoredObject(made.data, made.buffers, False, ())
+
+
+def error_of(execution: Execution) -> Any:
+    return unpack_exception(execution.error)
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def function() -> None:
+        raise error
+
+    return function
+
+
+def test_a_task_runs_with_its_arguments() -> None:
+    machine = Machine()
+    execution = machine.of(lambda *args: sum(args), 1, 2)
+    assert (execution.status, execution.values, execution.error, execution.retryable) == (OK, [3], b"", False)
+    assert machine.of(lambda: "none").values == ["none"]
+
+
+def test_where_an_argument_is_a_reference_its_value_is() -> None:
+    machine = Machine()
+    task = machine.task(
+        lambda *args: args, serialization.ArgumentSlot(1), "plain", serialization.ArgumentSlot(0), slots=["a", "b"]
+    )
+    assert machine.execute(task).values == [("b", "plain", "a")]
+
+
+@pytest.mark.parametrize("kind", ["execute", "execute_beside"])
+def test_what_somebody_else_has_claimed_does_not_run(kind: str) -> None:
+    machine = Machine()
+    task = machine.task(lambda: 1, may_run=False, lease_tag=5)
+    getattr(machine.executor, kind)(task)
+    assert task.execution is None and machine.marks == bytes(MARKS.size)
+
+
+def test_the_beginning_of_a_leased_task_is_marked() -> None:
+    machine = Machine()
+    seen: list[tuple[int, ...]] = []
+    machine.of(lambda: seen.append(MARKS.unpack(machine.marks)), lease_tag=5, sequence=3)
+    machine.of(lambda: None, lease_tag=0, sequence=9)
+    assert seen == [(3, 5)] and MARKS.unpack(machine.marks) == (3, 5)
+
+
+def test_the_running_task_is_known_in_its_thread_until_it_ends() -> None:
+    machine = Machine()
+    for error in (None, ValueError(), KeyboardInterrupt()):
+        seen: list[Any] = []
+
+        def function(seen: list[Any] = seen, error: Any = error) -> None:
+            seen.append(machine.executor.current)
+            if error is not None:
+                raise error
+
+        task = machine.task(function)
+        machine.execute(task)
+        assert seen == [task] and machine.executor.current is None
+
+
+def test_a_call_beside_the_main_thread_is_known_there_alone() -> None:
+    machine = Machine()
+    inner = machine.task(lambda: machine.executor.current)
+    outer_saw: list[Any] = []
+
+    def outer() -> None:
+        machine.executor.execute_beside(inner)
+        outer_saw.append(machine.executor.current)
+
+    task = machine.task(outer)
+    machine.execute(task)
+    assert inner.execution.values == [inner] and outer_saw == [task]
+
+
+@pytest.mark.parametrize("kind", ["execute", "execute_beside"])
+def test_an_exception_of_the_user_is_packed(kind: str) -> None:
+    machine = Machine()
+    task = machine.task(raising(ValueError("no")))
+    getattr(machine.executor, kind)(task)
+    error = error_of(task.execution)
+    assert (task.execution.status, task.execution.values, task.execution.retryable) == (FAILED, [], False)
+    assert isinstance(error, ValueError) and "no" in str(error)
+
+
+def test_g23_a_process_is_used_up_when_a_function_was_called_max_calls_times() -> None:
+    machine = Machine()
+    assert machine.of(lambda: 1, max_calls=2).values == [1]
+    machine.of(raising(ValueError()), max_calls=2)
+    assert not machine.executor.used_up, "that is another function"
+    assert machine.of(lambda: 1, max_calls=2).values == [1] and machine.executor.used_up
+    assert machine.execute(machine.task(lambda: 1)) is None
+
+
+# --- cancellation
+
+
+def test_a_task_that_was_cancelled_before_it_was_on_the_stack_does_not_run() -> None:
+    machine = Machine()
+    ran: list[int] = []
+    execution = machine.of(lambda: ran.append(1), cancelled=True)
+    assert execution.status == CANCELLED and isinstance(error_of(execution), TaskCancelledError) and ran == []
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_an_interrupt_is_a_cancellation_if_one_was_asked_for(is_cancelled: bool) -> None:
+    machine = Machine()
+
+    def function() -> None:
+        task.cancelled = is_cancelled
+        raise KeyboardInterrupt
+
+    task = machine.task(function)
+    execution = machine.execute(task)
+    assert execution.status == (CANCELLED if is_cancelled else FAILED) and not execution.retryable
+
+
+def test_a_cancelled_call_has_no_value_and_a_cancelled_task_that_ends_has() -> None:
+    machine = Machine()
+
+    def function() -> int:
+        task.cancelled = True
+        return 1
+
+    machine.executor.actor = SimpleNamespace(method=function)
+    task = machine.task(method="method")
+    assert machine.execute(task).status == CANCELLED
+    task = machine.task(function)
+    assert machine.execute(task).values == [1]
+
+
+def test_a_task_that_fails_by_itself_when_it_was_cancelled_has_failed() -> None:
+    machine = Machine()
+
+    def function() -> None:
+        task.cancelled = True
+        raise ValueError
+
+    task = machine.task(function)
+    assert machine.execute(task).status == FAILED
+
+
+# --- errors that can be retried
+
+
+class Refined(ValueError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "expected"),
+    [
+        ({"retry_exceptions": True}, ValueError(), True),
+        ({"retry_exceptions": False}, ValueError(), False),
+        ({"retry_exceptions": True}, KeyboardInterrupt(), False),
+        ({"retry_exceptions": True, "retry_exception_types": cloudpickle.dumps((ValueError,))}, Refined(), True),
+        ({"retry_exceptions": True, "retry_exception_types": cloudpickle.dumps((ValueError,))}, KeyError(), False),
+        ({"retry_exceptions": True, "retry_exception_types": b"no pickle"}, ValueError(), False),
+    ],
+)
+def test_which_exceptions_are_retried(fields: Any, error: BaseException, expected: bool) -> None:
+    assert Machine().of(raising(error), **fields).retryable is expected
+
+
+@pytest.mark.parametrize("is_retried", [False, True])
+def test_what_a_generator_has_yielded_before_its_error_stays_unless_it_runs_again(is_retried: bool) -> None:
+    machine = Machine()
+    error: Any = BrokenOff(["first"], ValueError("later"))  # type: ignore[list-item]
+    execution = machine.of(lambda: error, retry_exceptions=is_retried)
+    assert isinstance(error_of(execution), ValueError) and execution.retryable == is_retried
+    assert (execution.values, machine.discarded) == (([], ["first"]) if is_retried else (["first"], []))
+
+
+# --- the end of the process
+
+
+@pytest.mark.parametrize(("code", "expected"), [(None, 0), (3, 3), ("words", 1)])
+def test_a_task_that_exits_ends_its_process(code: Any, expected: int, capsys: Any) -> None:
+    machine = Machine()
+    with pytest.raises(Exited):
+        machine.of(raising(SystemExit(code)))
+    assert machine.codes == [expected] and capsys.readouterr().err == ("words\n" if code == "words" else "")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (AsyncioActorExit("it is done"), "it is done"),
+        (AsyncioActorExit(5), "it has exited"),
+        (SystemExit(), "it has exited"),
+        (SystemExit(0), "it has exited"),
+    ],
+)
+def test_an_actor_that_exits_without_an_error_ends_in_an_orderly_way(error: BaseException, reason: str) -> None:
+    machine = Machine()
+    machine.executor.actor = SimpleNamespace(method=raising(error))
+    execution = machine.of(None, method="method", actor_id=b"actor")
+    assert execution.status == FAILED and isinstance(error_of(execution), ActorDiedError)
+    assert machine.executor.wants_exit == reason and reason in str(error_of(execution)) and machine.codes == []
+    for kind in ("execute", "execute_beside"):
+        task = machine.task(lambda: 1)
+        getattr(machine.executor, kind)(task)
+        assert task.execution is None, "nothing begins after that"
+
+
+def test_an_actor_that_exits_with_an_error_is_gone() -> None:
+    machine = Machine()
+    machine.executor.actor = SimpleNamespace(method=raising(SystemExit(4)))
+    with pytest.raises(Exited):
+        machine.of(None, method="method")
+    assert machine.codes == [4]
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_an_actor_cleans_up_before_its_interpreter_does(has_failed: bool, caplog: Any) -> None:
+    machine = Machine()
+    cleaned: list[int] = []
+
+    def clean_up() -> None:
+        cleaned.append(machine.cleaned)
+        if has_failed:
+            raise ValueError
+
+    machine.executor.actor = SimpleNamespace(__ray_shutdown__=clean_up)
+    machine.executor.shut_down_actor()
+    assert cleaned == [0] and machine.cleaned == 1 and ("__ray_shutdown__ failed" in caplog.text) == has_failed
+    machine.executor.actor = None
+    machine.executor.shut_down_actor()
+    assert machine.cleaned == 2
+
+
+# --- actors
+
+
+def test_a_constructor_makes_the_actor_and_has_no_value() -> None:
+    machine = Machine()
+    assert machine.of(lambda value: ("actor", value), 5, actor=object()).values == [None]
+    assert machine.executor.actor == ("actor", 5)
+
+
+def test_the_methods_that_every_actor_has() -> None:
+    machine = Machine()
+    machine.executor.actor = "the actor"
+    assert machine.of(None, lambda actor, value: (actor, value), 5, method="__ray_call__").values == [("the actor", 5)]
+    assert machine.of(None, method="__ray_ready__").values == [True]
+    machine.of(None, method="__ray_terminate__")
+    assert machine.executor.wants_exit == "__ray_terminate__ was called"
+
+
+# --- generators
+
+
+def test_a_generator_runs_until_it_is_through_and_its_task_has_no_value() -> None:
+    machine = Machine()
+    rerun = Rerun([], 3, [2])
+    execution = machine.of(lambda: iter([1, 2]), is_streaming=True, most_unread=4, rerun=rerun)
+    assert execution.values == [None]
+    assert machine.streams == [(StreamingTask(TASK_ID, 2, OWN, 3, 4, frozenset({2})), [1, 2])]
+
+
+class Argument:
+    """It can be seen whether anybody still has it."""
+
+    alive: weakref.WeakSet[Argument] = weakref.WeakSet()
+
+    def __reduce__(self) -> Any:
+        return made, ()
+
+
+def made() -> Argument:
+    argument = Argument()
+    Argument.alive.add(argument)
+    return argument
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_executor_holds_no_arguments_while_a_generator_runs(is_async: bool) -> None:
+    machine = Machine()
+    had: list[int] = []
+
+    def items() -> Iterator[int]:
+        had.append(len(Argument.alive))
+        yield 1
+
+    def method(argument: Argument) -> Any:
+        had.append(len(Argument.alive))
+        return items()
+
+    machine.executor.actor = SimpleNamespace(method=method)
+    task = machine.task(None, Argument(), method="method", is_streaming=True)
+    if is_async:
+        run(lambda: machine.executor.execute_async(task))
+    else:
+        machine.execute(task)
+    assert task.execution.status == OK and had == [1, 0]
+
+
+# --- coroutines
+
+
+def test_a_coroutine_of_an_actor_is_awaited_and_a_plain_method_is_not() -> None:
+    machine = Machine()
+
+    async def method() -> Any:
+        await turns()
+        return machine.executor.current.header.template.name  # type: ignore[union-attr]
+
+    machine.executor.actor = SimpleNamespace(method=method, plain=lambda: "plain")
+    assert machine.of_coroutine("method").values == ["method"]
+    assert machine.of_coroutine("plain").values == ["plain"]
+
+
+def test_an_asynchronous_generator_streams() -> None:
+    machine = Machine()
+
+    async def method() -> Any:
+        yield 1
+        yield 2
+
+    machine.executor.actor = SimpleNamespace(method=method)
+    assert machine.of_coroutine("method", is_streaming=True).values == [None]
+    assert [items for _, items in machine.streams] == [[1, 2]]
+
+
+@pytest.mark.parametrize("error", [None, ValueError(), asyncio.CancelledError()])
+def test_a_cancelled_coroutine_is_cancelled_however_it_ends(error: BaseException | None) -> None:
+    machine = Machine()
+    machine.executor.actor = SimpleNamespace(method=raising(error) if error else lambda: 1)
+    execution = machine.of_coroutine("method", cancelled=True)
+    assert execution.status == CANCELLED and isinstance(error_of(execution), TaskCancelledError)
+
+
+def test_a_coroutine_that_raises_has_failed() -> None:
+    machine = Machine()
+    machine.executor.actor = SimpleNamespace(method=raising(ValueError("no")))
+    execution = machine.of_coroutine("method")
+    assert execution.status == FAILED and isinstance(error_of(execution), ValueError)
