@@ -127,7 +127,7 @@ class Scope:
             errors |= LOST
         if model.cancelled.get(task.name):
             errors.add("WorkerCrashedError")
-        self._expect(task, has_value, errors)
+        self._expect(task, task.parts(), has_value, errors)
 
     def foresee_call(self, call: Call) -> None:
         model, losses = self.model, self.model.losses
@@ -146,7 +146,7 @@ class Scope:
             if losses.objects and not fate.is_kept:
                 errors.add(DIED)  # it was let go, and is gone when the call would have to be made again
             has_value = has_value and not fate.is_stillborn and model.fates.identity(call.actor) not in self.killed
-        self._expect(call, has_value, errors)
+        self._expect(call, [call.name], has_value, errors)
         if call.actor not in self.sure:
             self.sure.discard(call.name)
 
@@ -167,19 +167,25 @@ class Scope:
         refs: tuple[str, ...] = getattr(end, "refs", ())
         model.surely_returned[task.name] = frozenset(name for name in refs if name in inner.sure)
         may_return = not end.error or isinstance(end, RaiseAtFirst)
-        return errors, may_return and model.all_have_values(task.args)
+        return errors, may_return and self._may_have_values(task.args)
 
-    def _expect(self, task: Submit | Call, has_value: bool, errors: set[str]) -> None:
+    def _may_have_values(self, args: tuple[str, ...]) -> bool:
+        """Of what is passed; who holds an argument no longer makes the call without it."""
+        objects = self.model.objects
+        return all(objects[name].has_value for name in args if name in objects and name in self.sure)
+
+    def _expect(self, task: Submit | Call, parts: list[str], has_value: bool, errors: set[str]) -> None:
         refs: tuple[str, ...] = getattr(task.body.end, "refs", ())
         surely = self.model.surely_returned[task.name]
-        self.model.objects[task.name] = Expectation(self.owner, has_value, frozenset(errors), refs, surely)
-        self.sure.add(task.name)
+        for part in parts:
+            self.model.objects[part] = Expectation(self.owner, has_value, frozenset(errors), refs, surely)
+            self.sure.add(part)
 
     def foresee_actor(self, create: Create) -> None:
         model, fate = self.model, self.model.fates.of(create.name)
         assert fate is not None
         fate.ends |= any(model.errors_seen_by(create.name, name) for name in create.args)
-        fate.is_stillborn = bool(create.type) or not model.all_have_values(create.args)
+        fate.is_stillborn = bool(create.type) or not self._may_have_values(create.args)
         self.latest.pop(create.called, None)
         if not create.called or create.get_if_exists or self._is_free(create.called):
             self.sure.add(create.name)
@@ -256,6 +262,9 @@ class Model:
         self.losses = losses
         self.tasks: dict[str, Submit | Call] = {task.name: task for task in program.performances()}
         self.actors = {create.name: create for create in program.actors()}
+        self.makers = {part: task.name for task in program.tasks() for part in task.parts()}
+        self.makers |= {name: name for name in self.tasks}
+        """Object -> the task or call that returns it."""
         self.objects: dict[str, Expectation] = {}
         self.sure_before: dict[str, frozenset[str]] = {}
         """Operation -> the names that must be bound when it begins."""
@@ -278,8 +287,8 @@ class Model:
         self.surely_returned: dict[str, frozenset[str]] = {}
         """Task or call -> the references that its value must hold, if it has one."""
         for operation in program.walk():
-            if isinstance(operation, Cancel) and operation.ref in self.tasks:
-                self._cancel(self.tasks[operation.ref], operation.force, operation.recursive)
+            if isinstance(operation, Cancel) and operation.ref in self.makers:
+                self._cancel(self.tasks[self.makers[operation.ref]], operation.force, operation.recursive)
         exits = any(isinstance(task.body.end, Exit) for task in program.tasks())
         self.removed_groups = {operation.group for operation in program.walk() if isinstance(operation, Remove)}
         has_groups = any(isinstance(operation, Group) for operation in program.walk())  # all of them end before their jobs
@@ -307,10 +316,6 @@ class Model:
             return frozenset()
         lost = found.owner != viewer and self.fates.may_end(found.owner)
         return found.errors | ({LOST_OWNER} if lost else frozenset())
-
-    def all_have_values(self, names: tuple[str, ...]) -> bool:
-        """Whether all of these objects may have theirs."""
-        return all(self.objects[name].has_value for name in names if name in self.objects)
 
     def may_break_off(self, owner: str, generator: Generate) -> frozenset[str]:
         """Errors that may end a generator before its time (G93); what it is given may be too large for a message."""
@@ -355,7 +360,7 @@ class Model:
 
     def can_be_lost(self, name: str) -> bool:
         """Whether it may have to be made again, or what was put may be gone."""
-        return self.losses.objects and (name in self.tasks or self.losses.files)
+        return self.losses.objects and (name in self.makers or self.losses.files)
 
 
 def _of_a_task(error: str) -> str:
@@ -402,7 +407,7 @@ class Reading:
         if self.model.can_be_lost(name):
             return False
         expected = self.model.objects.get(name)
-        is_own = expected is not None and expected.owner == self.viewer and name not in self.model.tasks
+        is_own = expected is not None and expected.owner == self.viewer and name not in self.model.makers
         return is_own or name in self.ready or name in self.seen
 
     def check_name(self, create: Create, outcome: Mapping[str, object]) -> Iterator[str]:

@@ -63,21 +63,36 @@ class Submit(Tagged, frozen=True):
     spread: bool = False
     group: str = ""
     """The placement group that it runs in."""
+    returns: int = 1
+    """So many objects, with the same references inside."""
+    yields: bool = False
+    """Whether a generator fills them; one that raises does so when they are filled."""
+
+    def parts(self) -> list[str]:
+        """The names of what it returns: ``task3``, ``task3.2``, ``task3.3``."""
+        return [self.name, *(f"{self.name}.{number}" for number in range(2, self.returns + 1))]
 
     def perform(self, stage: Stage) -> Outcome:
         args, nested = stage.bound(self.args), stage.bound(self.nested)
         strategy: Any = "SPREAD" if self.spread else "DEFAULT"
         for group in stage.bound((self.group,)):
             strategy = PlacementGroupSchedulingStrategy(stage.refs[group])
-        task = execute.options(
-            num_cpus=self.num_cpus,
-            resources=dict(self.resources),
-            max_retries=self.max_retries,
-            retry_exceptions=self.retry_exceptions,
-            scheduling_strategy=strategy,
-            name=self.name,
-        )
-        stage.refs[self.name] = task.remote(self.name, self.body, stage.pick(nested), *stage.pick(args).values())
+        options: dict[str, Any] = {
+            "num_cpus": self.num_cpus,
+            "resources": dict(self.resources),
+            "max_retries": self.max_retries,
+            "retry_exceptions": self.retry_exceptions,
+            "scheduling_strategy": strategy,
+            "name": self.name,
+        }
+        values = stage.pick(args).values()
+        if self.returns == 1:
+            task = execute.options(**options)
+            stage.refs[self.name] = task.remote(self.name, self.body, stage.pick(nested), *values)
+        else:
+            parted = (yield_parts if self.yields else execute_in_parts).options(num_returns=self.returns, **options)
+            refs = parted.remote(self.parts(), self.body, stage.pick(nested), *values)
+            stage.refs.update(zip(self.parts(), refs, strict=True))
         return {"of": args + nested}
 
     def foresee(self, scope: Scope) -> None:
@@ -166,6 +181,30 @@ class Get(Tagged, frozen=True):
         else:
             for word in outcome["values"]:
                 yield from reading.check_value(self.name, word)
+
+
+class Await(Get, frozen=True):
+    """``await`` of them all at once, without a time-out; outside of coroutines in an event loop of its own."""
+
+    lets_go: bool = False
+    """Whether nobody here holds them meanwhile, but for what waits."""
+
+    def perform(self, stage: Stage) -> Outcome:
+        return asyncio.run(self.perform_awaiting(stage))
+
+    async def perform_awaiting(self, stage: Stage) -> Outcome:
+        names = stage.bound(self.refs)
+        take = stage.refs.pop if self.lets_go else stage.refs.__getitem__
+        try:
+            values = await asyncio.gather(*[take(name).as_future() for name in names])
+        except RayError as error:
+            return {"of": names, "error": type(error).__name__}
+        return {"of": names, "values": [stage.open(value) for value in values]}
+
+    def foresee(self, scope: Scope) -> None:
+        scope.foresee_get(self.refs)
+        if self.lets_go:
+            scope.sure.difference_update(self.refs)
 
 
 class Wait(Tagged, frozen=True):
@@ -353,7 +392,8 @@ class Sleep(Tagged, frozen=True):
 
 
 Operation = (
-    Submit | Put | Get | Wait | Cancel | Drop | Generate | Why | Sleep | Create | Call | Find | Kill | Group | Ready | Remove
+    Submit | Put | Get | Await | Wait | Cancel | Drop | Generate | Why | Sleep
+    | Create | Call | Find | Kill | Group | Ready | Remove
 )
 
 
@@ -507,11 +547,41 @@ def _busy_s(body: Body) -> float:
 
 @minray.remote
 def execute(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
-    """The one function of all programs that returns something."""
+    """The function of all tasks that return one value."""
+    return body.end.perform(name, _played(name, body, nested, args))
+
+
+def _played(name: str, body: Body, nested: dict[str, Any], args: tuple[Any, ...]) -> Stage:
     stage = Stage(nested)
     print(json.dumps([RUN, name, [stage.open(value) for value in args], list(nested)]))
     print(json.dumps([END, name, stage.play(body)]))
-    return body.end.perform(name, stage)
+    return stage
+
+
+@minray.remote
+def execute_in_parts(parts: list[str], body: Body, nested: dict[str, Any], *args: Any) -> Any:
+    """The same for several."""
+    value = body.end.perform(parts[0], _played(parts[0], body, nested, args))
+    return [_part(part, value) for part in parts]
+
+
+@minray.remote
+def yield_parts(parts: list[str], body: Body, nested: dict[str, Any], *args: Any) -> Iterator[Any]:
+    """The same by a generator."""
+    stage, failure = _played(parts[0], body, nested, args), None
+    try:
+        value = body.end.perform(parts[0], stage)
+    except Exception as error:
+        value, failure = ("", {}), error
+    for part in parts:
+        yield _part(part, value)
+    if failure is not None:
+        raise failure
+
+
+def _part(name: str, value: Any) -> Any:
+    """One of several values; what cannot be pickled is in each of them."""
+    return (name, value[1]) if isinstance(value, tuple) else value
 
 
 @minray.remote

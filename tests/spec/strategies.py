@@ -12,18 +12,16 @@ Rules
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 
 from minray.simulation.faults import LOUD, QUIET, SWARM
 from tests.spec.actors import Create, ExitActor, Find, Kill
-from tests.spec.groups import SLOT, Group, Ready, Remove
+from tests.spec.groups import SLOT, Group
 from tests.spec.namesakes import with_namesakes
 from tests.spec.programs import (
     Body,
@@ -34,7 +32,6 @@ from tests.spec.programs import (
     Exit,
     Generate,
     Get,
-    Leave,
     Operation,
     Program,
     Put,
@@ -47,8 +44,18 @@ from tests.spec.programs import (
     Why,
 )
 from tests.spec.scenario import Node, Scenario, World
+from tests.spec.variations import (
+    PAUSES_S,
+    with_async_actors,
+    with_awaits,
+    with_crowds,
+    with_first_failures,
+    with_groups,
+    with_leavers,
+    with_parts,
+)
 
-SLEEPS_S = (0.0, 0.001, 0.02, 0.2, 1.0, 5.0)
+SLEEPS_S = (*PAUSES_S, 1.0, 5.0)
 TIMEOUTS_S = (0.0, 0.001, 0.05, 2.0, 30.0)
 CUSTOM = "gadget"
 LONGEST_BURST = 6
@@ -86,8 +93,6 @@ HOARD_BYTES = 2000
 HOARD = (10, 16)
 """So many of them, from and to."""
 DEPTH = 2
-Tree = dict[str, Any]
-"""A record, as JSON would hold it."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ class Writer:
     def _burst(self, known: list[str]) -> list[Operation]:
         """Many short tasks of one kind at once, which share workers and wait there for each other; perhaps not for long."""
         random = self._random
-        seconds, num_cpus = random.choice(SLEEPS_S[:4]), min(self._head.num_cpus, random.choice((1, 1, 2)))
+        seconds, num_cpus = random.choice(PAUSES_S), min(self._head.num_cpus, random.choice((1, 1, 2)))
         names = [self._name("task") for _ in range(random.randint(3, LONGEST_BURST))]
         known += names
         bodies = [Body((Sleep(self._name("sleep"), seconds),) if random.random() < 0.8 else ()) for _ in names]
@@ -159,20 +164,20 @@ class Writer:
             Submit(name, body, num_cpus=num_cpus) for name, body in zip(names, bodies, strict=True)
         ]
         if self._may_cancel:
-            operations.append(Sleep(self._name("sleep"), random.choice(SLEEPS_S[:4])))
+            operations.append(Sleep(self._name("sleep"), random.choice(PAUSES_S)))
             operations += [self._cancel([name]) for name in names if random.random() < 0.6]
         return operations
 
     def _calls(self, known: list[str]) -> list[Operation]:
         """Many short calls of one actor at once, which wait for each other; perhaps not for long."""
         random, handle = self._random, self._random.choice(self._handles(known))
-        seconds = random.choice(SLEEPS_S[:4])
+        seconds = random.choice(PAUSES_S)
         names = [self._name("call") for _ in range(random.randint(3, LONGEST_BURST))]
         known += names
         bodies = [Body((Sleep(self._name("sleep"), seconds),) if random.random() < 0.8 else ()) for _ in names]
         operations: list[Operation] = [Call(name, handle, body) for name, body in zip(names, bodies, strict=True)]
         if self._may_cancel:
-            operations.append(Sleep(self._name("sleep"), random.choice(SLEEPS_S[:4])))
+            operations.append(Sleep(self._name("sleep"), random.choice(PAUSES_S)))
             operations += [self._cancel([name]) for name in names if random.random() < 0.5]
         if self._may_kill and random.random() < 0.3:
             operations.append(self._kill([handle]))
@@ -325,7 +330,7 @@ class Writer:
             yields,
             random.choice((yields, yields + 2, yields // 2)),
             () if actor else self._some(known, 2),
-            random.choice(SLEEPS_S[:4]),
+            random.choice(PAUSES_S),
             random.choice(("ValueError", "KeyError")) if self._may_fail and random.random() < 0.3 else "",
             random.choice((-1, -1, 1, 2)),
             random.choice((3, 3, 0, 1)),
@@ -403,60 +408,8 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     random = Random(f"namesakes of {seed}")
     program = with_namesakes(program, random) if random.random() < 0.35 else program
     program = with_first_failures(program, Random(f"first failures of {seed}"))
+    program = with_parts(with_awaits(program, Random(f"awaits of {seed}")), Random(f"parts of {seed}"))
     return with_groups(program, Random(f"groups of {seed}"))
-
-
-def with_async_actors(program: Program, random: Random) -> Program:
-    """Half of the actors that take several calls at once take them as coroutines."""
-
-    def change(tree: Tree) -> Tree:
-        if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
-            return {"max_concurrency": 1, "is_async": True}
-        return {}
-
-    return _changed(program, change)
-
-
-def with_first_failures(program: Program, random: Random) -> Program:
-    """In a third of the programs some tasks and calls raise at first, and are made again for that."""
-
-    def change(tree: Tree) -> Tree:
-        end = tree.get("body", {}).get("end", {"kind": "Return"})
-        if tree.get("kind") not in ("Submit", "Call") or end["kind"] != "Return" or random.random() >= 0.3:
-            return {}
-        body = tree["body"] | {"end": end | {"kind": "RaiseAtFirst"}}
-        retries = {"max_retries": random.choice((1, 3))}
-        if tree["kind"] == "Call":
-            retries = {"max_task_retries": random.choice((1, 1, 2, -1))}
-        return {"body": body, "retry_exceptions": True, **retries}
-
-    return _changed(program, change) if random.random() < 0.33 else program
-
-
-def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
-    """With other fields of some of its records, as ``change`` says of each; those inside come first."""
-
-    def walk(tree: Any) -> Any:
-        if isinstance(tree, list | tuple):
-            return [walk(branch) for branch in tree]
-        if not isinstance(tree, dict):
-            return tree
-        changed = {key: walk(value) for key, value in tree.items()}
-        return changed | change(changed)
-
-    return msgspec.convert(walk(msgspec.to_builtins(program)), Program)
-
-
-def with_leavers(program: Program, random: Random) -> Program:
-    """In a quarter of the programs one driver leaves, or ends its process, in the middle of what it does."""
-    if random.random() >= 0.25:
-        return program
-    drivers = list(program.drivers)
-    number = random.randrange(len(drivers))
-    operations = drivers[number].operations
-    end = random.choice((Exit(), Exit(), Leave()))
-    drivers[number] = Body(operations[: random.randint(min(1, len(operations)), len(operations))], end)
-    return Program(tuple(drivers))
 
 
 def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tuple[int, ...]:
@@ -466,34 +419,8 @@ def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tu
     return tuple(random.randrange(len(nodes)) for _ in program.drivers)
 
 
-def with_groups(program: Program, random: Random) -> Program:
-    """In a fifth of the programs drivers make placement groups, and have some of their tasks run there."""
-    if random.random() >= 0.2:
-        return program
-    names = (f"group{number}" for number in itertools.count(1))
-    return Program(tuple(Body(_with_groups(driver.operations, names, random), driver.end) for driver in program.drivers))
-
-
 def with_slots(nodes: tuple[Node, ...], count: int) -> tuple[Node, ...]:
     return tuple(Node(node.num_cpus, node.resources | {SLOT: count}) for node in nodes)
-
-
-def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random: Random) -> tuple[Operation, ...]:
-    """Of one driver: a group or two, from somewhere on, perhaps until somewhere."""
-    changed = list(operations)
-    for _ in range(random.choice((1, 1, 2))):
-        name, at = next(names), random.randint(0, len(changed))
-        for index, operation in enumerate(changed[at:], at):
-            if isinstance(operation, Submit) and not operation.group and random.random() < 0.5:
-                waits = any(isinstance(inner, Get | Wait | Generate | Kill | Find) for inner in operation.body.walk())
-                slot = {SLOT: 1} if not waits and random.random() < 0.5 else {}
-                changed[index] = msgspec.structs.replace(operation, group=name, num_cpus=0, resources=slot, spread=False)
-        changed.insert(at, Group(name, random.randint(1, 2), random.choice(("PACK", "SPREAD", "STRICT_PACK"))))
-        if random.random() < 0.3:
-            changed.insert(random.randint(at + 1, len(changed)), Ready(f"ready of {name}", name))
-        if random.random() < 0.4:
-            changed.insert(random.randint(at + 1, len(changed)), Remove(f"removal of {name}", name))
-    return tuple(changed)
 
 
 def at_busy_moments(world: World, random: Random) -> World:
@@ -546,27 +473,6 @@ def with_stores(world: World, random: Random) -> World:
     """In half of the worlds values are in the object stores."""
     world = msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS))
     return with_small_stores(world, random) if world.inline_limit else world
-
-
-def with_crowds(program: Program, random: Random) -> Program:
-    """Each driver makes several actors at once, so that the head has no room for all, and reads what they have made.
-
-    It owns a value by then, and so is told when nodes die.
-    """
-    drivers = []
-    for number, driver in enumerate(program.drivers):
-        crowd, calls = [], []
-        for count in range(random.randint(2, 4)):
-            name = f"crowd{number}.{count}"
-            crowd.append(Create(name, max_restarts=2, max_task_retries=2))
-            pauses = [Sleep(f"{name} sleeps {turn}", random.choice(SLEEPS_S[:4])) for turn in range(random.randint(2, 4))]
-            calls += [Call(f"{name} call{turn}", name, Body((pause,))) for turn, pause in enumerate(pauses)]
-        gets = [Get(f"get {call.name}", (call.name,)) for call in calls]
-        random.shuffle(gets)
-        at = random.randint(0, len(driver.operations))
-        operations = (*driver.operations[:at], Put(f"crowd{number}"), *crowd, *calls, *gets, *driver.operations[at:])
-        drivers.append(Body(operations, driver.end))
-    return Program(tuple(drivers))
 
 
 def with_small_stores(world: World, random: Random) -> World:

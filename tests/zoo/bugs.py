@@ -345,4 +345,46 @@ BUGS = [
             ),
         ),
     ),
+    Bug(
+        "own-loose-future",
+        "None: minray's own, which lost what was awaited with `await f.remote()`, if it was large and on another node.",
+        "A future does not hold its reference while its value is brought.",
+        "G17",
+        "campaign",
+        (
+            Mutation(
+                "minray.core_worker.user_api",
+                "UserApi.future_of",
+                "self.core.fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)",
+                """
+                self.core.fetcher.fetch(
+                    [LargeObject.known(ref._id, ref._owner, stored)],
+                    lambda values: finish(self.core.fetcher.as_stored(values[0])),
+                )
+                """,
+            ),
+        ),
+    ),
+    Bug(
+        "own-late-raise",
+        "None: minray's own, which left results in the store when a generator raised after the last of them.",
+        "What a generator has filled before it raises is not discarded.",
+        "L2",
+        "campaign",
+        (
+            Mutation(
+                "minray.core_worker.return_values",
+                "ReturnValues._fill",
+                """
+                try:
+                    if next(generator, generator) is not generator:
+                        raise ValueError(f"task {name} has num_returns={count}, but yielded more objects")
+                except BaseException:
+                    self.discard(task, results)
+                    raise
+                """,
+                "next(generator, generator)",
+            ),
+        ),
+    ),
 ]

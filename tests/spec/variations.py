@@ -1,0 +1,188 @@
+"""What is changed in programs when they are written: some of what they do is done in another way, some is added.
+
+Each change draws from a ``Random`` of its own and leaves most programs as they are, so that a new one does not change what
+the others do with a seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import msgspec
+
+from tests.spec.actors import Create, Find, Kill
+from tests.spec.groups import SLOT, Group, Ready, Remove
+from tests.spec.programs import Body, Call, Exit, Generate, Get, Leave, Operation, Program, Put, Sleep, Submit, Wait
+
+PAUSES_S = (0.0, 0.001, 0.02, 0.2)
+Tree = dict[str, Any]
+"""A record, as JSON would hold it."""
+
+
+def with_async_actors(program: Program, random: Random) -> Program:
+    """Half of the actors that take several calls at once take them as coroutines."""
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
+            return {"max_concurrency": 1, "is_async": True}
+        return {}
+
+    return _changed(program, change)
+
+
+def with_first_failures(program: Program, random: Random) -> Program:
+    """In a third of the programs some tasks and calls raise at first, and are made again for that."""
+
+    def change(tree: Tree) -> Tree:
+        end = tree.get("body", {}).get("end", {"kind": "Return"})
+        if tree.get("kind") not in ("Submit", "Call") or end["kind"] != "Return" or random.random() >= 0.3:
+            return {}
+        body = tree["body"] | {"end": end | {"kind": "RaiseAtFirst"}}
+        retries = {"max_retries": random.choice((1, 3))}
+        if tree["kind"] == "Call":
+            retries = {"max_task_retries": random.choice((1, 1, 2, -1))}
+        return {"body": body, "retry_exceptions": True, **retries}
+
+    return _changed(program, change) if random.random() < 0.33 else program
+
+
+def with_awaits(program: Program, random: Random) -> Program:
+    """In a third of the programs many values are awaited in an event loop, often by whoever holds them no longer.
+
+    Only drivers and actors do so: a task keeps its CPUs meanwhile, which what it awaits may need.
+    """
+
+    def change(tree: Tree) -> Tree:
+        bodies = _bodies(tree) if tree.get("kind") != "Submit" else []
+        for operation in [operation for body in bodies for operation in body.get("operations", [])]:
+            if operation["kind"] == "Get" and operation.get("timeout") is None and random.random() < 0.6:
+                operation |= {"kind": "Await", "lets_go": random.random() < 0.5}
+        return {}
+
+    return _changed(program, change) if random.random() < 0.33 else program
+
+
+def with_parts(program: Program, random: Random) -> Program:
+    """In a third of the programs some tasks return several objects, of which each goes its own way.
+
+    Only drivers read parts that nobody has read before: a task may have to wait for nothing.
+    """
+
+    def change(tree: Tree) -> Tree:
+        for body in _bodies(tree):
+            body["operations"] = _in_parts(body.get("operations", []), "drivers" in tree, random)
+        return {}
+
+    return _changed(program, change) if random.random() < 0.33 else program
+
+
+def _in_parts(operations: list[Tree], may_read: bool, random: Random) -> list[Tree]:
+    """Have some tasks return several objects, and the operations after them use all of these."""
+    changed: list[Tree] = []
+    for operation in reversed(operations):
+        returns = random.randint(2, 3) if operation["kind"] == "Submit" and random.random() < 0.5 else 1
+        for number in range(2, returns + 1):
+            changed = _with_part(changed, operation["name"], f"{operation['name']}.{number}", may_read, random)
+        more = {"returns": returns, "yields": random.random() < 0.5} if returns > 1 else {}
+        changed.insert(0, operation | more)
+    return changed
+
+
+def _with_part(operations: list[Tree], whole: str, part: str, may_read: bool, random: Random) -> list[Tree]:
+    """Some of them take this part instead of the first one; and perhaps one more reads it, or drops it."""
+    changed = [_renamed(each, whole, part) if random.random() < 0.3 else each for each in operations]
+    if random.random() < 0.6:
+        look: Tree = {"kind": "Get", "name": f"look {part}", "refs": [part]}
+        drop: Tree = {"kind": "Drop", "name": f"drop {part}", "ref": part}
+        changed.insert(random.randint(0, len(changed)), look if may_read and random.random() < 0.5 else drop)
+    return changed
+
+
+def _renamed(tree: Any, old: str, new: str) -> Any:
+    """With another object wherever this one is used; the names of operations stay."""
+    if isinstance(tree, list):
+        return [_renamed(branch, old, new) for branch in tree]
+    if isinstance(tree, dict):
+        return {key: value if key == "name" else _renamed(value, old, new) for key, value in tree.items()}
+    return new if tree == old else tree
+
+
+def with_leavers(program: Program, random: Random) -> Program:
+    """In a quarter of the programs one driver leaves, or ends its process, in the middle of what it does."""
+    if random.random() >= 0.25:
+        return program
+    drivers = list(program.drivers)
+    number = random.randrange(len(drivers))
+    operations = drivers[number].operations
+    end = random.choice((Exit(), Exit(), Leave()))
+    drivers[number] = Body(operations[: random.randint(min(1, len(operations)), len(operations))], end)
+    return Program(tuple(drivers))
+
+
+def with_groups(program: Program, random: Random) -> Program:
+    """In a fifth of the programs drivers make placement groups, and have some of their tasks run there."""
+    if random.random() >= 0.2:
+        return program
+    names = (f"group{number}" for number in itertools.count(1))
+    return Program(tuple(Body(_with_groups(driver.operations, names, random), driver.end) for driver in program.drivers))
+
+
+def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random: Random) -> tuple[Operation, ...]:
+    """Of one driver: a group or two, from somewhere on, perhaps until somewhere."""
+    changed = list(operations)
+    for _ in range(random.choice((1, 1, 2))):
+        name, at = next(names), random.randint(0, len(changed))
+        for index, operation in enumerate(changed[at:], at):
+            if isinstance(operation, Submit) and not operation.group and random.random() < 0.5:
+                waits = any(isinstance(inner, Get | Wait | Generate | Kill | Find) for inner in operation.body.walk())
+                slot = {SLOT: 1} if not waits and random.random() < 0.5 else {}
+                changed[index] = msgspec.structs.replace(operation, group=name, num_cpus=0, resources=slot, spread=False)
+        changed.insert(at, Group(name, random.randint(1, 2), random.choice(("PACK", "SPREAD", "STRICT_PACK"))))
+        if random.random() < 0.3:
+            changed.insert(random.randint(at + 1, len(changed)), Ready(f"ready of {name}", name))
+        if random.random() < 0.4:
+            changed.insert(random.randint(at + 1, len(changed)), Remove(f"removal of {name}", name))
+    return tuple(changed)
+
+
+def with_crowds(program: Program, random: Random) -> Program:
+    """Each driver makes several actors at once, so that the head has no room for all, and reads what they have made.
+
+    It owns a value by then, and so is told when nodes die.
+    """
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        crowd, calls = [], []
+        for count in range(random.randint(2, 4)):
+            name = f"crowd{number}.{count}"
+            crowd.append(Create(name, max_restarts=2, max_task_retries=2))
+            pauses = [Sleep(f"{name} sleeps {turn}", random.choice(PAUSES_S)) for turn in range(random.randint(2, 4))]
+            calls += [Call(f"{name} call{turn}", name, Body((pause,))) for turn, pause in enumerate(pauses)]
+        gets = [Get(f"get {call.name}", (call.name,)) for call in calls]
+        random.shuffle(gets)
+        at = random.randint(0, len(driver.operations))
+        operations = (*driver.operations[:at], Put(f"crowd{number}"), *crowd, *calls, *gets, *driver.operations[at:])
+        drivers.append(Body(operations, driver.end))
+    return Program(tuple(drivers))
+
+
+def _bodies(tree: Tree) -> list[Tree]:
+    """Those that this record holds: of a program, or of a task or call."""
+    return [tree["body"]] if "body" in tree else tree.get("drivers", [])
+
+
+def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
+    """With other fields of some of its records, as ``change`` says of each; those inside come first."""
+
+    def walk(tree: Any) -> Any:
+        if isinstance(tree, list | tuple):
+            return [walk(branch) for branch in tree]
+        if not isinstance(tree, dict):
+            return tree
+        changed = {key: walk(value) for key, value in tree.items()}
+        return changed | change(changed)
+
+    return msgspec.convert(walk(msgspec.to_builtins(program)), Program)
