@@ -42,7 +42,7 @@ from minray.raylet.raylet import Raylet
 from minray.simulation.faults import FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.loop import Deadlock, Failure, SimProcess, current_process, to_ticks
-from minray.simulation.machine import Role, SimHost, SimNode, SimWorld
+from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.trace import LOG, Trace
 from minray.simulation.user_code import SimUserCode, one_core
 from minray.worker_output import LinePrinter, TaskNamedStream
@@ -120,6 +120,8 @@ class SimCluster:
         self._show_output = show_output
         self._gcs_count = 0
         """How many were started: each is an incarnation of its own."""
+        self._node_count = 0
+        """How many were started: each is an incarnation of its own, also of those with one name."""
         self._node_ids: dict[str, bytes] = {}
         self._programs: dict[str, tuple[Callable[[], Any], asyncio.Future[Any], str]] = {}
         """What each driver runs, its outcome, and its namespace."""
@@ -176,7 +178,7 @@ class SimCluster:
     # --- The cluster's own life ---
 
     def _start(self) -> None:
-        self.world.add_node(SimNode(HEAD))
+        self.world.node(HEAD)
         self.start_gcs()
         for index, options in enumerate(self._nodes):
             self.add_node(HEAD if index == 0 else f"n{index}", **options)
@@ -193,11 +195,13 @@ class SimCluster:
 
     def add_node(self, name: str, **options: Any) -> SimProcess:
         """Start a raylet on a machine of its own (the head's is shared with gcs and drivers)."""
-        node = self.world.nodes.get(name) or self.world.add_node(SimNode(name))
-        ip = f"10.0.0.{len(self._node_ids) + 1}"
+        node = self.world.node(name)
+        number = self._node_count
+        self._node_count += 1
+        ip = f"10.0.0.{number + 1}"
         store = options.pop("object_store_memory", OBJECT_STORE_BYTES)
         node_options = NodeOptions(head=name == HEAD, node_ip=ip, node_name=name, object_store_memory=store, **options)
-        incarnation = ("node id", name, len(self._node_ids))
+        incarnation = ("node id", name, number)
         host = SimHost(node, self.world.loop.world, self.oracle, 0)
         config = RayletConfig(
             node_id=self.oracle.bytes(incarnation, 16),
@@ -212,7 +216,7 @@ class SimCluster:
             labels=node_options.labels,
             is_head=node_options.head,
             system_config=self._system_config,
-            spill_directories=[f"spill/{len(self._node_ids)}"],
+            spill_directories=[f"spill/{number}"],
         )
         self._node_ids[name] = config.node_id
         return self._add("raylet", f"raylet/{name}", name, config)

@@ -271,10 +271,14 @@ class SimWorld:
         self._arenas: dict[str, SimArena] = {}
         """What is handed out, by endpoint; ``SimMemory`` writes."""
 
-    def add_node(self, node: SimNode) -> SimNode:
-        assert node.name not in self.nodes, node.name
-        self.nodes[node.name] = node
-        return node
+    def node(self, name: str) -> SimNode:
+        """The machine of this name: a new one if there is none, or if it is lost."""
+        there = self.nodes.get(name)
+        if there is not None and there.lost:
+            self.wire.replace_node(name)
+        if there is None or there.lost:
+            there = self.nodes[name] = SimNode(name)
+        return there
 
     def start(self, role: str, name: str, node: SimNode, config: bytes) -> SimProcess:
         """Start a process without a parent."""

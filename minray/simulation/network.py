@@ -146,7 +146,8 @@ class SimWire:
         """(from node, to node) -> how many cuts hold back what goes there."""
         self._held: dict[Pipe, None] = {}
         self._lost_nodes: dict[str, None] = {}
-        self._lost_endpoints: dict[str, None] = {}
+        self._lost_endpoints: dict[str, str] = {}
+        """Where somebody has listened on a node that is lost, and on which."""
         self.aims_at_messages = oracle.aims_at_messages
         self._message_faults = [kind for kind in MESSAGE_FAULTS if oracle.wants(kind)]
         self._last_port = 40_000
@@ -363,7 +364,7 @@ class SimWire:
             if self.listeners.get(listener.endpoint) is listener:
                 del self.listeners[listener.endpoint]
                 if lost:
-                    self._lost_endpoints[listener.endpoint] = None
+                    self._lost_endpoints[listener.endpoint] = process.node
             if not lost:
                 listener.refuse_knocking()
         for end in list(network.ends):
@@ -375,6 +376,11 @@ class SimWire:
     def lose_node(self, node: str) -> None:
         """From now on nothing comes from there and nothing arrives; told before its processes die."""
         self._lost_nodes[node] = None
+
+    def replace_node(self, node: str) -> None:
+        """There is another machine at its address: who asks for something that it has had is refused at once."""
+        del self._lost_nodes[node]
+        self._lost_endpoints = {endpoint: place for endpoint, place in self._lost_endpoints.items() if place != node}
 
 
 def fail_softly(caller: asyncio.Future[ChannelEnd], error: PlatformError) -> None:

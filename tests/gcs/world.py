@@ -35,7 +35,7 @@ from minray.rpc.connection import Peer
 from minray.rpc.service import Call, Dispatcher
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimProcess
-from minray.simulation.machine import Role, SimNode, SimWorld
+from minray.simulation.machine import Role, SimWorld
 
 GCS = "sim:gcs"
 DISK = "gcs.db"
@@ -127,8 +127,8 @@ class World:
             "story": Role(self._run_story, lambda config: config),
         }
         self.sim = SimWorld(Oracle(0), roles)
-        self.head = self.sim.add_node(SimNode("head"))
-        self.outside = self.sim.add_node(SimNode("outside"))
+        self.head = self.sim.node("head")
+        self.outside = self.sim.node("outside")
         self.processes: dict[str, SimProcess] = {}
         self._silent: set[str] = set()
         self._gcs_count = 0
@@ -142,11 +142,9 @@ class World:
     def start(self, name: str, node: str = "", silent: bool = False) -> Address:
         """A process that listens and (unless silent) answers health checks; a raylet has its node's name."""
         node = node or name
-        if node not in self.sim.nodes:
-            self.sim.add_node(SimNode(node))
         if silent:
             self._silent.add(name)
-        self.processes[name] = self.sim.start("answering", name, self.sim.nodes[node], id_of(name))
+        self.processes[name] = self.sim.start("answering", name, self.sim.node(node), id_of(name))
         return address(name, node)
 
     def kill(self, name: str) -> None:

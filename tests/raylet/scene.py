@@ -39,7 +39,7 @@ from minray.rpc.service import Call, Dispatcher
 from minray.simulation.faults import FaultPlan, Oracle
 from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.loop import SimProcess, current_process
-from minray.simulation.machine import Role, SimNode, SimWorld
+from minray.simulation.machine import Role, SimWorld
 
 GCS = "sim:gcs"
 POLL_S = 0.005
@@ -301,7 +301,7 @@ class Scene:
 
     async def other_owner(self, worker_id: bytes) -> Address:
         """Another process that can own leases."""
-        self.processes[worker_id.hex()] = self.world.start("other", worker_id.hex(), self._machine("owners"), worker_id)
+        self.processes[worker_id.hex()] = self.world.start("other", worker_id.hex(), self.world.node("owners"), worker_id)
         await self.until(lambda: worker_id in self.others)
         return self.others[worker_id]
 
@@ -356,22 +356,19 @@ class Scene:
             system_config=self.system,
             spill_directories=["spill"],
         )
-        node = self._machine(name)
+        node = self.world.node(name)
         self.processes[name] = self.world.start("raylet", f"raylet/{name}", node, msgspec.msgpack.encode(config))
 
     def start_gcs(self) -> None:
         config = GcsConfig([GCS], "/store", "session", self.system)
-        self.processes["gcs"] = self.world.start("gcs", "gcs", self._machine("gcs"), msgspec.msgpack.encode(config))
-
-    def _machine(self, name: str) -> SimNode:
-        return self.world.nodes.get(name) or self.world.add_node(SimNode(name))
+        self.processes["gcs"] = self.world.start("gcs", "gcs", self.world.node("gcs"), msgspec.msgpack.encode(config))
 
     def run(self, test: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
         self.test = test
         self.start_gcs()
         for name, resources in self.nodes.items():
             self.add_node(name, resources)
-        owner = self.world.start("owner", "owner", self._machine("owners"), b"o" * 16)
+        owner = self.world.start("owner", "owner", self.world.node("owners"), b"o" * 16)
         ended = self.world.loop.create_future()
         owner.on_death.append(lambda: ended.set_result(None))
         self.world.loop.run_until_complete(ended)

@@ -7,10 +7,11 @@ L6: what the gcs and the raylets believe of the nodes is true.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from minray.simulation import SimCluster
+from minray.simulation.cluster import HEAD
 from minray.simulation.faults import REPEATS_S
 from minray.simulation.loop import TICKS_PER_SECOND
 from minray.simulation.trace import SEND
@@ -43,18 +44,28 @@ LATE_S = 10.0
 
 
 def unrest(cluster: SimCluster) -> list[str]:
-    """What a cluster at rest would not show; one line each."""
-    return [*_lasting_tasks(cluster), *_lasting_timers(cluster), *_talk(cluster), *_wrong_views(cluster)]
+    """What a cluster at rest would not show; one line each.
+
+    A node that is to leave is not at rest: as long as somebody needs one of its workers, it asks that to go.
+    """
+    staying = {raylet._config.node_name for raylet in cluster.raylets.values() if raylet._broker.leaving is None}
+    resting = {process.name for process in cluster.world.loop.processes if process.node in {HEAD, *staying}}
+    return [
+        *_lasting_tasks(cluster, resting),
+        *_lasting_timers(cluster, resting),
+        *_talk(cluster, resting),
+        *_wrong_views(cluster),
+    ]
 
 
 def _role_of(process: str) -> str:
     return process.partition("/")[0]
 
 
-def _lasting_tasks(cluster: SimCluster) -> Iterator[str]:
+def _lasting_tasks(cluster: SimCluster, resting: Container[str]) -> Iterator[str]:
     counts: Counter[tuple[str, str]] = Counter()
     for task in cluster.world.loop.pending_tasks():
-        if task.process.alive and _role_of(task.process.name) in TASKS:
+        if task.process.alive and task.process.name in resting and _role_of(task.process.name) in TASKS:
             counts[task.process.name, task.get_name()] += 1
     named: Counter[tuple[str, str]] = Counter()
     for (process, name), count in counts.items():
@@ -66,16 +77,16 @@ def _lasting_tasks(cluster: SimCluster) -> Iterator[str]:
             yield f"L4: {process} has a task {name}"
 
 
-def _lasting_timers(cluster: SimCluster) -> Iterator[str]:
+def _lasting_timers(cluster: SimCluster, resting: Container[str]) -> Iterator[str]:
     for _, _, timer in cluster.world.loop._timers:
         role = _role_of(timer.process.name)
-        if timer.process.alive and not timer._cancelled and role in TIMERS:
+        if timer.process.alive and timer.process.name in resting and not timer._cancelled and role in TIMERS:
             name = getattr(timer._callback, "__qualname__", repr(timer._callback))
             if name not in (MESSAGE, *TIMERS[role]):
                 yield f"L4: {timer.process.name} has a timer for {name}"
 
 
-def _talk(cluster: SimCluster) -> Iterator[str]:
+def _talk(cluster: SimCluster, resting: Container[str]) -> Iterator[str]:
     """Not judged if requests were to be repeated late: they are still answered."""
     repeats = [answer for key, answer in cluster.oracle.answers.items() if key[0] == "duplicate"]
     if any(REPEATS_S[answer] > LATE_S for answer in repeats):
@@ -84,7 +95,8 @@ def _talk(cluster: SimCluster) -> Iterator[str]:
     for event in reversed(cluster.trace.events):
         if event.ticks < since:
             return
-        if event.kind == SEND and event.details[0].partition(" ")[0] not in IDLE_WORDS:
+        is_idle = event.kind != SEND or event.details[0].partition(" ")[0] in IDLE_WORDS
+        if not is_idle and event.process in resting and event.details[1] in resting:
             yield f"L5: {event.process} sends {event.details[0]} to {event.details[1]}, though all is over"
 
 

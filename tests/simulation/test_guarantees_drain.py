@@ -12,16 +12,16 @@ import pytest
 
 import minray
 from minray.protocol import gcs as protocol
-from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, DrainNode
+from minray.protocol.gcs import IDLE_TERMINATION
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.cluster import GCS
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from minray.util.state import list_actors
-from minray.worker import current_api
 from tests.simulation.actors import Counter as CountingActor
 from tests.simulation.interference import break_channels, replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.leaving import ask_to_leave, node
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(4)
@@ -29,21 +29,6 @@ HEAD = {"num_cpus": 1}
 THERE = {"num_cpus": 2, "resources": {"there": 2}}
 LARGE = 200_000
 FAULTY = FaultPlan({"delay": 0.2, "preempt": 0.1, "duplicate": 0.05, "break": 0.005})
-
-
-def ask_to_leave(name: str, reason: int = PREEMPTION, remaining_s: float = 0.0) -> Any:
-    """From a driver to the gcs; returns its answer."""
-    core, answers = current_api().core, []
-    node_id = bytes.fromhex(node(name)["NodeID"])
-    request = DrainNode(node_id, reason, "it has to go", remaining_s)
-    core.platform.user_code.post(core.gcs.send, request, lambda reply, error, buffers: answers.append(reply or error))
-    while not answers:
-        time.sleep(0.01)
-    return answers[0]
-
-
-def node(name: str) -> dict[str, Any]:
-    return next(one for one in minray.nodes() if one["NodeName"] == name)
 
 
 def lose_one_after_the_other(*names: str) -> None:

@@ -26,7 +26,7 @@ def live(main: Main, child: Main | None = None, oracle: Oracle | None = None, no
     roles = {"main": Role(main, lambda config: config), "child": Role(child or main, lambda config: config)}
     with simulated_meanings(0):
         world = SimWorld(oracle or Oracle(0), roles)
-        made = [world.add_node(SimNode(f"node{i}")) for i in range(nodes)]
+        made = [world.node(f"node{i}") for i in range(nodes)]
         process = world.start("main", "main", made[0], b"m")
         done = world.loop.create_future()
         process.on_death.append(lambda: done.set_result(None))
@@ -162,14 +162,14 @@ def test_a_full_disk_refuses_and_keeps_what_was_staged() -> None:
         assert storage.load("table") == memory.load("table") == {"key": b"value"}
 
     world_nodes: list[SimNode] = []
-    add_node = SimWorld.add_node
+    find_node = SimWorld.node
 
-    def remember(self: SimWorld, node: SimNode) -> SimNode:
-        world_nodes.append(node)
-        return add_node(self, node)
+    def remember(self: SimWorld, name: str) -> SimNode:
+        world_nodes.append(find_node(self, name))
+        return world_nodes[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SimWorld, "add_node", remember)
+        patch.setattr(SimWorld, "node", remember)
         live(main)
 
 
@@ -253,7 +253,7 @@ def test_a_lost_node_takes_all_its_processes() -> None:
     with simulated_meanings(0):
         world = SimWorld(Oracle(0), {"main": Role(main, bytes), "other": Role(wait_for_ever, bytes)})
         world_of.append(world)
-        nodes = [world.add_node(SimNode(f"node{i}")) for i in range(2)]
+        nodes = [world.node(f"node{i}") for i in range(2)]
         others = [world.start("other", f"other/{i}", nodes[1], b"") for i in range(3)]
         process = world.start("main", "main", nodes[0], b"")
         world.loop.run_until_complete(asyncio.sleep(10))

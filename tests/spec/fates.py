@@ -87,13 +87,14 @@ class Fate:
     def most_births(self) -> float:
         """How often its constructor may run (G35)."""
         unlimited = math.inf if self.create.max_restarts < 0 else self.create.max_restarts
-        return 1 + min(unlimited, math.inf if self.losses.silence or self.losses.objects else self.crashes)
+        restarts = min(unlimited, math.inf if self.losses.silence or self.losses.objects else self.crashes)
+        return 1 + restarts + self.losses.preemptions
 
     def most_tries(self, retries: int, is_repeated: bool) -> float:
         """How often one call may run (G36, G37, G39)."""
         unlimited = math.inf if retries < 0 else retries
         is_any = is_repeated or self.losses.silence or self.losses.objects
-        return 1 + min(unlimited, math.inf if is_any else self.crashes)
+        return 1 + min(unlimited, math.inf if is_any else self.crashes) + self.losses.preemptions
 
     def errors(self, retries: int, is_repeated: bool, is_loose: bool) -> set[str]:
         """What the actor's end may make of a call; ``is_loose``: nobody may keep it during the call."""

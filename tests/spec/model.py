@@ -68,6 +68,8 @@ class Losses:
     """Whether somebody may have said nothing for a while, or was heard late, without being dead."""
     stored: bool = False
     """Whether values are in object stores at all."""
+    preemptions: int = 0
+    """So many of the deaths use up no retry and no restart."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
@@ -334,7 +336,8 @@ class Model:
             fate = self.fates.of(task.actor)
             return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task))
         is_any = is_repeated(task) or self.losses.files
-        return 1 + (task.max_retries if is_any else min(task.max_retries, self.losses.deaths))
+        retries = task.max_retries if is_any else min(task.max_retries, self.losses.deaths)
+        return 1 + retries + self.losses.preemptions
 
     def most_births(self, name: str) -> float:
         """Of one actor, for each time that it is made."""

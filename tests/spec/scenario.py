@@ -36,6 +36,7 @@ from tests.simulation.rest import unrest
 from tests.spec.detached import Farewell, detached_names, say_farewell
 from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
+from tests.spec.moves import Move, Traffic
 from tests.spec.programs import Body, Call, Program, Submit, perform
 from tests.spec.stage import END, RUN, History, Stage, raised
 
@@ -82,6 +83,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether tasks are remembered, and what is lost is made again."""
     homes: tuple[int, ...] = ()
     """On which node each driver runs; those that are not named run on the head."""
+    moves: tuple[Move, ...] = ()
+    """Of nodes that come and go."""
 
     def plan(self) -> FaultPlan:
         return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, spared_tasks=self.spared_tasks)
@@ -135,13 +138,14 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     raylets = [name for name in crashed if name.startswith("raylet/")]
     workers = [name for name in crashed if name.startswith("worker/")]
     nodes = [key for key, answer in answers.items() if _may_end_a_node(key[0], answer)]
-    may_lose_nodes = bool(raylets or nodes)
+    preemptions = sum(move.ends_work() for move in world.moves)
+    may_lose_nodes = bool(raylets or nodes or preemptions)
     may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
-    deaths = len(raylets) + len(workers) + len(nodes)
+    deaths = len(raylets) + len(workers) + len(nodes) + preemptions
     silence = any(key[0] in LOUD and (key[0] != "crash" or key[1] == GCS) for key in answers)
-    are_stored = world.inline_limit > 0
-    return Losses(deaths, may_lose_nodes, may_lose_objects, may_lose_files or not world.lineage, silence, are_stored)
+    files = may_lose_files or not world.lineage
+    return Losses(deaths, may_lose_nodes, may_lose_objects, files, silence, world.inline_limit > 0, preemptions)
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
@@ -204,7 +208,9 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
     """Perform it, heal, settle, and judge; ``on_chance`` hears of everything that the oracle is asked."""
     overrides = None if scenario.overrides is None else dict(scenario.overrides)
     store = {"object_store_memory": scenario.world.store_bytes} if scenario.world.store_bytes else {}
-    nodes = [{"num_cpus": node.num_cpus, "resources": dict(node.resources), **store} for node in scenario.world.nodes]
+    nodes: list[dict[str, Any]] = [
+        {"num_cpus": node.num_cpus, "resources": dict(node.resources), **store} for node in scenario.world.nodes
+    ]
     storage = "gcs.db" if scenario.world.durable else ""
     plan, system = scenario.world.plan(), scenario.world.system_config()
     cluster = SimCluster(nodes, scenario.seed, plan, overrides, system, storage=storage, show_output=False)
@@ -217,7 +223,8 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
         with _unraisable(found), cluster:
             watch = Watch(cluster)
             try:
-                found += _drive(cluster, scenario, histories, watch)
+                traffic = Traffic(cluster, nodes, scenario.world.moves)
+                found += _drive(cluster, scenario, histories, watch, traffic)
             except Broken:
                 found += watch.problems
             except SimulationFailed:
@@ -284,7 +291,9 @@ def _head_of(error: BaseException, lines: int) -> str:
     return "\n".join(str(error).splitlines()[:lines])
 
 
-def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History], watch: Watch) -> list[str]:
+def _drive(
+    cluster: SimCluster, scenario: Scenario, histories: dict[int, History], watch: Watch, traffic: Traffic
+) -> list[str]:
     """All drivers at once; returns the problems."""
     program, world = scenario.program, scenario.world
     verdict_is_in = False
@@ -303,13 +312,15 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
         cluster.start_driver(program_of(number, body), f"driver/{number}", world.home(number))
         for number, body in enumerate(program.drivers)
     ]
+    traffic.begin()
     account = RareAccount(cluster)
     busy_s = program.busy_s()
 
     def is_over() -> bool:
-        return all(number in histories or driver.done() for number, driver in enumerate(drivers))
+        return traffic.is_over() and all(number in histories or driver.done() for number, driver in enumerate(drivers))
 
     cluster.wait_until(is_over, LIMIT_S + busy_s)
+    traffic.end()
     _settle(cluster, busy_s)
     watch.look_at_gcs()
     found = watch.problems + [f"S1: {problem}" for problem in account.problems]
@@ -332,7 +343,7 @@ def _drive(cluster: SimCluster, scenario: Scenario, histories: dict[int, History
     if len(histories.keys() | gone) == len(drivers):
         told = [None if number in gone else histories[number] for number in range(len(drivers))]
         found += problems(program, losses, told, reports(cluster), farewells)
-    found += watch.problems
+    found += watch.problems + traffic.stayed()
     return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
 
 

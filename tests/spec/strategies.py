@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from minray.simulation.faults import LOUD, QUIET, SWARM
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.groups import SLOT, Group
+from tests.spec.moves import Move
 from tests.spec.namesakes import with_namesakes
 from tests.spec.programs import (
     Body,
@@ -53,6 +54,7 @@ from tests.spec.variations import (
     with_groups,
     with_leavers,
     with_parts,
+    with_visits,
 )
 
 SLEEPS_S = (*PAUSES_S, 1.0, 5.0)
@@ -399,7 +401,9 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     scenario = with_hoards(Scenario(program, world, seed), Random(f"hoards of {seed}"))
     program = with_leavers(scenario.program, Random(f"leavers of {seed}"))
     homes = write_homes(program, scenario.world.nodes, Random(f"homes of {seed}"))
-    return Scenario(program, msgspec.structs.replace(scenario.world, homes=homes), seed)
+    random = Random(f"moves of {seed}")
+    world = with_moves(msgspec.structs.replace(scenario.world, homes=homes), random)
+    return Scenario(with_visits(program, random) if world.moves else program, world, seed)
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
@@ -467,6 +471,27 @@ def with_last_words(world: World, random: Random) -> World:
         aims=(random.choice(LAST_WORDS),),
         inline_limit=world.inline_limit or 1,
     )
+
+
+def with_moves(world: World, random: Random) -> World:
+    """In a fifth of the worlds nodes come and go; those stay where drivers run.
+
+    What they leave behind must fit elsewhere, so disks work.
+    """
+    if random.random() >= 0.2 or "disk_error" in world.rates:
+        return world
+    count = len(world.nodes)
+    guests = [number for number in range(1, count) if number not in world.homes]
+    moves = []
+    for _ in range(random.randint(1, 3)):
+        at_s = random.choice((*PAUSES_S, 1.0, 3.0))
+        if guests and random.random() < 0.75:
+            when, remaining_s = random.choice(("", "works", "works", "holds", "holds")), random.choice((0.0, 0.0, 0.5, 5.0))
+            moves.append(Move(random.choice(guests), at_s, True, when, remaining_s, random.random() < 0.1))
+            moves += [Move(moves[-1].node, at_s + random.choice((0.3, 3.0, 10.0)))] if random.random() < 0.5 else []
+        else:
+            moves.append(Move(count + random.randint(0, 1), at_s))
+    return msgspec.structs.replace(world, moves=tuple(moves))
 
 
 def with_stores(world: World, random: Random) -> World:

@@ -174,6 +174,22 @@ def _bodies(tree: Tree) -> list[Tree]:
     return [tree["body"]] if "body" in tree else tree.get("drivers", [])
 
 
+def with_visits(program: Program, random: Random) -> Program:
+    """Each driver has tasks run on all nodes for a while, and reads what they have made when nodes may have gone."""
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        names = [f"visit{number}.{count}" for count in range(random.randint(2, 5))]
+        visits = []
+        for name in names:
+            body = Body((Sleep(f"{name} sleeps", random.choice((0.0, 0.2, 1.0, 5.0))),))
+            visits.append(Submit(name, body, spread=True, max_retries=random.choice((0, 3))))
+        gets = [Get(f"get {name}", (name,)) for name in names]
+        pause = Sleep(f"pause{number}", random.choice((0.2, 5.0, 20.0)))
+        at = random.randint(0, len(driver.operations))
+        drivers.append(Body((*driver.operations[:at], *visits, pause, *driver.operations[at:], *gets), driver.end))
+    return Program(tuple(drivers))
+
+
 def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
     """With other fields of some of its records, as ``change`` says of each; those inside come first."""
 

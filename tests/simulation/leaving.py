@@ -1,0 +1,25 @@
+"""Nodes that are told to leave: how a driver asks for that, and how nodes are found by their names."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import minray
+from minray.protocol.gcs import PREEMPTION, DrainNode
+from minray.worker import current_api
+
+
+def node(name: str) -> dict[str, Any]:
+    """The one that has this name and lives, or else one that has had it."""
+    return max((one for one in minray.nodes() if one["NodeName"] == name), key=lambda one: bool(one["Alive"]))
+
+
+def ask_to_leave(name: str, reason: int = PREEMPTION, remaining_s: float = 0.0) -> Any:
+    """From a driver to the gcs; returns its answer."""
+    core, answers = current_api().core, []
+    request = DrainNode(bytes.fromhex(node(name)["NodeID"]), reason, "it has to go", remaining_s)
+    core.platform.user_code.post(core.gcs.send, request, lambda reply, error, buffers: answers.append(reply or error))
+    while not answers:
+        time.sleep(0.01)
+    return answers[0]

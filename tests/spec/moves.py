@@ -1,0 +1,109 @@
+"""Nodes that come and go while a program runs: new ones join, some are told to leave, some come back to their address.
+
+A node that is told to leave without a deadline costs nobody anything, but if it has to go at a certain time, what runs there
+then is lost (G21, G35). The head stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION
+from minray.simulation import SimCluster
+from tests.simulation.leaving import ask_to_leave
+
+MOMENTS: dict[str, Callable[[Any], object]] = {
+    "": lambda raylet: True,
+    "works": lambda raylet: raylet._broker.entries,
+    "holds": lambda raylet: raylet._departure._to_hand_over(),
+}
+"""Word -> whether it is the moment for a node to leave: at once, when somebody has leased a worker there, or when it holds a
+value that somebody elsewhere owns."""
+PATIENCE_S = 10.0
+OPERATOR = "operator"
+"""The name of the driver that asks nodes to leave."""
+
+
+class Move(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of one node."""
+
+    node: int
+    """Its number. One that joins is there already, and has died or left; or it is new. The head is 0."""
+    at_s: float = 0.0
+    """So long after the drivers have begun."""
+    leaves: bool = False
+    """Whether it is told to leave; otherwise it joins."""
+    when: str = ""
+    """One of ``MOMENTS``: for that it waits then, if it leaves, but no longer than ``PATIENCE_S``."""
+    remaining_s: float = 0.0
+    """When it must have left; 0: when nobody needs it any more."""
+    if_idle: bool = False
+    """Whether it is to leave only if nobody uses it at that moment."""
+
+    def name(self) -> str:
+        return f"n{self.node}"
+
+    def ends_work(self) -> bool:
+        """Whether what runs there may be lost with it."""
+        return self.leaves and self.remaining_s > 0 and not self.if_idle
+
+
+class Traffic:
+    """All moves of one run."""
+
+    def __init__(self, cluster: SimCluster, nodes: Sequence[dict[str, Any]], moves: Sequence[Move]) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._moves = sorted((move for move in moves if move.node > 0), key=lambda move: move.at_s)
+        self._to_join = sum(not move.leaves for move in self._moves)
+        self._operator: Any = None
+
+    def begin(self) -> None:
+        for move in self._moves:
+            if not move.leaves:
+                self._cluster.world.loop.world.call_later(move.at_s, self._join, move)
+        if any(move.leaves for move in self._moves):
+            self._operator = self._cluster.start_driver(self._send_away, OPERATOR)
+
+    def is_over(self) -> bool:
+        """Whether all that were to join have done so, and all that are to leave know it, or nobody can be asked."""
+        return self._to_join == 0 and (self._operator is None or self._operator.done())
+
+    def end(self) -> None:
+        if self._operator is not None and self._operator.done():
+            self._operator.exception()  # with which it may have ended; then they stay
+
+    def stayed(self) -> list[str]:
+        """Nodes that were to leave, and have not although nobody needs them any more."""
+        alive = {process.name for process in self._cluster.world.loop.processes if process.alive}
+        raylets = [(name, raylet) for name, raylet in self._cluster.raylets.items() if f"raylet/{name}" in alive]
+        return [f"L1: node {name} was to leave, and stays" for name, raylet in raylets if raylet._broker.leaving is not None]
+
+    def _join(self, move: Move) -> None:
+        self._to_join -= 1
+        name = move.name()
+        if not any(process.alive and process.name == f"raylet/{name}" for process in self._cluster.world.loop.processes):
+            self._cluster.add_node(name, **self._nodes[move.node % len(self._nodes)])
+
+    def _send_away(self) -> None:
+        """The operator's program."""
+        begun = time.monotonic()
+        for move in self._moves:
+            if move.leaves:
+                time.sleep(max(0.0, begun + move.at_s - time.monotonic()))
+                if self._waits_for(move):
+                    reason = IDLE_TERMINATION if move.if_idle else PREEMPTION
+                    ask_to_leave(move.name(), reason, move.remaining_s)
+
+    def _waits_for(self, move: Move) -> bool:
+        """Until it is the moment, or too late; False: there is no such node."""
+        until = time.monotonic() + PATIENCE_S
+        while (raylet := self._cluster.raylets.get(move.name())) is not None and time.monotonic() < until:
+            if MOMENTS[move.when](raylet):
+                break
+            time.sleep(0.01)
+        return raylet is not None
