@@ -68,6 +68,8 @@ class Losses:
     """Whether somebody may have said nothing for a while, or was heard late, without being dead."""
     stored: bool = False
     """Whether values are in object stores at all."""
+    spilled: bool = False
+    """Whether they may be on disk, from where they come when somebody waits for them."""
     preemptions: int = 0
     """So many of the deaths use up no retry and no restart."""
 
@@ -140,7 +142,7 @@ class Scope:
         else:
             retries = retries_of(call, fate)
             if fate.surely_returns(call, retries) and call.name not in model.cancelled:
-                errors.discard(call.body.end.error)
+                errors -= {call.body.end.error} - self._errors_of_arguments(call)
             errors |= fate.errors(retries, is_repeated(call), model.fates.is_loose(call.actor))
             can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled
             if losses.objects and (losses.files or not can_be_made_again):
@@ -162,14 +164,17 @@ class Scope:
         inner.foresee_body(task.body)
         end = task.body.end
         errors = set() if isinstance(task, Call) and isinstance(end, Exit) else {end.error} - {""}
-        for name in task.args:
-            errors |= set(map(_of_a_task, model.errors_seen_by(task.name, name)))
+        errors |= self._errors_of_arguments(task)
         if task.name in model.cancelled:
             errors |= CANCELLED
         refs: tuple[str, ...] = getattr(end, "refs", ())
         model.surely_returned[task.name] = frozenset(name for name in refs if name in inner.sure)
         may_return = not end.error or isinstance(end, RaiseAtFirst)
         return errors, may_return and self._may_have_values(task.args)
+
+    def _errors_of_arguments(self, task: Submit | Call) -> set[str]:
+        """With which it may fail before it begins."""
+        return {_of_a_task(error) for name in task.args for error in self.model.errors_seen_by(task.name, name)}
 
     def _may_have_values(self, args: tuple[str, ...]) -> bool:
         """Of what is passed; who holds an argument no longer makes the call without it."""
@@ -407,7 +412,7 @@ class Reading:
 
     def is_there(self, name: str) -> bool:
         """Whether its value, or error, must be within reach: it was seen, or named by ``wait``, or put here."""
-        if self.model.can_be_lost(name):
+        if self.model.can_be_lost(name) or self.model.losses.spilled:
             return False
         expected = self.model.objects.get(name)
         is_own = expected is not None and expected.owner == self.viewer and name not in self.model.makers

@@ -76,7 +76,15 @@ def losses(faults: tuple[Fault, ...], shape: Shape) -> Losses:
     nodes = any(fault.role != WORKER or fault.kind in (HOLD, CUT) for fault in deadly)
     are_stored, files = shape.inline_limit > 0, any(fault.kind == TEAR for fault in faults)
     objects = files or (nodes and are_stored)
-    return Losses(len(deadly), nodes, objects, files or not shape.lineage, silence=bool(faults), stored=are_stored)
+    return Losses(
+        len(deadly),
+        nodes,
+        objects,
+        files=files or not shape.lineage,
+        silence=bool(faults),
+        stored=are_stored,
+        spilled=shape.store_bytes > 0,
+    )
 
 
 def draw_faults(random: Random, shape: Shape) -> tuple[Fault, ...]:

@@ -144,8 +144,16 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
     deaths = len(raylets) + len(workers) + len(nodes) + preemptions
     silence = any(key[0] in LOUD and (key[0] != "crash" or key[1] == GCS) for key in answers)
-    files = may_lose_files or not world.lineage
-    return Losses(deaths, may_lose_nodes, may_lose_objects, files, silence, world.inline_limit > 0, preemptions)
+    return Losses(
+        deaths,
+        may_lose_nodes,
+        may_lose_objects,
+        files=may_lose_files or not world.lineage,
+        silence=silence,
+        stored=world.inline_limit > 0,
+        spilled=world.store_bytes > 0,
+        preemptions=preemptions,
+    )
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:

@@ -503,7 +503,7 @@ def with_stores(world: World, random: Random) -> World:
 def with_small_stores(world: World, random: Random) -> World:
     """In half of the worlds values go to disk, which is slow, and in some of them loses what it has.
 
-    Where it cannot be written either, lineage must not keep more in memory than programs do.
+    Where it cannot be written either, there is more room, and lineage must not keep more in memory than programs do.
     """
     if random.random() < 0.5:
         return world
@@ -511,8 +511,9 @@ def with_small_stores(world: World, random: Random) -> World:
     if random.random() < 0.3:
         rates |= {random.choice(("disk_error", "torn_write")): random.choice((0.01, 0.1))}
     rates = {kind: rate for kind, rate in rates.items() if rate}
-    lineage = "disk_error" not in rates
-    return msgspec.structs.replace(world, store_bytes=STORE_BYTES, rates=world.rates | rates, lineage=lineage)
+    works = "disk_error" not in rates
+    store_bytes = STORE_BYTES if works else 4 * STORE_BYTES
+    return msgspec.structs.replace(world, store_bytes=store_bytes, rates=world.rates | rates, lineage=works)
 
 
 def with_hoards(scenario: Scenario, random: Random) -> Scenario:
