@@ -568,15 +568,13 @@ def execute_in_parts(parts: list[str], body: Body, nested: dict[str, Any], *args
 @minray.remote
 def yield_parts(parts: list[str], body: Body, nested: dict[str, Any], *args: Any) -> Iterator[Any]:
     """The same by a generator."""
-    stage, failure = _played(parts[0], body, nested, args), None
+    stage = _played(parts[0], body, nested, args)
     try:
         value = body.end.perform(parts[0], stage)
-    except Exception as error:
-        value, failure = ("", {}), error
-    for part in parts:
-        yield _part(part, value)
-    if failure is not None:
-        raise failure
+    except Exception:
+        yield from [(part, {}) for part in parts]
+        raise
+    yield from [_part(part, value) for part in parts]
 
 
 def _part(name: str, value: Any) -> Any:
