@@ -74,10 +74,10 @@ class Fate:
 
     @property
     def may_end_by_itself(self) -> bool:
-        """Whether it may be dead although it has been made; to be made again it may need what its makers had stored."""
+        """Whether it may be dead although it has been asked for; to be made it may need what its makers had stored."""
         is_used_up = 0 <= self.create.max_restarts < self.crashes
         is_orphaned = self.losses.stored and self.owner_may_end and self.crashes > 0
-        return bool(self.create.type) or self.ends or is_used_up or is_orphaned
+        return bool(self.create.type) or self.ends or is_used_up or is_orphaned or self.losses.files
 
     @property
     def may_end(self) -> bool:
