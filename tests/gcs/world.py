@@ -16,7 +16,7 @@ import msgspec
 from minray.common.config import GcsConfig, SystemConfig
 from minray.gcs.server import GcsServer
 from minray.platform.base import Platform
-from minray.protocol.base import DONE, Address, Done, Record, Request, decode
+from minray.protocol.base import Address, Record, Request, decode
 from minray.protocol.gcs import (
     JOBS,
     NODES,
@@ -32,10 +32,11 @@ from minray.protocol.gcs import (
     WorkerDeath,
 )
 from minray.rpc.connection import Peer
-from minray.rpc.service import Call, Dispatcher
+from minray.rpc.service import Dispatcher
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimProcess
 from minray.simulation.machine import Role, SimNode, SimWorld
+from tests.gcs.neighbours import Neighbour
 
 GCS = "sim:gcs"
 DISK = "gcs.db"
@@ -108,14 +109,6 @@ class Client:
         return [key for key, _ in later.entries]
 
 
-class _Answering:
-    def __init__(self, silent: bool) -> None:
-        self._silent = silent
-
-    def handle_CheckAlive(self, request: CheckAlive, call: Call) -> Done | None:
-        return None if self._silent else DONE
-
-
 class World:
     """See the head of this file."""
 
@@ -130,7 +123,8 @@ class World:
         self.head = self.sim.add_node(SimNode("head"))
         self.outside = self.sim.add_node(SimNode("outside"))
         self.processes: dict[str, SimProcess] = {}
-        self._silent: set[str] = set()
+        self.neighbours: dict[str, Neighbour] = {}
+        """What answers in those that ``start`` has started."""
         self._gcs_count = 0
         self._outcome: asyncio.Future[None]
         self.start_gcs()
@@ -140,12 +134,13 @@ class World:
         self.processes["gcs"] = self.sim.start("gcs", "gcs", self.head, id_of(f"gcs-{self._gcs_count}"))
 
     def start(self, name: str, node: str = "", silent: bool = False) -> Address:
-        """A process that listens and (unless silent) answers health checks; a raylet has its node's name."""
+        """A process that listens, see ``neighbours``, and answers health checks unless silent; a raylet has its node's name."""
         node = node or name
         if node not in self.sim.nodes:
             self.sim.add_node(SimNode(node))
+        self.neighbours[name] = Neighbour()
         if silent:
-            self._silent.add(name)
+            self.neighbours[name].answers[CheckAlive] = None
         self.processes[name] = self.sim.start("answering", name, self.sim.nodes[node], id_of(name))
         return address(name, node)
 
@@ -177,7 +172,7 @@ class World:
         await server.wait_closed()
 
     async def _run_answering(self, platform: Platform, config: bytes) -> None:
-        dispatcher = Dispatcher(_Answering(platform.name in self._silent))
+        dispatcher = Dispatcher(self.neighbours[platform.name])
         await platform.network.listen(f"sim:{platform.name}", platform.identity, dispatcher)
         await asyncio.Event().wait()
 
