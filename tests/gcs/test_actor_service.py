@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
+from minray.platform.base import RemoteFailure
 from minray.protocol import actor as protocol
 from minray.protocol.actor import ALIVE, DEAD, DEPENDENCIES_UNREADY, PENDING_CREATION, RESTARTING, ActorInfo
 from minray.protocol.base import Address, Request
@@ -55,10 +56,9 @@ class Cluster:
         self.driver = self.world.start("d", "a")
         self.job_id = (await self.ask(register_job("d", "a"))).job_id
 
-    async def join(self, *names: str) -> None:
-        for name in names:
-            self.world.start(name)
-            await self.ask(RegisterNode(node_info(name)))
+    async def join(self, name: str, cpus: int = 4) -> None:
+        self.world.start(name)
+        await self.ask(RegisterNode(node_info(name, resources_total={"CPU": cpus * 10_000})))
 
     def actor_id(self, number: int) -> bytes:
         return number.to_bytes(12, "big") + self.job_id
@@ -105,6 +105,23 @@ class Cluster:
         assert await self.register(number, **fields) == protocol.RegisterActorReply(None)
         await self.create(number)
         return await self.live(number, worker)
+
+    async def kill(self, number: int, kill_id: bytes = b"kill", no_restart: bool = True) -> ActorInfo | None:
+        return (await self.ask(protocol.KillActor(self.actor_id(number), kill_id, no_restart))).actor
+
+    def full_disk(self, after_s: float, for_s: float) -> None:
+        """Of the gcs: nothing can be written during this time."""
+        for at_s, is_full in ((after_s, True), (after_s + for_s, False)):
+            self.world.sim.loop.world.call_later(at_s, setattr, self.world.head, "disk_full", is_full)
+
+    async def ask_until_stored(self, request: Request[Any]) -> Any:
+        """As those do who are refused for that."""
+        while True:
+            try:
+                return await self.ask(request)
+            except RemoteFailure as error:
+                assert error.kind == "storage-failed"
+                await self.client.pass_time(0.5)
 
     async def die(self, worker: str, node: str = "a") -> None:
         self.world.kill(worker)
@@ -190,5 +207,51 @@ def test_a_detached_actor_does_not_outlive_a_job_that_finishes_while_it_is_regis
         register, finish = it.register_message(1, detached=True), FinishJob(it.job_id)
         await it.at_once(KvPut("n", b"k", b"v", True), *((register, finish) if registered_first else (finish, register)))
         assert (await it.until(1, DEAD)).death.kind == protocol.JOB_FINISHED
+
+    story(told)()
+
+
+@pytest.mark.parametrize("full_after_us", range(0, 6000, 1000))
+def test_g26_a_job_is_let_go_with_its_last_detached_actor_when_that_can_be_written(full_after_us: int) -> None:
+    async def told(it: Cluster) -> None:
+        await it.begin_actor(1, detached=True)
+        await it.ask(FinishJob(it.job_id))
+        assert (await it.ask(GetJob(it.job_id))).job.kept
+        it.full_disk(after_s=full_after_us / 1e6, for_s=3.0)
+        await it.kill(1)
+        await it.until(1, DEAD)
+        await it.client.until(JOBS, it.job_id, lambda job: not job.kept)
+
+    story(told)()
+
+
+@pytest.mark.parametrize("full_after_us", range(0, 6000, 1000))
+def test_g39b_actors_of_a_dead_node_are_dead_whenever_that_can_be_written(full_after_us: int) -> None:
+    async def told(it: Cluster) -> None:
+        await it.join("b", cpus=8)
+        it.world.start("e", "b")
+        other = (await it.ask(register_job("e", "b"))).job_id
+        await it.register(1)
+        await it.create(1, cpus=8)
+        await it.live(1, node="b")
+        it.full_disk(after_s=full_after_us / 1e6, for_s=3.0)
+        it.world.kill("b")
+        assert (await it.until(1, DEAD)).death.kind == protocol.NODE_DIED
+        await it.client.until(JOBS, other, lambda job: job.end_time)
+
+    story(told)()
+
+
+@pytest.mark.parametrize("full_after_us", range(0, 6000, 1000))
+def test_g109_a_job_of_a_dead_node_ends_whenever_that_can_be_written(full_after_us: int) -> None:
+    """Its driver may be cut off, so that nothing else ends it."""
+
+    async def told(it: Cluster) -> None:
+        await it.join("b")
+        it.world.start("e", "b", silent=True)
+        await it.ask(UnregisterNode(id_of("b"), "minray stop"))
+        it.full_disk(after_s=full_after_us / 1e6, for_s=3.0)
+        job_id = (await it.ask_until_stored(register_job("e", "b"))).job_id
+        await it.client.until(JOBS, job_id, lambda job: job.end_time)
 
     story(told)()
