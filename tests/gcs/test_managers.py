@@ -98,8 +98,8 @@ def commit(jobs: JobManager, driver: str) -> JobInfo:
     return job
 
 
-def finish(jobs: JobManager, job: JobInfo, now: float = 2.0) -> list[Publication]:
-    finished = jobs.finish(job.job_id, now)
+def finish(jobs: JobManager, job: JobInfo, now: float = 2.0, kept: bool = False) -> list[Publication]:
+    finished = jobs.finish(job.job_id, now, kept)
     assert finished is not None
     return jobs.on_committed(finished)
 
@@ -135,6 +135,18 @@ def test_the_oldest_finished_jobs_are_forgotten_also_after_a_restart() -> None:
     restarted.load([running, *jobs.finished()], 4)
     assert [job.end_time for job in restarted.finished()] == [4.0]
     assert [job.job_id for job in restarted.running()] == [running.job_id]
+
+
+def test_g26_a_job_of_which_something_is_kept_is_forgotten_only_after_that_has_gone() -> None:
+    jobs = JobManager(None, max_finished_jobs=1)
+    kept, first, second = [commit(jobs, name) for name in "abc"]
+    for job in (kept, first, second):
+        finish(jobs, job, kept=job is kept)
+    assert jobs.get(first.job_id) is None and [job.job_id for job in jobs.finished()] == [kept.job_id, second.job_id]
+    released = jobs.release(kept.job_id)
+    assert released is not None and not released.kept and released.end_time
+    assert [publication.record for publication in jobs.on_committed(released)] == [released, None]
+    assert jobs.finished() == [released] and jobs.release(kept.job_id) is None
 
 
 def test_g112_a_repeated_put_is_told_what_the_first_was_told() -> None:
