@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
@@ -82,11 +81,3 @@ def test_the_owners_node_if_it_is_free_then_any_free_one_then_any_that_can(
 def test_elsewhere_chance_decides() -> None:
     nodes = Nodes(a=(4, 4), b=(4, 4), c=(4, 0))
     assert [choice(nodes, row(1), random) for random in (0.0, 0.49, 0.5, 0.99)] == ["a", "a", "b", "b"]
-
-
-def test_g100_an_actor_that_no_node_can_hold_waits_for_one() -> None:
-    wanted = row(8)
-    assert scheduler(Nodes(a=(4, 4))).is_waiting_for_node(wanted)
-    assert not scheduler(Nodes(a=(4, 4), b=(8, 0))).is_waiting_for_node(wanted)
-    leased = msgspec.structs.replace(wanted, lease_id=b"lease")
-    assert not scheduler(Nodes(a=(4, 4))).is_waiting_for_node(leased), "a raylet has been asked already"

@@ -134,7 +134,7 @@ class World:
         self.processes["gcs"] = self.sim.start("gcs", "gcs", self.head, id_of(f"gcs-{self._gcs_count}"))
 
     def start(self, name: str, node: str = "", silent: bool = False) -> Address:
-        """A process that listens, see ``neighbours``, and answers health checks unless silent; a raylet has its node's name."""
+        """A process that listens, see ``neighbours``; a silent one answers no health check; a raylet has its node's name."""
         node = node or name
         if node not in self.sim.nodes:
             self.sim.add_node(SimNode(node))
