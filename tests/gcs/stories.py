@@ -11,6 +11,9 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
+from minray.common.bundles import PACK
 from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
 from minray.platform.base import RemoteFailure
 from minray.protocol import actor as protocol
@@ -18,6 +21,14 @@ from minray.protocol.actor import ALIVE, DEPENDENCIES_UNREADY, ActorInfo
 from minray.protocol.base import Address, Request
 from minray.protocol.core_worker import OK, PushTask, PushTaskReply
 from minray.protocol.gcs import RegisterNode, ReportWorkerDeath, WorkerDeath
+from minray.protocol.placement_group import (
+    Bundle,
+    CreatePlacementGroup,
+    GetPlacementGroup,
+    PlacementGroupInfo,
+    PlacementGroupReply,
+    RemovePlacementGroup,
+)
 from minray.protocol.raylet import GRANTED, LeaseReply, RequestWorkerLease
 from minray.rpc.service import Call
 from tests.gcs.neighbours import Kind
@@ -116,6 +127,37 @@ class Cluster:
 
     async def known(self, number: int, owner: Address | None = None) -> ActorInfo | None:
         return (await self.ask(protocol.GetActor(self.actor_id(number), owner or self.driver))).actor
+
+    # --- Placement groups
+
+    def group_message(self, number: int, *cpus: int, **fields: Any) -> CreatePlacementGroup:
+        """A group with a bundle for each of these numbers of CPUs."""
+        bundles = [Bundle({"CPU": count * 10_000}) for count in cpus]
+        group = PlacementGroupInfo(self.group_id(number), "", "", PACK, bundles, "", self.job_id, detached=False)
+        return CreatePlacementGroup(msgspec.structs.replace(group, **fields))
+
+    async def create_group(self, number: int, *cpus: int, **fields: Any) -> str:
+        """Returns why it is refused."""
+        return (await self.ask(self.group_message(number, *cpus, **fields))).refused
+
+    def group_id(self, number: int) -> bytes:
+        return number.to_bytes(14, "big") + self.job_id
+
+    async def group(self, number: int) -> PlacementGroupReply:
+        return await self.ask(GetPlacementGroup(self.group_id(number)))
+
+    async def remove_group(self, number: int) -> None:
+        await self.ask(RemovePlacementGroup(self.group_id(number)))
+
+    async def until_group(self, number: int, *states: str) -> PlacementGroupInfo:
+        for _ in range(1000):
+            group = (await self.group(number)).group
+            if group is not None and group.state in states:
+                return group
+            await self.client.pass_time(0.005)
+        raise AssertionError(f"group {number} is still {group and group.state}")
+
+    # --- What the others hear
 
     async def hears(self, name: str, kind: Kind) -> tuple[Any, Call]:
         """What a raylet or worker is asked next, see ``neighbours``."""
