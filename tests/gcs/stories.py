@@ -171,6 +171,9 @@ class Cluster:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def wall_clock(self) -> float:
+        return self.world.platform.host.time()
+
     async def until(self, number: int, *states: str) -> ActorInfo:
         for _ in range(1000):
             known = await self.known(number)

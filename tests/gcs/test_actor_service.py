@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from minray.common.config import SystemConfig
+from minray.gcs.actor_manager import MAX_DEAD_ACTORS
 from minray.protocol import actor as protocol
 from minray.protocol import core_worker
 from minray.protocol.actor import ALIVE, DEAD, DEPENDENCIES_UNREADY, PENDING_CREATION, RESTARTING
@@ -37,7 +38,7 @@ from minray.protocol.raylet import (
     RequestWorkerLease,
     ReturnWorkerLease,
 )
-from tests.gcs.stories import A_MOMENT_S, Cluster, story
+from tests.gcs.stories import A_MOMENT_S, COMMIT_S, Cluster, story
 from tests.gcs.world import DISK, address, id_of, register_job
 
 
@@ -175,6 +176,7 @@ async def test_g35_a_constructor_whose_worker_dies_is_called_once_more(it: Clust
     first, _ = await it.grant("w")
     assert "its constructor runs on worker pid=7" in (await it.explained(1)).text
     await it.ask(it.death("w"))
+    assert (await it.explained(1)).raylet == address("a", "a"), "a worker is being asked for"
     again, _ = await it.grant("v")
     assert (first.attempt, again.attempt) == (0, 1) and first.lease_id != again.lease_id
     beginning = await it.known(1)
@@ -211,6 +213,9 @@ async def test_g34_a_constructor_that_raises_is_not_called_again(it: Cluster, st
     assert (dead.death.kind, dead.death.error) == (kind, b"pickled")
     returned, _ = await it.hears("a", ReturnWorkerLease)
     assert (returned.lease_id, returned.kill_worker) == (push.lease_id, True)
+    await it.client.pass_time(A_MOMENT_S)
+    raylet = it.world.neighbours["a"]
+    assert raylet.count(ReturnWorkerLease) == raylet.count(RequestWorkerLease) == 1
 
 
 @story
@@ -343,6 +348,16 @@ async def test_g25_the_dead_take_their_actors_with_them_but_for_detached_ones(it
 
 
 @story
+async def test_g25_the_processes_of_a_dead_node_take_their_actors_with_them(it: Cluster) -> None:
+    await it.join("b", cpus=1)
+    await it.register(1, owner=it.world.start("o", "b"))
+    await it.create(1, cpus=2)
+    await it.live(1)
+    await it.ask(UnregisterNode(id_of("b"), "minray stop"))
+    assert (await it.known(1)).death == protocol.DeathCause(protocol.OWNER_DIED, "its owner died: minray stop")
+
+
+@story
 async def test_g25_a_driver_takes_its_actors_with_it(it: Cluster) -> None:
     await it.begin_actor(1)
     it.world.kill("d")
@@ -454,6 +469,47 @@ async def test_g110_the_next_gcs_makes_good_what_deaths_bring(it: Cluster) -> No
 
 
 # --- What happens while something is written ---
+
+
+@story
+async def test_g34_a_worker_that_dies_while_its_actor_becomes_alive_is_lost(it: Cluster) -> None:
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    _, constructor = await it.grant("w")
+    telling = asyncio.create_task(it.at_once(KvPut("n", b"k", b"v", True), it.death("w")))
+    await it.client.pass_time(COMMIT_S / 4)
+    constructor.reply(PushTaskReply(OK, [], 0))
+    await telling
+    assert (await it.until(1, RESTARTING)).death.kind == protocol.WORKER_DIED
+
+
+@story
+async def test_g35_a_worker_and_its_node_that_die_at_once_are_one_death(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.register(1, max_restarts=1)
+    await it.create(1, cpus=8)
+    await it.live(1, node="b")
+    await it.at_once(KvPut("n", b"k", b"v", True), it.death("w", "b"), UnregisterNode(id_of("b"), "minray stop"))
+    assert (await it.until(1, RESTARTING)).restarts == 1
+
+
+@story
+async def test_g112_an_actor_that_was_forgotten_is_dead_for_all_who_ask(it: Cluster) -> None:
+    """Even if its lease is still being given back."""
+    raylet = it.world.neighbours["a"]
+    raylet.answers[ReturnWorkerLease] = None
+    await it.begin_actor(1)
+    await it.kill(1)
+    _, returned = await it.hears("a", ReturnWorkerLease)
+    for number in range(2, MAX_DEAD_ACTORS + 2):
+        await it.kill(number)
+    forgotten = await it.known(1)
+    assert (forgotten.state, forgotten.death.message) == (DEAD, "it died long ago")
+    returned.reply(DONE)
+    assert await it.register(1) == protocol.RegisterActorReply(None)
+    await it.ask(KvPut("n", b"k", b"v", True))
+    assert it.actor_id(1).hex() not in it.world.head.disk[DISK]["actors"]
+    assert (await it.known(1)).state == DEAD
 
 
 @story

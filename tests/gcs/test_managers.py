@@ -10,7 +10,19 @@ from minray.gcs.job_manager import JobManager
 from minray.gcs.kv_manager import KvManager
 from minray.gcs.node_manager import NodeManager
 from minray.gcs.worker_manager import WorkerManager
-from minray.protocol.gcs import JOBS, NODES, RESOURCES, WORKER_DEATHS, JobInfo, WorkerDeath
+from minray.protocol.gcs import (
+    DRAINED_PREEMPTED,
+    IDLE_TERMINATION,
+    JOBS,
+    NODES,
+    PREEMPTION,
+    RESOURCES,
+    UNEXPECTED_TERMINATION,
+    WORKER_DEATHS,
+    JobInfo,
+    NodeDrain,
+    WorkerDeath,
+)
 from tests.gcs.world import id_of, node_info, register_job, resources
 
 OURS, FOREIGN = b"o" * 16, b"f" * 16
@@ -77,6 +89,41 @@ def test_g112_an_older_report_is_ignored_and_death_removes_the_last() -> None:
     dead = nodes.bury(id_of("a"), "tired")
     assert dead is not None
     assert Publication(RESOURCES, id_of("a"), None) in nodes.on_committed(dead)
+
+
+def test_a_node_is_told_to_leave_once_for_each_wish_and_not_when_it_is_dead() -> None:
+    nodes = nodes_with("a")
+    wish = NodeDrain(PREEMPTION, "soon", 5.0)
+    draining = nodes.drain(id_of("a"), wish)
+    assert draining is not None and draining.drain == wish and nodes.open() == nodes.living() != []
+    nodes.on_committed(draining)
+    assert nodes.open() == [] and nodes.living() == [draining] and nodes.refusal(id_of("a")) == ""
+    assert nodes.drain(id_of("a"), wish) is None and nodes.drain(id_of("b"), wish) is None
+    assert nodes.drain(id_of("a"), NodeDrain(IDLE_TERMINATION, "idle")) is not None
+    dead = nodes.bury(id_of("a"), "tired", wish)
+    assert dead is not None and dead.death_reason == DRAINED_PREEMPTED
+    nodes.on_committed(dead)
+    assert nodes.drain(id_of("a"), NodeDrain(IDLE_TERMINATION, "idle")) is None
+
+
+@pytest.mark.parametrize(
+    ("drain", "reason", "cause"),
+    [
+        (None, UNEXPECTED_TERMINATION, "silent"),
+        (NodeDrain(PREEMPTION, "spot", 5.0), DRAINED_PREEMPTED, "spot (preempted: silent)"),
+        (NodeDrain(PREEMPTION, "spot", 10.0), UNEXPECTED_TERMINATION, "silent"),
+        (NodeDrain(PREEMPTION, "spot"), UNEXPECTED_TERMINATION, "silent"),
+        (NodeDrain(IDLE_TERMINATION, "idle", 5.0), UNEXPECTED_TERMINATION, "silent"),
+    ],
+    ids=["was not to leave", "had to be gone by now", "had more time", "had no end", "was idle"],
+)
+def test_g21_why_a_node_that_is_found_dead_has_died(drain: NodeDrain | None, reason: int, cause: str) -> None:
+    nodes = NodeManager(OURS, None)
+    nodes.load([node_info("a", drain=drain)])
+    dead = nodes.bury_lost(id_of("a"), "silent", now=7.0)
+    assert dead is not None and (dead.death_reason, dead.death_cause, dead.drain) == (reason, cause, drain)
+    nodes.on_committed(dead)
+    assert nodes.bury_lost(id_of("a"), "silent", now=8.0) is None
 
 
 def test_every_transition_of_a_node_and_a_job_is_recorded() -> None:
