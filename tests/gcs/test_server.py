@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,12 +13,15 @@ from minray.common.config import SystemConfig
 from minray.gcs.job_manager import MAX_FINISHED_JOBS
 from minray.gcs.server import GcsServer
 from minray.platform.base import PlatformError, RemoteFailure
-from minray.protocol.base import encode
+from minray.protocol.actor import OUT_OF_SCOPE, DeathCause, EndActor
+from minray.protocol.base import Request, encode
 from minray.protocol.gcs import (
+    IDLE_TERMINATION,
     JOBS,
     NODES,
     RESOURCES,
     WORKER_DEATHS,
+    DrainNode,
     FinishJob,
     GetInternalConfig,
     GetJob,
@@ -36,6 +40,9 @@ from minray.protocol.gcs import (
     WorkerDeath,
     job_namespace,
 )
+from minray.protocol.placement_group import PrepareBundles, WaitPlacementGroup
+from minray.protocol.raylet import DrainRaylet, RequestWorkerLease, ReturnWorkerLease
+from tests.gcs.stories import A_MOMENT_S, Cluster, story
 from tests.gcs.world import DISK, GCS, Client, World, address, id_of, node_info, register_job, resources
 
 AT_ONCE_S = 0.1
@@ -548,6 +555,39 @@ def test_all_endpoints_are_served_until_it_is_closed() -> None:
         assert not {"sim:one", "sim:two"} & set(world.sim.wire.listeners)
 
     world.run(story)
+
+
+@story
+async def test_a_gcs_that_is_closed_leaves_nothing(it: Cluster) -> None:
+    raylet = it.world.neighbours["a"]
+    await it.join("b")
+    for kind in (PrepareBundles, ReturnWorkerLease, DrainRaylet):
+        raylet.answers[kind] = it.world.neighbours["b"].answers[kind] = None
+    for number in range(1, 5):
+        await it.register(number)
+        await it.create(number)
+    await it.live(1, "v")
+    await it.grant("w")
+    await it.hears("a", RequestWorkerLease)
+    await it.create_group(1, 1)
+    await it.create_group(2, 1)
+    await it.kill(4)
+    asking: list[Request[Any]] = [
+        EndActor(it.actor_id(1), DeathCause(OUT_OF_SCOPE, "no handle")),
+        DrainNode(id_of("b"), IDLE_TERMINATION, "idle"),
+        WaitPlacementGroup(it.group_id(1), 100.0),
+        Poll(JOBS, b"", 10, 100.0),
+    ]
+    waiting = [asyncio.create_task(it.ask(request)) for request in asking]
+    await it.client.pass_time(A_MOMENT_S)
+    it.world.sim.wire.cut("head", "b", duration_s=None)
+    assert len(it.world.left_by_gcs()) > 10
+    await it.world.gcs.close()
+    await it.world.gcs.wait_closed()
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.left_by_gcs() == []
+    for task in waiting:
+        task.cancel()
 
 
 def test_who_joins_takes_over_the_configuration_of_the_cluster() -> None:

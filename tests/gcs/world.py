@@ -36,7 +36,9 @@ from minray.rpc.service import Dispatcher
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimProcess
 from minray.simulation.machine import Role, SimNode, SimWorld
+from minray.simulation.network import SimNetwork
 from tests.gcs.neighbours import Neighbour
+from tests.raylet.scene import timers_of
 
 GCS = "sim:gcs"
 DISK = "gcs.db"
@@ -167,9 +169,19 @@ class World:
         assert self.sim.loop.failures == []
 
     async def _run_gcs(self, platform: Platform, config: bytes) -> None:
-        server = GcsServer(platform, self.config)
-        await server.start()
-        await server.wait_closed()
+        self.gcs = GcsServer(platform, self.config)
+        self.gcs_platform = platform
+        await self.gcs.start()
+        await asyncio.Event().wait()
+
+    def left_by_gcs(self) -> list[str]:
+        """What still goes on in it, what would still go off there, to whom it has channels, and where it listens."""
+        process, network = self.processes["gcs"], self.gcs_platform.network
+        assert isinstance(network, SimNetwork)
+        tasks = [task.get_name() for task in self.sim.loop.pending_tasks() if task.process is process]
+        channels = [f"channel to {end.pipe.target.name}" for end in network.ends if not end.closed]
+        listening = [where for where, listener in self.sim.wire.listeners.items() if listener.network is network]
+        return [*(name for name in tasks if name != "gcs"), *timers_of(process), *channels, *listening]
 
     async def _run_answering(self, platform: Platform, config: bytes) -> None:
         dispatcher = Dispatcher(self.neighbours[platform.name])
