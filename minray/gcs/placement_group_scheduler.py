@@ -17,6 +17,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -192,11 +193,9 @@ class PlacementGroupScheduler:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             waiters = self._waiters.setdefault(request.group_id, [])
             waiters[:] = [*(other for other in waiters if not other.done()), waiter]
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(request.timeout_s):
                     await waiter
-            except TimeoutError:
-                waiter.cancel()
         return self._reply(self._manager.get(request.group_id))
 
     def _reply(self, group: PlacementGroupInfo | None) -> PlacementGroupReply:

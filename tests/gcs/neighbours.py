@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
+from minray.platform.base import RemoteFailure
 from minray.protocol.actor import ExitActor
 from minray.protocol.base import DONE, Record, Request
 from minray.protocol.core_worker import PushTask
@@ -33,7 +34,7 @@ from minray.protocol.raylet import (
 from minray.rpc.service import Call
 
 Kind = type[Request[Any]]
-ANSWERS: dict[Kind, Record | None] = {
+ANSWERS: dict[Kind, Record | RemoteFailure | None] = {
     CheckAlive: DONE,
     RequestWorkerLease: None,
     CancelWorkerLease: DONE,
@@ -56,6 +57,8 @@ class Neighbour:
         self.answers = dict(ANSWERS)
         self.heard: list[Any] = []
         """All requests but health checks, in order."""
+        self.checks = 0
+        """How many health checks have come."""
         self._calls: dict[Kind, asyncio.Queue[tuple[Any, Call]]] = defaultdict(asyncio.Queue)
 
     async def hears(self, kind: Kind) -> tuple[Any, Call]:
@@ -68,10 +71,16 @@ class Neighbour:
 
     def hear(self, request: Any, call: Call) -> Record | None:
         kind = type(request)
-        if kind is not CheckAlive:
+        if kind is CheckAlive:
+            self.checks += 1
+        else:
             self.heard.append(request)
             self._calls[kind].put_nowait((request, call))
-        return self.answers[kind]
+        answer = self.answers[kind]
+        if not isinstance(answer, RemoteFailure):
+            return answer
+        call.fail(answer.kind, answer.message)
+        return None
 
 
 def _understand(kind: Kind) -> None:

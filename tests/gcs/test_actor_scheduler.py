@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
+from minray.common.task_spec import STRATEGY_DEFAULT, STRATEGY_SPREAD, LeaseShape, RuntimeEnv, SchedulingStrategy
 from minray.gcs.actor_manager import ActorRow
 from minray.gcs.actor_scheduler import ActorScheduler
 from minray.protocol.actor import ActorCreation, ActorInfo
@@ -38,8 +38,8 @@ class Nodes:
         return None
 
 
-def row(cpus: int, owners_node: str = "elsewhere") -> ActorRow:
-    shape = LeaseShape((), SchedulingStrategy(), RuntimeEnv(), JOB)
+def row(cpus: int, owners_node: str = "elsewhere", strategy: int = STRATEGY_DEFAULT) -> ActorRow:
+    shape = LeaseShape((), SchedulingStrategy(strategy), RuntimeEnv(), JOB)
     creation = ActorCreation(b"t" * 24, shape, [("CPU", cpus * CPU)] if cpus else [], b"", b"")
     owner = address("owner", owners_node)
     info = ActorInfo(b"actor-------job1", "PENDING_CREATION", "A", "", "", owner, False, 0, 0, b"")
@@ -81,3 +81,9 @@ def test_the_owners_node_if_it_is_free_then_any_free_one_then_any_that_can(
 def test_elsewhere_chance_decides() -> None:
     nodes = Nodes(a=(4, 4), b=(4, 4), c=(4, 0))
     assert [choice(nodes, row(1), random) for random in (0.0, 0.49, 0.5, 0.99)] == ["a", "a", "b", "b"]
+
+
+def test_who_chooses_by_a_strategy_is_asked_at_the_owners_node() -> None:
+    """Its raylet knows where; it names another if it must."""
+    assert choice(Nodes(a=(4, 4), b=(4, 0)), row(1, "b", STRATEGY_SPREAD)) == "b"
+    assert choice(Nodes(a=(4, 4)), row(8, "b", STRATEGY_SPREAD)) == "a"

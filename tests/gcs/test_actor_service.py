@@ -8,6 +8,7 @@ import pytest
 
 from minray.common.config import SystemConfig
 from minray.gcs.actor_manager import MAX_DEAD_ACTORS
+from minray.gcs.actor_scheduler import ASK_AGAIN_S
 from minray.protocol import actor as protocol
 from minray.protocol import core_worker
 from minray.protocol.actor import ALIVE, DEAD, DEPENDENCIES_UNREADY, PENDING_CREATION, RESTARTING
@@ -224,7 +225,9 @@ async def test_a_constructor_that_is_not_understood_is_sent_again(it: Cluster, c
     await it.create(1)
     _, constructor = await it.grant("w")
     constructor.fail("internal", "a mistake")
+    failed = it.now()
     await it.hears("w", PushTask)
+    assert it.now() - failed >= ASK_AGAIN_S
     assert "PushTask was not answered well" in caplog.text
 
 

@@ -282,6 +282,34 @@ async def test_g107_bundles_that_a_node_has_not_any_more_are_placed_anew(it: Clu
 
 
 @story
+async def test_g107_bundles_of_a_dead_node_go_where_there_is_room_at_once(it: Cluster) -> None:
+    for name in "bc":
+        await it.join(name, cpus=8)
+    await it.create_group(1, 8)
+    lost = (await it.until_group(1, CREATED)).nodes()
+    await it.ask(UnregisterNode(lost[0], "minray stop"))
+    await it.client.pass_time(A_MOMENT_S)
+    assert (await it.until_group(1, CREATED)).nodes() == [id_of(name) for name in "bc" if id_of(name) not in lost]
+
+
+@story
+async def test_nothing_is_kept_of_attempts_that_are_over(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.create_group(1, 8)
+    await it.until_group(1, CREATED)
+    await it.ask(UnregisterNode(id_of("b"), "minray stop"))
+    it.world.neighbours["a"].answers[PrepareBundles] = PrepareBundlesReply("no room")
+    await it.create_group(2, 1)
+    await it.hears("a", ReturnBundles)
+    for number in (1, 2, 2, 9):
+        await it.remove_group(number)
+    await it.client.pass_time(LONG_S)
+    scheduler = it.world.gcs._group_scheduler
+    assert scheduler._retries == scheduler._attempts == scheduler._waiters == {}
+    assert scheduler._promised.keys() <= {id_of("a")} and not any(scheduler._promised.values())
+
+
+@story
 async def test_g108_no_bundles_are_put_on_nodes_that_leave(it: Cluster) -> None:
     await it.join("b", cpus=8)
     await it.ask(DrainNode(id_of("b"), PREEMPTION, "soon", 100.0))
@@ -328,6 +356,19 @@ async def test_g110_the_next_gcs_tries_again_what_was_not_put_aside_everywhere(i
     it.world.restart_gcs()
     request, _ = await it.hears("a", PrepareBundles)
     assert request.attempt == 2 * FIRST + 1
+
+
+@story
+async def test_g110_the_next_gcs_places_nothing_before_it_has_noted_that_it_is_another(it: Cluster) -> None:
+    """One more, which did not know of it, would use the same numbers for attempts."""
+    await it.ask(ReportResources(resources("a", 1, cpus=0)))
+    await it.create_group(1, 1)
+    it.full_disk(after_s=0, for_s=2.0)
+    it.world.restart_gcs()
+    await it.ask(ReportResources(resources("a", 2, cpus=4)))
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.neighbours["a"].heard == []
+    assert (await it.until_group(1, CREATED)).bundles[0].attempt == 2 * FIRST + 1
 
 
 @story

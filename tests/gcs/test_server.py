@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from minray.common.config import SystemConfig
+from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import MAX_FINISHED_JOBS
 from minray.gcs.server import GcsServer
 from minray.platform.base import PlatformError, RemoteFailure
@@ -21,6 +22,7 @@ from minray.protocol.gcs import (
     NODES,
     RESOURCES,
     WORKER_DEATHS,
+    CheckAlive,
     DrainNode,
     FinishJob,
     GetInternalConfig,
@@ -180,6 +182,44 @@ def test_reports_prove_that_a_node_lives() -> None:
         assert now() - reported < LIMIT_S + 5
 
     world.run(story)
+
+
+@story
+async def test_a_node_whose_answers_are_failures_lives(it: Cluster) -> None:
+    """As one of another version may, or one whose memory is full."""
+    await it.join("b")
+    it.world.neighbours["b"].answers[CheckAlive] = RemoteFailure("internal", "a mistake")
+    assert await it.client.news(NODES, for_s=5 * LIMIT_S) == []
+
+
+@story
+async def test_a_channel_that_breaks_has_its_process_checked_once_at_once(it: Cluster) -> None:
+    await it.join("b")
+    await it.client.pass_time(1.0)
+    checks = it.world.neighbours["b"].checks
+    it.world.break_channels("b")
+    await it.client.pass_time(2.0)
+    assert it.world.neighbours["b"].checks == checks + 1
+    assert (await it.client.table(NODES))[id_of("b")].alive
+
+
+@story
+async def test_g109_a_raylet_that_registers_while_the_gcs_begins_is_watched_once(it: Cluster) -> None:
+    health = HealthCheckManager(it.world.platform, SystemConfig())
+    told: list[str] = []
+
+    async def on_dead(cause: str) -> None:
+        told.append(cause)
+
+    where = it.world.start("b")
+    for _ in range(2):
+        health.watch(where, silence_counts=True, on_dead=on_dead)
+    await it.client.pass_time(1.0)
+    assert it.world.neighbours["b"].checks == 1
+    it.world.kill("b")
+    await it.client.pass_time(AT_ONCE_S)
+    assert len(told) == 1
+    health.close()
 
 
 def test_a_killed_driver_ends_its_job_at_once_and_has_a_certificate() -> None:
@@ -453,7 +493,7 @@ def test_what_cannot_be_stored_is_refused_and_not_seen(caplog: pytest.LogCapture
     assert "cannot be stored" in caplog.text
 
 
-def test_a_death_is_told_when_it_can_be_stored() -> None:
+def test_a_death_is_told_when_it_can_be_stored(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 
     async def story(client: Client) -> None:
@@ -465,6 +505,7 @@ def test_a_death_is_told_when_it_can_be_stored() -> None:
         for name in "ade":
             world.kill(name)
         assert await client.news(NODES, for_s=5) == [] == await client.news(JOBS, for_s=0)
+        assert 3 * 4 < caplog.text.count("a death cannot be stored") <= 3 * 6, "once a second for each"
         world.head.disk_full = False
         await client.until(NODES, "a", lambda node: not node.alive)
         for ended in (job_id, other_id):

@@ -153,6 +153,13 @@ class World:
         self.kill("gcs")
         self.start_gcs()
 
+    def break_channels(self, name: str) -> None:
+        """All that the gcs has to this process."""
+        assert isinstance(self.gcs_platform.network, SimNetwork)
+        for end in list(self.gcs_platform.network.ends):
+            if end.pipe.target is self.processes[name]:
+                self.sim.wire._reset(end, "broken by the test")
+
     def watches(self) -> list[str]:
         """Whom the gcs watches: names of its tasks."""
         names = [task.get_name() for task in self.sim.loop.pending_tasks() if task.process is self.processes["gcs"]]
