@@ -124,7 +124,6 @@ class ActorScheduler:
     def create(self, row: ActorRow) -> None:
         """Begin to create an incarnation, or go on where another gcs has left off."""
         actor_id = row.info.actor_id
-        self.cancel(actor_id)
         task = asyncio.get_running_loop().create_task(self._create(row), name=f"create_actor({short_actor(actor_id)})")
         self._creating[actor_id] = task
         task.add_done_callback(lambda _: self._creating.pop(actor_id) if self._creating.get(actor_id) is task else None)

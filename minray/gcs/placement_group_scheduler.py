@@ -345,9 +345,6 @@ class PlacementGroupScheduler:
                 await self._store(group)
             except StorageFailed as error:
                 return str(error)
-        dead = [node_id for node_id in group.nodes() if self._address_of(node_id) is None]
-        for node_id in dead:
-            await self._lose_node(group_id, node_id)
         return ""
 
     def _abandon(self, group_id: bytes, number: int, reason: str) -> None:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -33,6 +31,7 @@ from minray.protocol.raylet import GRANTED, LeaseReply, RequestWorkerLease
 from minray.rpc.service import Call
 from tests.gcs.neighbours import Kind
 from tests.gcs.world import Client, World, id_of, node_info, register_job
+from tests.parameters import without_first
 
 COMMIT_S = 0.002
 """As long as a write takes."""
@@ -196,8 +195,4 @@ def story(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
 
         world.run(tell)
 
-    functools.update_wrapper(run, test)
-    del run.__wrapped__
-    first, *others = inspect.signature(test).parameters.values()
-    run.__signature__ = inspect.Signature(others)
-    return run
+    return without_first(test, run)

@@ -10,6 +10,7 @@ import msgspec
 from minray.common.bundles import STRICT_SPREAD
 from minray.common.config import SystemConfig
 from minray.gcs.placement_group_manager import CREATED, PENDING, PREPARED, REMOVED, RESCHEDULING
+from minray.gcs.placement_group_scheduler import ASK_AGAIN_S
 from minray.protocol import actor as protocol
 from minray.protocol.base import DONE, decode, encode
 from minray.protocol.gcs import NODES, PREEMPTION, DrainNode, FinishJob, JobInfo, KvPut, ReportResources, UnregisterNode
@@ -165,7 +166,9 @@ async def test_g106_a_node_is_told_of_a_removed_group_until_it_has_heard_it(it: 
     await it.remove_group(1)
     _, call = await it.hears("a", RemoveBundles)
     call.fail("internal", "a mistake")
+    failed = it.now()
     _, call = await it.hears("a", RemoveBundles)
+    assert it.now() - failed >= ASK_AGAIN_S
     call.reply(DONE)
     await it.client.pass_time(LONG_S)
     assert it.world.neighbours["a"].count(RemoveBundles) == 2
@@ -301,8 +304,15 @@ async def test_nothing_is_kept_of_attempts_that_are_over(it: Cluster) -> None:
     it.world.neighbours["a"].answers[PrepareBundles] = PrepareBundlesReply("no room")
     await it.create_group(2, 1)
     await it.hears("a", ReturnBundles)
-    for number in (1, 2, 2, 9):
+    it.world.neighbours["a"].answers[PrepareBundles] = PrepareBundlesReply()
+    await it.until_group(2, CREATED)
+    it.world.neighbours["a"].answers[PrepareBundles] = None
+    await it.create_group(3, 1)
+    while (heard := await it.hears("a", PrepareBundles))[0].group_id != it.group_id(3):
+        pass
+    for number in (1, 2, 2, 3, 9):
         await it.remove_group(number)
+    heard[1].reply(PrepareBundlesReply())
     await it.client.pass_time(LONG_S)
     scheduler = it.world.gcs._group_scheduler
     assert scheduler._retries == scheduler._attempts == scheduler._waiters == {}

@@ -20,6 +20,7 @@ from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import KNOWN, GetObjectLocations, LocationChange, ObjectLocations
 from minray.protocol.object_store import GET, ChunkReply, OpenLanes, OpenLanesReply, Pinned, ReadChunk, Wanted
 from tests.object_store.copies import OWNERS, WORKERS, object_id
+from tests.parameters import without_first
 from tests.rpc.fake_network import pass_time, run
 
 CHUNK_BYTES = ALIGNMENT
@@ -188,18 +189,17 @@ class Node:
         return b"" if entry is None else bytes(self.store.view(entry)[::ALIGNMENT])
 
 
-def story(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Makes a test of it."""
+def story(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Makes a test of it, whose parameters are those that it has beside the node."""
 
-    async def tell() -> None:
-        node = Node()
-        try:
-            await test(node)
-        finally:
-            await node.manager.close()
+    def told(**parameters: Any) -> None:
+        async def tell() -> None:
+            node = Node()
+            try:
+                await test(node, **parameters)
+            finally:
+                await node.manager.close()
 
-    def told() -> None:
         run(tell)
 
-    told.__name__, told.__doc__ = test.__name__, test.__doc__
-    return told
+    return without_first(test, told)
