@@ -162,6 +162,19 @@ async def test_a_closed_node_fetches_nothing(node: Node) -> None:
     assert node.questions.empty()
 
 
+@story
+async def test_a_closed_node_gives_back_memory_that_it_waited_for(node: Node) -> None:
+    for number in range(BLOCKS):
+        node.put(object_id(f"full-{number}"))
+    node.want()
+    await node.owner_says("x")
+    await node.manager.close()
+    await pass_time(0)
+    node.store.table.free(object_id("full-0"), 0)
+    await pass_time(2.5)
+    assert node.store.table.allocator.used == (BLOCKS - 1) * ALIGNMENT
+
+
 # --- Pulls ---
 
 
@@ -258,8 +271,9 @@ async def test_g67_what_is_being_made_again_is_asked_for_less_and_less_often(nod
         asked_at = now()
         await node.owner_says(status=NOT_MADE)
         pauses.append(now() - asked_at)
+        assert [answer.status for answer in argument] == [NOT_HERE], "workers are needed to make it"
     assert pauses[2] < pauses[-1] <= 2.0 + 0.01 and pauses[-1] == pytest.approx(pauses[-2])
-    assert [answer.status for answer in argument] == [NOT_HERE] and read == []
+    assert read == []
     await node.owner_says("x", attempt=1)
     (chunk,) = node.take()
     chunk.answer(None)
@@ -271,6 +285,18 @@ async def test_g67_what_is_being_made_again_is_asked_for_less_and_less_often(nod
     chunk.answer(3)
     await pass_time(0)
     assert [answer.status for answer in read] == [CHANGED], "it is not what was wanted, who asks its owner"
+
+
+@story
+async def test_g67_a_node_that_waits_for_what_is_made_again_says_that_it_receives_nothing(node: Node) -> None:
+    node.want()
+    question = await node.owner_says("x")
+    (chunk,) = node.take()
+    chunk.answer(None)
+    assert node.reports == []
+    await node.owner_says(status=NOT_MADE)
+    assert node.reports == [LocationChange(A, 0, False, question.number)]
+    assert node.store.table.allocator.used == 0
 
 
 @story
@@ -365,6 +391,7 @@ async def test_a_node_that_nobody_knows_a_copy_of_says_that_it_receives_none(nod
     await pass_time(0)
     assert node.reports == [LocationChange(A, 0, False, first.number)]
     assert node.store.table.allocator.used == 0
+    await node.owner_says()
     await node.owner_says("x")
     assert len(node.take()) == 1
 
@@ -399,3 +426,17 @@ async def test_many_who_want_an_object_have_it_fetched_once(node: Node) -> None:
     chunk.answer(1)
     await pass_time(0)
     assert [answer.status for one in answers for answer in one] == [PINNED] * 4 and node.questions.empty()
+
+
+@story
+async def test_what_has_made_room_is_fetched_again(node: Node) -> None:
+    for number in range(2):
+        node.want()
+        question = await node.owner_says("x")
+        (chunk,) = node.take()
+        chunk.answer(number)
+        await pass_time(0)
+        assert node.holds() == bytes([number]) and question.number == number + 1
+        node.store.unpin([f"pin {number + 1}".encode()])
+        node.store.table.evict(A)
+    assert node.holds() == b""
