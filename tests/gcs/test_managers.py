@@ -225,3 +225,15 @@ def test_the_first_certificate_stands_and_the_oldest_is_forgotten() -> None:
     workers.on_death(first[1])
     assert workers.on_death(first[2])[1] == Publication(WORKER_DEATHS, id_of("a"), None)
     assert [workers.get(id_of(name)) for name in "abc"] == [None, first[1], first[2]]
+
+
+def test_of_a_namespace_without_keys_nothing_is_left() -> None:
+    values = KvManager()
+    for key in (b"1", b"2"):
+        values.on_put("n", key, b"value")
+    values.on_deleted("n", b"1")
+    assert values.keys("n", b"") == [b"2"] and values._namespaces.keys() == {"n"}
+    values.on_deleted("n", b"2")
+    values.on_deleted("n", b"2")
+    values.on_deleted("m", b"1")
+    assert values._namespaces == {}

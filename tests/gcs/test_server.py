@@ -203,6 +203,21 @@ async def test_a_channel_that_breaks_has_its_process_checked_once_at_once(it: Cl
     assert (await it.client.table(NODES))[id_of("b")].alive
 
 
+@pytest.mark.parametrize("silent", [False, True])
+@story
+async def test_nothing_is_kept_of_a_process_that_is_watched_no_more(it: Cluster, silent: bool) -> None:
+    """It has said that it ends, or was silent for too long."""
+    it.world.start("b", silent=silent)
+    await it.ask(RegisterNode(node_info("b")))
+    await it.client.pass_time(1.0)
+    assert "channel to b" in it.world.left_by_gcs()
+    if not silent:
+        await it.ask(UnregisterNode(id_of("b"), "minray stop"))
+    await it.client.until(NODES, "b", lambda node: not node.alive)
+    await it.client.pass_time(AT_ONCE_S)
+    assert "channel to b" not in it.world.left_by_gcs()
+
+
 @story
 async def test_g109_a_raylet_that_registers_while_the_gcs_begins_is_watched_once(it: Cluster) -> None:
     health = HealthCheckManager(it.world.platform, SystemConfig())
