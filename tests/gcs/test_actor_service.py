@@ -116,7 +116,7 @@ async def test_an_actor_for_which_there_will_be_no_worker_is_dead(it: Cluster, r
 
 
 @story
-async def test_g108_a_raylet_that_dies_while_it_is_asked_is_left_for_another(it: Cluster) -> None:
+async def test_a_raylet_that_dies_while_it_is_asked_is_left_for_another(it: Cluster) -> None:
     await it.join("b", cpus=8)
     await it.register(1)
     await it.create(1, cpus=8)
@@ -475,7 +475,7 @@ async def test_g110_the_next_gcs_makes_good_what_deaths_bring(it: Cluster) -> No
 
 
 @story
-async def test_g34_a_worker_that_dies_while_its_actor_becomes_alive_is_lost(it: Cluster) -> None:
+async def test_g35_a_worker_that_dies_while_its_actor_becomes_alive_is_lost(it: Cluster) -> None:
     await it.register(1, max_restarts=1)
     await it.create(1)
     _, constructor = await it.grant("w")
@@ -559,7 +559,7 @@ async def test_g26_a_job_is_let_go_with_its_last_detached_actor_when_that_can_be
 
 @pytest.mark.parametrize("full_after_us", range(0, 6000, 1000))
 @story
-async def test_g39b_actors_of_a_dead_node_are_dead_whenever_that_can_be_written(it: Cluster, full_after_us: int) -> None:
+async def test_actors_of_a_dead_node_are_dead_whenever_that_can_be_written(it: Cluster, full_after_us: int) -> None:
     await it.join("b", cpus=8)
     it.world.start("e", "b")
     other = (await it.ask(register_job("e", "b"))).job_id

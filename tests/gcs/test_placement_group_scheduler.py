@@ -195,7 +195,7 @@ async def test_g106_g26_a_group_of_a_detached_actor_ends_with_it_even_while_it_i
 
 
 @story
-async def test_g32_a_name_belongs_to_one_group(it: Cluster) -> None:
+async def test_a_name_belongs_to_one_group(it: Cluster) -> None:
     assert await it.create_group(1, 1, name="n") == ""
     assert await it.create_group(1, 1, name="n") == ""
     refused, other = await asyncio.gather(it.create_group(2, 1, name="n"), it.create_group(3, 1, name="m"))
@@ -320,7 +320,7 @@ async def test_nothing_is_kept_of_attempts_that_are_over(it: Cluster) -> None:
 
 
 @story
-async def test_g108_no_bundles_are_put_on_nodes_that_leave(it: Cluster) -> None:
+async def test_no_bundles_are_put_on_nodes_that_leave(it: Cluster) -> None:
     await it.join("b", cpus=8)
     await it.ask(DrainNode(id_of("b"), PREEMPTION, "soon", 100.0))
     await it.create_group(1, 8)

@@ -219,7 +219,7 @@ async def test_nothing_is_kept_of_a_process_that_is_watched_no_more(it: Cluster,
 
 
 @story
-async def test_g109_a_raylet_that_registers_while_the_gcs_begins_is_watched_once(it: Cluster) -> None:
+async def test_a_raylet_that_registers_while_the_gcs_begins_is_watched_once(it: Cluster) -> None:
     health = HealthCheckManager(it.world.platform, SystemConfig())
     told: list[str] = []
 

@@ -13,7 +13,7 @@ from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.object_store import ChunkReply, OpenLanes, OpenLanesReply, ReadChunk
 from tests.object_manager.node import A, raylet
-from tests.rpc.fake_network import run
+from tests.rpc.fake_network import run, turns
 
 X, Y = raylet("x"), raylet("y")
 
@@ -37,7 +37,7 @@ class Network:
         """Where nobody can listen."""
 
     async def listen(self, endpoint: str, identity: bytes, on_incoming: Any) -> Listener:
-        await asyncio.sleep(0)
+        await turns(1)
         if self._broken and endpoint.startswith(self._broken):
             raise PlatformError(f"{endpoint} is taken")
         return Listener(self, endpoint)
