@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.object_store import ChunkReply, OpenLanes, OpenLanesReply, ReadChunk
 from tests.object_manager.node import A, raylet
-from tests.rpc.fake_network import run, turns
+from tests.rpc.fake_network import in_virtual_time, turns
 
 X, Y = raylet("x"), raylet("y")
 
@@ -131,10 +130,6 @@ def test_a_dead_node_is_forgotten_on_all_lanes() -> None:
     assert [lane.dead for lane in node.lanes] == [[X.worker_id]] * 2
     node.read()
     assert isinstance(node.others.asked.pop()[1], OpenLanes)
-
-
-def in_virtual_time(test: Callable[[], Any]) -> Callable[[], None]:
-    return wraps(test)(partial(run, test))
 
 
 @in_virtual_time

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +37,7 @@ from minray.protocol.object_store import (
     Wanted,
 )
 from tests.object_store.copies import OWNERS, WORKERS, object_id
-from tests.rpc.fake_network import pass_time, run
+from tests.rpc.fake_network import in_virtual_time, pass_time
 
 BLOCKS = 4
 GRACE_S = 2.0
@@ -145,14 +143,6 @@ class Scene:
 
     def is_empty(self) -> bool:
         return len(self.store.table) == self.store.table.allocator.used == 0
-
-
-def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(story)
-    def test(*arguments: Any, **named: Any) -> None:
-        run(lambda: story(*arguments, **named))
-
-    return test
 
 
 def statuses(answers: list[Any]) -> list[int]:
