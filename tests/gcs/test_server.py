@@ -13,6 +13,7 @@ from minray.common.config import SystemConfig
 from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import MAX_FINISHED_JOBS
 from minray.gcs.server import GcsServer
+from minray.gcs.worker_manager import MAX_WORKER_DEATHS
 from minray.platform.base import PlatformError, RemoteFailure
 from minray.protocol.actor import OUT_OF_SCOPE, DeathCause, EndActor
 from minray.protocol.base import Request, encode
@@ -315,9 +316,12 @@ def test_g110_a_restarted_gcs_knows_what_it_acknowledged() -> None:
         await client.ask(KvPut("n:m", b"key", b"value", True))
         await client.ask(KvPut("n:m", b"gone", b"value", True))
         await client.ask(KvDel("n:m", b"gone"))
+        death = WorkerDeath(id_of("w"), id_of("a"), 7, "SIGSEGV")
+        await client.ask(ReportWorkerDeath(death))
         nodes, jobs = await client.table(NODES), await client.table(JOBS)
         world.restart_gcs()
         assert await client.table(NODES) == nodes and await client.table(JOBS) == jobs
+        assert await client.table(WORKER_DEATHS) == {id_of("w"): death}
         assert set(jobs) == {running, over}
         assert (await client.ask(KvGet("n:m", b"key"))).value == b"value"
         assert (await client.ask(KvKeys("n:m", b""))).keys == [b"key"]
@@ -508,6 +512,17 @@ def test_what_cannot_be_stored_is_refused_and_not_seen(caplog: pytest.LogCapture
     assert "cannot be stored" in caplog.text
 
 
+@story
+async def test_a_node_whose_farewell_cannot_be_stored_is_still_watched(it: Cluster) -> None:
+    await it.join("b")
+    it.world.head.disk_full = True
+    with pytest.raises(RemoteFailure, match="storage-failed"):
+        await it.ask(UnregisterNode(id_of("b"), "minray stop"))
+    it.world.head.disk_full = False
+    it.world.kill("b")
+    await it.client.until(NODES, "b", lambda node: not node.alive)
+
+
 def test_a_death_is_told_when_it_can_be_stored(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 
@@ -566,6 +581,36 @@ def test_the_rows_of_forgotten_jobs_go_with_the_next_commit() -> None:
         assert len(left) == MAX_FINISHED_JOBS and jobs[0].job_id.hex() not in left
 
     world.run(story)
+
+
+def test_the_rows_of_forgotten_certificates_go_with_the_next_commit() -> None:
+    world = World()
+    deaths = [
+        WorkerDeath(number.to_bytes(16, "big"), id_of("a"), number, "SIGSEGV") for number in range(MAX_WORKER_DEATHS + 2)
+    ]
+    world.head.disk[DISK] = {"worker_deaths": {death.worker_id.hex(): encode(death) for death in deaths}}
+
+    async def story(client: Client) -> None:
+        assert (await client.ask(GetWorkerDeath(deaths[0].worker_id, id_of("a")))).death is None
+        await client.ask(KvPut("n", b"k", b"v", True))
+        assert [*world.head.disk[DISK]["worker_deaths"]] == [death.worker_id.hex() for death in deaths[2:]]
+
+    world.run(story)
+
+
+@story
+async def test_g26_the_next_gcs_lets_go_of_a_job_whose_last_detached_actor_is_gone(it: Cluster) -> None:
+    """The one before it fell when it had stored the end of the actor."""
+    await it.begin_actor(1, detached=True)
+    await it.ask(KvPut(job_namespace(it.job_id), b"function", b"code", True))
+    await it.ask(FinishJob(it.job_id))
+    it.world.restart_gcs()
+    assert (await it.ask(GetJob(it.job_id))).job.kept
+    it.world.kill("gcs")
+    it.world.head.disk[DISK]["actors"].clear()
+    it.world.start_gcs()
+    await it.client.until(JOBS, it.job_id, lambda job: not job.kept)
+    assert (await it.ask(KvKeys(job_namespace(it.job_id), b""))).keys == []
 
 
 def test_a_damaged_row_is_named() -> None:
@@ -638,8 +683,11 @@ async def test_a_gcs_that_is_closed_leaves_nothing(it: Cluster) -> None:
     await it.client.pass_time(A_MOMENT_S)
     it.world.sim.wire.cut("head", "b", duration_s=None)
     assert len(it.world.left_by_gcs()) > 10
+    closed = asyncio.create_task(it.world.gcs.wait_closed())
+    await it.client.pass_time(A_MOMENT_S)
+    assert not closed.done()
     await it.world.gcs.close()
-    await it.world.gcs.wait_closed()
+    await closed
     await it.client.pass_time(A_MOMENT_S)
     assert it.world.left_by_gcs() == []
     for task in waiting:
