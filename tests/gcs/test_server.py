@@ -139,6 +139,7 @@ def test_g109_a_dead_node_ends_the_jobs_of_its_drivers_alone() -> None:
         assert (await client.table(JOBS))[other].end_time == 0
         late = await job_of(world, client, "f", "a")
         assert (await client.ask(GetJob(late))).job.end_time > 0
+        assert world.watches() == sorted(f"watch({id_of(name)[:4].hex()})" for name in "be")
 
     world.run(story)
 
@@ -432,6 +433,7 @@ def test_g112_a_registration_survives_the_crash_of_the_gcs(delay_us: int) -> Non
         assert (await client.ask(GetJob(job_id))).job.driver.worker_id == id_of("d")
         world.restart_gcs()
         assert list(await client.table(JOBS)) == [job_id]
+        assert await job_of(world, client, "e", "a") != job_id
 
     world.run(story)
 
