@@ -406,3 +406,13 @@ async def test_who_waits_for_what_is_being_written_here_looks_elsewhere_when_tha
     answers = scene.pin(A)
     scene.free(A)
     assert scene.fetched == [A] and answers == []
+
+
+@in_virtual_time
+async def test_g87_nothing_is_fetched_for_the_dead() -> None:
+    scene = Scene()
+    scene.pin(A, B, timeout_s=100.0)
+    scene.store.pin_together(b"", [Wanted(B, OWNERS[0], b"argument", 0)], TASK_ARGUMENTS, lambda pinned: None)
+    assert scene.fetched == [A, B, B]
+    scene.store.on_death(READER)
+    assert not scene.store.is_wanted(A) and scene.store.is_wanted(B) and scene.fetched == [A, B, B, B]
