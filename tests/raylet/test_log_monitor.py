@@ -75,6 +75,18 @@ async def test_who_flushes_waits_until_the_driver_has_it_all() -> None:
 
 
 @in_virtual_time
+async def test_who_flushes_waits_for_what_arrives_in_the_same_turn() -> None:
+    node = Node()
+    node.monitor.on_job(JOB, DRIVER, True)
+    flushing = node.flush()
+    asyncio.get_running_loop().call_soon(node.monitor.on_output, WORKER, "stdout", "one")
+    await turns(5)
+    assert len(node.sent) == 1 and not flushing.done()
+    node.answer()
+    await flushing
+
+
+@in_virtual_time
 async def test_lines_wait_for_a_job_that_the_gcs_has_not_told_of_yet() -> None:
     node = Node()
     await node.print("early")
