@@ -306,7 +306,14 @@ async def test_nothing_is_kept_of_attempts_that_are_over(it: Cluster) -> None:
     await it.hears("a", ReturnBundles)
     it.world.neighbours["a"].answers[PrepareBundles] = PrepareBundlesReply()
     await it.until_group(2, CREATED)
+    scheduler = it.world.gcs._group_scheduler
+    assert scheduler._retries == {}
+    it.world.neighbours["a"].answers[PrepareBundles] = PrepareBundlesReply("no room")
+    await it.create_group(4, 1)
+    while not scheduler._retries:
+        await it.hears("a", ReturnBundles)
     it.world.neighbours["a"].answers[PrepareBundles] = None
+    await it.remove_group(4)
     await it.create_group(3, 1)
     while (heard := await it.hears("a", PrepareBundles))[0].group_id != it.group_id(3):
         pass
@@ -315,7 +322,6 @@ async def test_nothing_is_kept_of_attempts_that_are_over(it: Cluster) -> None:
     heard[1].reply(PrepareBundlesReply())
     await it.ask(ReportResources(resources("a", 1)))
     await it.client.pass_time(LONG_S)
-    scheduler = it.world.gcs._group_scheduler
     assert scheduler._retries == scheduler._attempts == scheduler._waiters == scheduler._promised == {}
 
 

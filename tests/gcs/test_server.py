@@ -43,7 +43,7 @@ from minray.protocol.gcs import (
     WorkerDeath,
     job_namespace,
 )
-from minray.protocol.placement_group import PrepareBundles, WaitPlacementGroup
+from minray.protocol.placement_group import PrepareBundles, PrepareBundlesReply, ReturnBundles, WaitPlacementGroup
 from minray.protocol.raylet import DrainRaylet, RequestWorkerLease, ReturnWorkerLease
 from tests.gcs.stories import A_MOMENT_S, Cluster, story
 from tests.gcs.world import DISK, GCS, Client, World, address, id_of, node_info, register_job, resources
@@ -666,6 +666,7 @@ async def test_a_gcs_that_is_closed_leaves_nothing(it: Cluster) -> None:
     await it.join("b")
     for kind in (PrepareBundles, ReturnWorkerLease, DrainRaylet):
         raylet.answers[kind] = it.world.neighbours["b"].answers[kind] = None
+    it.world.neighbours["b"].answers[PrepareBundles] = PrepareBundlesReply("no room")
     for number in range(1, 5):
         await it.register(number)
         await it.create(number)
@@ -673,7 +674,8 @@ async def test_a_gcs_that_is_closed_leaves_nothing(it: Cluster) -> None:
     await it.grant("w")
     await it.hears("a", RequestWorkerLease)
     await it.create_group(1, 1)
-    await it.create_group(2, 1)
+    await it.create_group(2, 4)
+    await it.hears("b", ReturnBundles)
     await it.kill(4)
     asking: list[Request[Any]] = [
         EndActor(it.actor_id(1), DeathCause(OUT_OF_SCOPE, "no handle")),

@@ -50,6 +50,16 @@ def test_g77_a_death_that_concerns_no_copy_makes_none_of_them_look_used() -> Non
     assert table.evicted == [second]
 
 
+def test_g112_a_copy_that_is_sealed_once_more_does_not_look_used() -> None:
+    table = SmallTable(2)
+    first, second = table.put("a", is_primary=False), table.put("b", is_primary=False)
+    assert table.seal(first)
+    table.put("c")
+    assert table.evicted == [first]
+    table.abort(second)
+    assert not table.seal(second)
+
+
 def test_nothing_is_evicted_for_what_is_larger_than_the_arena() -> None:
     table = SmallTable(4)
     table.put("a", is_primary=False)
