@@ -77,8 +77,8 @@ async def test_who_flushes_waits_until_the_driver_has_it_all() -> None:
 @in_virtual_time
 async def test_who_flushes_waits_for_what_arrives_in_the_same_turn() -> None:
     node = Node()
-    node.monitor.on_job(JOB, DRIVER, True)
     flushing = node.flush()
+    asyncio.get_running_loop().call_soon(node.monitor.on_job, JOB, DRIVER, True)
     asyncio.get_running_loop().call_soon(node.monitor.on_output, WORKER, "stdout", "one")
     await turns(5)
     assert len(node.sent) == 1 and not flushing.done()
@@ -134,7 +134,7 @@ async def test_a_full_disk_is_complained_about_once(caplog: pytest.LogCaptureFix
     node = Node()
     node.disk_full = True
     node.monitor.on_started(WORKER, 7)
-    await node.print("one", "two")
+    await node.print("one", "two", "three")
     assert caplog.text.count("the output of workers cannot be kept in /logs: no space left") == 1
     node.monitor.on_exit(WORKER)
 
