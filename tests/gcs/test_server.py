@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import MAX_FINISHED_JOBS
 from minray.gcs.server import GcsServer
 from minray.gcs.worker_manager import MAX_WORKER_DEATHS
-from minray.platform.base import PlatformError, RemoteFailure
+from minray.platform.base import PlatformError, RemoteFailure, Storage, StorageFailed
 from minray.protocol.actor import OUT_OF_SCOPE, DeathCause, EndActor
 from minray.protocol.base import Request, encode
 from minray.protocol.gcs import (
@@ -623,6 +624,21 @@ def test_a_damaged_row_is_named() -> None:
         world.outside.disk[DISK] = {"nodes": {"00": b"garbage"}}
         with pytest.raises(PlatformError, match="table nodes has a row that is no NodeInfo"):
             await GcsServer(world.platform, config).start()
+
+    world.run(story)
+
+
+def test_a_store_that_cannot_be_opened_ends_the_gcs() -> None:
+    world = World()
+
+    def in_use(path: str) -> Storage:
+        raise StorageFailed(f"{path} is another gcs's")
+
+    async def story(client: Client) -> None:
+        server = GcsServer(replace(world.platform, open_storage=in_use), world.config)
+        with pytest.raises(StorageFailed, match="another gcs's"):
+            await server.start()
+        await server.wait_closed()
 
     world.run(story)
 
