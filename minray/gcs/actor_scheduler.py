@@ -113,6 +113,8 @@ class ActorScheduler:
         """By actor."""
         self._constructing: dict[bytes, _Lease] = {}
         """By actor: who runs the constructor."""
+        self._without_node: set[bytes] = set()
+        """Actors that no node can ever hold as the cluster is; they may have asked one before."""
         self._returning: set[asyncio.Task[None]] = set()
         self._node_joined = asyncio.Event()
         """Set, and replaced, when the cluster has changed."""
@@ -122,7 +124,6 @@ class ActorScheduler:
     def create(self, row: ActorRow) -> None:
         """Begin to create an incarnation, or go on where another gcs has left off."""
         actor_id = row.info.actor_id
-        self.cancel(actor_id)
         task = asyncio.get_running_loop().create_task(self._create(row), name=f"create_actor({short_actor(actor_id)})")
         self._creating[actor_id] = task
         task.add_done_callback(lambda _: self._creating.pop(actor_id) if self._creating.get(actor_id) is task else None)
@@ -144,16 +145,12 @@ class ActorScheduler:
         """A node has joined, or has something free."""
         self._node_joined.set()
 
-    def is_waiting_for_node(self, row: ActorRow) -> bool:
-        """Whether no node can ever hold this actor as the cluster is."""
-        return row.creation is not None and not row.lease_id and self._choose(row) is None
-
     def why(self, row: ActorRow) -> str:
         """For people: what the creation of a living incarnation waits for; empty if its raylet knows."""
         lease = self._constructing.get(row.info.actor_id)
         if lease is not None:
             return f"its constructor runs on worker pid={lease.pid}, node {short(lease.worker.node_id)}"
-        if row.creation is not None and self.is_waiting_for_node(row):
+        if row.creation is not None and row.info.actor_id in self._without_node:
             return f"it {lack_of(dict(row.creation.placement), [node.resources_total for node in self._nodes.open()])}"
         return "" if row.lease_id else "a node for it is being chosen"
 
@@ -248,12 +245,14 @@ class ActorScheduler:
     # --- Where -----------------------------------------------------------------------------------------------------------
 
     async def _choose_in_time(self, row: ActorRow) -> Address:
-        while True:
-            chosen = self._choose(row)
-            if chosen is not None:
-                return chosen.address
-            self._node_joined.clear()
-            await self._node_joined.wait()
+        try:
+            while (chosen := self._choose(row)) is None:
+                self._without_node.add(row.info.actor_id)
+                self._node_joined.clear()
+                await self._node_joined.wait()
+        finally:
+            self._without_node.discard(row.info.actor_id)
+        return chosen.address
 
     def _choose(self, row: ActorRow) -> NodeInfo | None:
         creation = row.creation

@@ -86,11 +86,10 @@ class ActorService:
     async def resume(self) -> None:
         """Go on where an earlier gcs has left off; when the nodes are known."""
         for row in self._actors.rows():
-            owner = self._surroundings.worker_death(row.info.owner)
             if row.info.state == DEAD:
                 self._return_lease(row, "its actor is dead")
-            elif row.needs_owner() and (owner is not None or self._surroundings.job_is_over(_job(row))):
-                await self._end(row.info.actor_id, DeathCause(protocol.OWNER_DIED, "its owner has died"))
+            elif (cause := self._missed_end(row)) is not None:
+                await self._end(row.info.actor_id, cause)
             elif row.info.state in (protocol.PENDING_CREATION, protocol.RESTARTING):
                 self._scheduler.create(row)
             elif row.info.address is not None and (death := self._surroundings.worker_death(row.info.address)) is not None:
@@ -118,6 +117,8 @@ class ActorService:
             row = self._actors.register(info, self._platform.host.time())
             if row is not None:
                 await self._commit(row)
+        if row is not None and (cause := self._missed_end(row)) is not None:
+            await self._end(info.actor_id, cause)
         return protocol.RegisterActorReply(None)
 
     def _refusal(self, info: protocol.ActorInfo) -> str:
@@ -130,6 +131,15 @@ class ActorService:
         if self._surroundings.job_is_over(job_of_actor(info.actor_id)):
             return "its job has finished"
         return ""
+
+    def _missed_end(self, row: ActorRow) -> DeathCause | None:
+        """What would have ended an actor if it had happened, or been told, when that was in the table."""
+        death = self._surroundings.worker_death(row.info.owner)
+        if death is not None and row.needs_owner():
+            return DeathCause(protocol.OWNER_DIED, f"its owner died: {death.cause}")
+        if self._surroundings.job_is_over(_job(row)):
+            return DeathCause(protocol.JOB_FINISHED, "its job has finished")
+        return None
 
     @durable
     async def handle_CreateActor(self, request: protocol.CreateActor, call: Call) -> Done:
@@ -237,9 +247,9 @@ class ActorService:
             await self._end(row.info.actor_id, DeathCause(protocol.OWNER_DIED, f"its owner died: {reason}"))
 
     async def on_job_finished(self, job_id: bytes) -> None:
+        """Nothing of it is kept: a detached actor that is here all the same was registered while that was written."""
         for row in self._actors.of_job(job_id):
-            if not row.info.detached:
-                await self._end(row.info.actor_id, DeathCause(protocol.JOB_FINISHED, "its job has finished"))
+            await self._end(row.info.actor_id, DeathCause(protocol.JOB_FINISHED, "its job has finished"))
 
     def on_nodes_changed(self) -> None:
         self._scheduler.on_nodes_changed()

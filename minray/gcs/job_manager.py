@@ -9,7 +9,7 @@ Rules
   * Numbers count up and are never used again; one whose registration could not be stored is lost.
   * A job finishes when its driver says so, when its driver's process dies, or when its driver's node dies.
   * What belongs to a job ends with it; if it has detached actors, with the last of them (``kept``).
-  * The last finished jobs are remembered for people to read; what is older is forgotten.
+  * The last finished jobs are remembered for people to read; what is older is forgotten, unless something of it is kept.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class JobManager:
         """By job id."""
         self._job_of_driver: dict[bytes, bytes] = {}
         """Driver's incarnation to job id, for every job in ``_jobs``."""
-        self._finished: dict[bytes, None] = {}
-        """Ids of finished jobs, the one that finished first coming first."""
+        self._past: dict[bytes, None] = {}
+        """Ids of finished jobs of which nothing is kept, the one that came here first coming first."""
         self.last_number = 0
         """The number of the newest job; stored with every registration."""
 
@@ -80,20 +80,19 @@ class JobManager:
         """The record is durable: from now on it is true. May make the table forget its oldest finished job."""
         old = self._jobs.get(job.job_id)
         self._jobs[job.job_id] = job
-        if old is not None and old.end_time:
-            return [Publication(JOBS, job.job_id, job)]
-        self._states.set(job.job_id, FINISHED if job.end_time else RUNNING)
         self._job_of_driver[job.driver.worker_id] = job.job_id
         publications = [Publication(JOBS, job.job_id, job)]
-        if job.end_time:
-            self._finished[job.job_id] = None
-            if len(self._finished) > self._max_finished_jobs:
-                publications.append(self._forget(next(iter(self._finished))))
+        if old is None or not old.end_time:
+            self._states.set(job.job_id, FINISHED if job.end_time else RUNNING)
+        if job.end_time and not job.kept:
+            self._past[job.job_id] = None
+            if len(self._past) > self._max_finished_jobs:
+                publications.append(self._forget(next(iter(self._past))))
         return publications
 
     def _forget(self, job_id: bytes) -> Publication:
         self._states.set(job_id, NEW)
-        del self._finished[job_id]
+        del self._past[job_id]
         del self._job_of_driver[self._jobs.pop(job_id).driver.worker_id]
         return Publication(JOBS, job_id, None)
 
@@ -108,4 +107,4 @@ class JobManager:
         return [job for job in self._jobs.values() if not job.end_time]
 
     def finished(self) -> list[JobInfo]:
-        return [self._jobs[job_id] for job_id in self._finished]
+        return [job for job in self._jobs.values() if job.end_time]

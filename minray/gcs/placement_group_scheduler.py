@@ -17,6 +17,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -192,11 +193,9 @@ class PlacementGroupScheduler:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             waiters = self._waiters.setdefault(request.group_id, [])
             waiters[:] = [*(other for other in waiters if not other.done()), waiter]
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(request.timeout_s):
                     await waiter
-            except TimeoutError:
-                waiter.cancel()
         return self._reply(self._manager.get(request.group_id))
 
     def _reply(self, group: PlacementGroupInfo | None) -> PlacementGroupReply:
@@ -346,9 +345,6 @@ class PlacementGroupScheduler:
                 await self._store(group)
             except StorageFailed as error:
                 return str(error)
-        dead = [node_id for node_id in group.nodes() if self._address_of(node_id) is None]
-        for node_id in dead:
-            await self._lose_node(group_id, node_id)
         return ""
 
     def _abandon(self, group_id: bytes, number: int, reason: str) -> None:

@@ -291,13 +291,16 @@ class GcsServer:
 
     async def on_last_detached_actor(self, job_id: bytes) -> None:
         """What of a finished job was kept for them can go."""
+        await until_stored(self._release, job_id)
+        if self.job_is_over(job_id):
+            self._group_scheduler.on_job_finished(job_id)
+            await self._actors.on_job_finished(job_id)
+
+    async def _release(self, job_id: bytes) -> None:
         async with self._changes.of(job_id):
             job = self._jobs.release(job_id)
             if job is not None:
                 await self._commit_end(job)
-        if self.job_is_over(job_id):
-            self._group_scheduler.on_job_finished(job_id)
-            await self._actors.on_job_finished(job_id)
 
     def job_is_over(self, job_id: bytes) -> bool:
         """Whether nothing of this job may begin any more."""
@@ -307,7 +310,7 @@ class GcsServer:
     async def _maybe_finish_with_node(self, job: protocol.JobInfo) -> None:
         """A driver ends with its node, wherever the news of both meet."""
         if self._nodes.death_cause(job.driver.node_id) is not None:
-            await self._finish(job.job_id)
+            await until_stored(self._finish, job.job_id)
             self._health.unwatch(job.driver.worker_id)
 
     def _drop_values_of(self, job_id: bytes) -> None:

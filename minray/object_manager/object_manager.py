@@ -147,8 +147,8 @@ class ObjectManager:
         if self.store.table.is_whole(entry):
             self._push_in_turn(request, call, True)
             return None
-        pull = self._pulls[request.object_id][0] if request.object_id in self._pulls else None
-        if pull is None or pull.entry is not entry or pull.turn >= request.turn:
+        pull = self._receiver_of(entry)
+        if pull is None or pull.turn >= request.turn:
             return ChunkReply(False)
         pull.chunks.when_here(request.start, end, partial(self._push_in_turn, request, call))
         return None
@@ -156,6 +156,18 @@ class ObjectManager:
     def _find(self, request: ReadChunk) -> Entry | None:
         entry = self.store.table.find(request.object_id)
         return entry if entry is not None and entry.attempt == request.attempt else None
+
+    def _receiver_of(self, entry: Entry) -> Pull | None:
+        """The pull that is filling this copy."""
+        pull, _ = self._pulls.get(entry.object_id, (None, None))
+        return pull if pull is not None and pull.entry is entry else None
+
+    def _is_here(self, entry: Entry, request: ReadChunk) -> bool:
+        """Whether these bytes of a copy are, though perhaps not yet all of it."""
+        if self.store.table.is_whole(entry):
+            return True
+        pull = self._receiver_of(entry)
+        return pull is not None and pull.chunks.has(request.start, request.start + request.size)
 
     def _push_in_turn(self, request: ReadChunk, call: Call, is_here: bool) -> None:
         if is_here:
@@ -165,7 +177,7 @@ class ObjectManager:
 
     def _push(self, request: ReadChunk, call: Call) -> None:
         entry = self._find(request)
-        if entry is None:  # it was freed, or has made room for others, before its turn came
+        if entry is None or not self._is_here(entry, request):  # freed, or gone to make room, perhaps to come once more
             call.reply(ChunkReply(False))
             asyncio.get_running_loop().call_soon(self._pushes.on_sent, request.size)
         elif entry.spilled is None or self.store.table.is_sealed(entry):

@@ -254,7 +254,9 @@ class ObjectTable:
         return entry.is_primary and entry.spilled is None and not self.fallback.has(entry.offset)
 
     def seal(self, entry: Entry) -> bool:
-        """It is written; True if anybody may read it."""
+        """It is written; True if anybody may read it. Said once more it changes nothing."""
+        if entry.is_written:
+            return self.is_sealed(entry)
         entry.is_written = True
         return self._complete(entry, CREATED)
 

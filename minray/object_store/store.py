@@ -371,6 +371,10 @@ class ObjectStore:
     def on_death(self, worker_or_node_id: bytes) -> None:
         """A client, an owner, or a whole node of them is gone."""
         self.table.on_death(worker_or_node_id)
+        questions = [question for waiting in self._waiting.values() for question, _, _ in waiting]
+        for question in dict.fromkeys(questions):
+            if question.client == worker_or_node_id:
+                self.give_up(question)
         for object_id in list(self._waiting):
             self._look_elsewhere(object_id)
         self._advance()

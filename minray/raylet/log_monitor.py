@@ -85,6 +85,8 @@ class _Outbox:
     unacknowledged: int = 0
     dropped: int = 0
     """Lines not forwarded since the driver was last told so."""
+    dropped_of: tuple[int, _Stream] | None = None
+    """Pid and stream of the last one."""
     gone: bool = False
     """The driver is dead, or the job over: nothing is forwarded any more."""
     is_scheduled: bool = False
@@ -175,6 +177,10 @@ class LogMonitor:
         else:
             self._drop(outbox)
 
+    def forget_job(self, job_id: bytes) -> None:
+        """It was over long ago."""
+        self._outboxes.pop(job_id, None)
+
     async def flush(self, job_id: bytes) -> None:
         """Return when all that the job's workers are known to have written has reached its driver, or cannot."""
         await asyncio.sleep(0)  # what has arrived at this process is read in this turn of the loop
@@ -188,11 +194,8 @@ class LogMonitor:
         outbox = self._outboxes.setdefault(source.job_id, _Outbox())
         if outbox.gone or len(outbox.lines) >= MAX_WAITING_LINES:
             outbox.dropped += 1
+            outbox.dropped_of = source.pid, stream
             return
-        if outbox.dropped:
-            note = f"[{outbox.dropped} lines were not forwarded; they are in {self._log_dir}]"
-            outbox.lines.append((source.pid, stream, "", note))
-            outbox.dropped = 0
         outbox.lines.append((source.pid, stream, stream.task_name, line))
         if not outbox.is_scheduled:
             outbox.is_scheduled = True
@@ -202,6 +205,7 @@ class LogMonitor:
         outbox.is_scheduled = False
         while outbox.driver is not None and outbox.lines and outbox.unacknowledged < MAX_UNACKNOWLEDGED_BATCHES:
             batch = self._next_batch(outbox)
+            self._note_dropped(outbox)
             outbox.unacknowledged += 1
 
             def on_answer(reply: Done | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
@@ -216,6 +220,13 @@ class LogMonitor:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def _note_dropped(self, outbox: _Outbox) -> None:
+        """There is room for lines again: the first one says how many there was none for."""
+        if outbox.dropped and outbox.dropped_of is not None:
+            note = f"[{outbox.dropped} lines were not forwarded; they are in {self._log_dir}]"
+            outbox.lines.append((*outbox.dropped_of, "", note))
+            outbox.dropped, outbox.dropped_of = 0, None
 
     def _next_batch(self, outbox: _Outbox) -> PrintLines:
         """The longest run of lines of one stream from the front of the queue, within limits."""

@@ -366,6 +366,7 @@ class Raylet:
 
     def _on_job(self, key: bytes, value: bytes | None) -> None:
         if value is None:
+            self._log_monitor.forget_job(key)
             return
         job = decode(JobInfo, value)
         is_running = not job.end_time

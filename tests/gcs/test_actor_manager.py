@@ -212,6 +212,27 @@ def test_a_living_actors_lease_is_not_noted_as_returned() -> None:
     assert table.actors.returned(id_of(1), LEASE) is None
 
 
+def test_what_shall_end_before_it_is_registered_is_dead_from_then_on() -> None:
+    table = Table(max_dead_actors=1)
+    table.commit(table.actors.doom(id_of(1), KILL, 2.0))
+    row = table.row(1)
+    assert (row.info.state, row.info.death, row.info.end_time) == (DEAD, KILL, 2.0)
+    assert table.actors.doom_of(id_of(1)) == KILL and table.actors.doom(id_of(1), CRASH, 3.0) is None
+    table.register(2)
+    assert table.actors.doom(id_of(2), KILL, 2.0) is None and table.actors.doom_of(id_of(2)) is None
+    table.end(2)
+    assert table.actors.get(id_of(1)) is None
+    assert table.actors.doom(id_of(1), KILL, 4.0) is None, "it is forgotten, and dead all the same"
+
+
+def test_nobody_lives_in_the_process_of_a_dead_actor() -> None:
+    table = Table()
+    table.live(1)
+    assert table.actors.of_worker(worker(1).worker_id) == table.row(1)
+    table.end(1)
+    assert table.actors.of_worker(worker(1).worker_id) is None
+
+
 def test_g31_a_name_belongs_to_one_living_actor_of_its_namespace() -> None:
     table = Table()
     table.register(1, name="n", namespace="x")

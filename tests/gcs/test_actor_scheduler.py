@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
-from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
+from minray.common.task_spec import STRATEGY_DEFAULT, STRATEGY_SPREAD, LeaseShape, RuntimeEnv, SchedulingStrategy
 from minray.gcs.actor_manager import ActorRow
 from minray.gcs.actor_scheduler import ActorScheduler
 from minray.protocol.actor import ActorCreation, ActorInfo
@@ -39,8 +38,8 @@ class Nodes:
         return None
 
 
-def row(cpus: int, owners_node: str = "elsewhere") -> ActorRow:
-    shape = LeaseShape((), SchedulingStrategy(), RuntimeEnv(), JOB)
+def row(cpus: int, owners_node: str = "elsewhere", strategy: int = STRATEGY_DEFAULT) -> ActorRow:
+    shape = LeaseShape((), SchedulingStrategy(strategy), RuntimeEnv(), JOB)
     creation = ActorCreation(b"t" * 24, shape, [("CPU", cpus * CPU)] if cpus else [], b"", b"")
     owner = address("owner", owners_node)
     info = ActorInfo(b"actor-------job1", "PENDING_CREATION", "A", "", "", owner, False, 0, 0, b"")
@@ -84,9 +83,7 @@ def test_elsewhere_chance_decides() -> None:
     assert [choice(nodes, row(1), random) for random in (0.0, 0.49, 0.5, 0.99)] == ["a", "a", "b", "b"]
 
 
-def test_g100_an_actor_that_no_node_can_hold_waits_for_one() -> None:
-    wanted = row(8)
-    assert scheduler(Nodes(a=(4, 4))).is_waiting_for_node(wanted)
-    assert not scheduler(Nodes(a=(4, 4), b=(8, 0))).is_waiting_for_node(wanted)
-    leased = msgspec.structs.replace(wanted, lease_id=b"lease")
-    assert not scheduler(Nodes(a=(4, 4))).is_waiting_for_node(leased), "a raylet has been asked already"
+def test_who_chooses_by_a_strategy_is_asked_at_the_owners_node() -> None:
+    """Its raylet knows where; it names another if it must."""
+    assert choice(Nodes(a=(4, 4), b=(4, 0)), row(1, "b", STRATEGY_SPREAD)) == "b"
+    assert choice(Nodes(a=(4, 4)), row(8, "b", STRATEGY_SPREAD)) == "a"

@@ -10,7 +10,19 @@ from minray.gcs.job_manager import JobManager
 from minray.gcs.kv_manager import KvManager
 from minray.gcs.node_manager import NodeManager
 from minray.gcs.worker_manager import WorkerManager
-from minray.protocol.gcs import JOBS, NODES, RESOURCES, WORKER_DEATHS, JobInfo, WorkerDeath
+from minray.protocol.gcs import (
+    DRAINED_PREEMPTED,
+    IDLE_TERMINATION,
+    JOBS,
+    NODES,
+    PREEMPTION,
+    RESOURCES,
+    UNEXPECTED_TERMINATION,
+    WORKER_DEATHS,
+    JobInfo,
+    NodeDrain,
+    WorkerDeath,
+)
 from tests.gcs.world import id_of, node_info, register_job, resources
 
 OURS, FOREIGN = b"o" * 16, b"f" * 16
@@ -79,6 +91,41 @@ def test_g112_an_older_report_is_ignored_and_death_removes_the_last() -> None:
     assert Publication(RESOURCES, id_of("a"), None) in nodes.on_committed(dead)
 
 
+def test_a_node_is_told_to_leave_once_for_each_wish_and_not_when_it_is_dead() -> None:
+    nodes = nodes_with("a")
+    wish = NodeDrain(PREEMPTION, "soon", 5.0)
+    draining = nodes.drain(id_of("a"), wish)
+    assert draining is not None and draining.drain == wish and nodes.open() == nodes.living() != []
+    nodes.on_committed(draining)
+    assert nodes.open() == [] and nodes.living() == [draining] and nodes.refusal(id_of("a")) == ""
+    assert nodes.drain(id_of("a"), wish) is None and nodes.drain(id_of("b"), wish) is None
+    assert nodes.drain(id_of("a"), NodeDrain(IDLE_TERMINATION, "idle")) is not None
+    dead = nodes.bury(id_of("a"), "tired", wish)
+    assert dead is not None and dead.death_reason == DRAINED_PREEMPTED
+    nodes.on_committed(dead)
+    assert nodes.drain(id_of("a"), NodeDrain(IDLE_TERMINATION, "idle")) is None
+
+
+@pytest.mark.parametrize(
+    ("drain", "reason", "cause"),
+    [
+        (None, UNEXPECTED_TERMINATION, "silent"),
+        (NodeDrain(PREEMPTION, "spot", 5.0), DRAINED_PREEMPTED, "spot (preempted: silent)"),
+        (NodeDrain(PREEMPTION, "spot", 10.0), UNEXPECTED_TERMINATION, "silent"),
+        (NodeDrain(PREEMPTION, "spot"), UNEXPECTED_TERMINATION, "silent"),
+        (NodeDrain(IDLE_TERMINATION, "idle", 5.0), UNEXPECTED_TERMINATION, "silent"),
+    ],
+    ids=["was not to leave", "had to be gone by now", "had more time", "had no end", "was idle"],
+)
+def test_g21_why_a_node_that_is_found_dead_has_died(drain: NodeDrain | None, reason: int, cause: str) -> None:
+    nodes = NodeManager(OURS, None)
+    nodes.load([node_info("a", drain=drain)])
+    dead = nodes.bury_lost(id_of("a"), "silent", now=7.0)
+    assert dead is not None and (dead.death_reason, dead.death_cause, dead.drain) == (reason, cause, drain)
+    nodes.on_committed(dead)
+    assert nodes.bury_lost(id_of("a"), "silent", now=8.0) is None
+
+
 def test_every_transition_of_a_node_and_a_job_is_recorded() -> None:
     seen: list[tuple[str, str, str]] = []
     nodes = NodeManager(OURS, lambda table, key, old, new: seen.append((table, old, new)))
@@ -98,8 +145,8 @@ def commit(jobs: JobManager, driver: str) -> JobInfo:
     return job
 
 
-def finish(jobs: JobManager, job: JobInfo, now: float = 2.0) -> list[Publication]:
-    finished = jobs.finish(job.job_id, now)
+def finish(jobs: JobManager, job: JobInfo, now: float = 2.0, kept: bool = False) -> list[Publication]:
+    finished = jobs.finish(job.job_id, now, kept)
     assert finished is not None
     return jobs.on_committed(finished)
 
@@ -137,6 +184,18 @@ def test_the_oldest_finished_jobs_are_forgotten_also_after_a_restart() -> None:
     assert [job.job_id for job in restarted.running()] == [running.job_id]
 
 
+def test_g26_a_job_of_which_something_is_kept_is_forgotten_only_after_that_has_gone() -> None:
+    jobs = JobManager(None, max_finished_jobs=1)
+    kept, first, second = [commit(jobs, name) for name in "abc"]
+    for job in (kept, first, second):
+        finish(jobs, job, kept=job is kept)
+    assert jobs.get(first.job_id) is None and [job.job_id for job in jobs.finished()] == [kept.job_id, second.job_id]
+    released = jobs.release(kept.job_id)
+    assert released is not None and not released.kept and released.end_time
+    assert [publication.record for publication in jobs.on_committed(released)] == [released, None]
+    assert jobs.finished() == [released] and jobs.release(kept.job_id) is None
+
+
 def test_g112_a_repeated_put_is_told_what_the_first_was_told() -> None:
     values = KvManager()
     assert not values.is_kept("n", b"k", b"1", overwrite=False)
@@ -166,3 +225,15 @@ def test_the_first_certificate_stands_and_the_oldest_is_forgotten() -> None:
     workers.on_death(first[1])
     assert workers.on_death(first[2])[1] == Publication(WORKER_DEATHS, id_of("a"), None)
     assert [workers.get(id_of(name)) for name in "abc"] == [None, first[1], first[2]]
+
+
+def test_of_a_namespace_without_keys_nothing_is_left() -> None:
+    values = KvManager()
+    for key in (b"1", b"2"):
+        values.on_put("n", key, b"value")
+    values.on_deleted("n", b"1")
+    assert values.keys("n", b"") == [b"2"] and values._namespaces.keys() == {"n"}
+    values.on_deleted("n", b"2")
+    values.on_deleted("n", b"2")
+    values.on_deleted("m", b"1")
+    assert values._namespaces == {}

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from minray.common.config import SystemConfig
+from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import MAX_FINISHED_JOBS
 from minray.gcs.server import GcsServer
-from minray.platform.base import PlatformError, RemoteFailure
-from minray.protocol.base import encode
+from minray.gcs.worker_manager import MAX_WORKER_DEATHS
+from minray.platform.base import PlatformError, RemoteFailure, Storage, StorageFailed
+from minray.protocol.actor import OUT_OF_SCOPE, DeathCause, EndActor
+from minray.protocol.base import Request, encode
 from minray.protocol.gcs import (
+    IDLE_TERMINATION,
     JOBS,
     NODES,
     RESOURCES,
     WORKER_DEATHS,
+    CheckAlive,
+    DrainNode,
     FinishJob,
     GetInternalConfig,
     GetJob,
@@ -36,6 +44,9 @@ from minray.protocol.gcs import (
     WorkerDeath,
     job_namespace,
 )
+from minray.protocol.placement_group import PrepareBundles, PrepareBundlesReply, ReturnBundles, WaitPlacementGroup
+from minray.protocol.raylet import DrainRaylet, RequestWorkerLease, ReturnWorkerLease
+from tests.gcs.stories import A_MOMENT_S, Cluster, story
 from tests.gcs.world import DISK, GCS, Client, World, address, id_of, node_info, register_job, resources
 
 AT_ONCE_S = 0.1
@@ -129,6 +140,7 @@ def test_g109_a_dead_node_ends_the_jobs_of_its_drivers_alone() -> None:
         assert (await client.table(JOBS))[other].end_time == 0
         late = await job_of(world, client, "f", "a")
         assert (await client.ask(GetJob(late))).job.end_time > 0
+        assert world.watches() == sorted(f"watch({id_of(name)[:4].hex()})" for name in "be")
 
     world.run(story)
 
@@ -173,6 +185,59 @@ def test_reports_prove_that_a_node_lives() -> None:
         assert now() - reported < LIMIT_S + 5
 
     world.run(story)
+
+
+@story
+async def test_a_node_whose_answers_are_failures_lives(it: Cluster) -> None:
+    """As one of another version may, or one whose memory is full."""
+    await it.join("b")
+    it.world.neighbours["b"].answers[CheckAlive] = RemoteFailure("internal", "a mistake")
+    assert await it.client.news(NODES, for_s=5 * LIMIT_S) == []
+
+
+@story
+async def test_a_channel_that_breaks_has_its_process_checked_once_at_once(it: Cluster) -> None:
+    await it.join("b")
+    await it.client.pass_time(1.0)
+    checks = it.world.neighbours["b"].checks
+    it.world.break_channels("b")
+    await it.client.pass_time(2.0)
+    assert it.world.neighbours["b"].checks == checks + 1
+    assert (await it.client.table(NODES))[id_of("b")].alive
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@story
+async def test_nothing_is_kept_of_a_process_that_is_watched_no_more(it: Cluster, silent: bool) -> None:
+    """It has said that it ends, or was silent for too long."""
+    it.world.start("b", silent=silent)
+    await it.ask(RegisterNode(node_info("b")))
+    await it.client.pass_time(1.0)
+    assert "channel to b" in it.world.left_by_gcs()
+    if not silent:
+        await it.ask(UnregisterNode(id_of("b"), "minray stop"))
+    await it.client.until(NODES, "b", lambda node: not node.alive)
+    await it.client.pass_time(AT_ONCE_S)
+    assert "channel to b" not in it.world.left_by_gcs()
+
+
+@story
+async def test_a_raylet_that_registers_while_the_gcs_begins_is_watched_once(it: Cluster) -> None:
+    health = HealthCheckManager(it.world.platform, SystemConfig())
+    told: list[str] = []
+
+    async def on_dead(cause: str) -> None:
+        told.append(cause)
+
+    where = it.world.start("b")
+    for _ in range(2):
+        health.watch(where, silence_counts=True, on_dead=on_dead)
+    await it.client.pass_time(1.0)
+    assert it.world.neighbours["b"].checks == 1
+    it.world.kill("b")
+    await it.client.pass_time(AT_ONCE_S)
+    assert len(told) == 1
+    health.close()
 
 
 def test_a_killed_driver_ends_its_job_at_once_and_has_a_certificate() -> None:
@@ -253,9 +318,12 @@ def test_g110_a_restarted_gcs_knows_what_it_acknowledged() -> None:
         await client.ask(KvPut("n:m", b"key", b"value", True))
         await client.ask(KvPut("n:m", b"gone", b"value", True))
         await client.ask(KvDel("n:m", b"gone"))
+        death = WorkerDeath(id_of("w"), id_of("a"), 7, "SIGSEGV")
+        await client.ask(ReportWorkerDeath(death))
         nodes, jobs = await client.table(NODES), await client.table(JOBS)
         world.restart_gcs()
         assert await client.table(NODES) == nodes and await client.table(JOBS) == jobs
+        assert await client.table(WORKER_DEATHS) == {id_of("w"): death}
         assert set(jobs) == {running, over}
         assert (await client.ask(KvGet("n:m", b"key"))).value == b"value"
         assert (await client.ask(KvKeys("n:m", b""))).keys == [b"key"]
@@ -366,6 +434,7 @@ def test_g112_a_registration_survives_the_crash_of_the_gcs(delay_us: int) -> Non
         assert (await client.ask(GetJob(job_id))).job.driver.worker_id == id_of("d")
         world.restart_gcs()
         assert list(await client.table(JOBS)) == [job_id]
+        assert await job_of(world, client, "e", "a") != job_id
 
     world.run(story)
 
@@ -446,7 +515,18 @@ def test_what_cannot_be_stored_is_refused_and_not_seen(caplog: pytest.LogCapture
     assert "cannot be stored" in caplog.text
 
 
-def test_a_death_is_told_when_it_can_be_stored() -> None:
+@story
+async def test_a_node_whose_farewell_cannot_be_stored_is_still_watched(it: Cluster) -> None:
+    await it.join("b")
+    it.world.head.disk_full = True
+    with pytest.raises(RemoteFailure, match="storage-failed"):
+        await it.ask(UnregisterNode(id_of("b"), "minray stop"))
+    it.world.head.disk_full = False
+    it.world.kill("b")
+    await it.client.until(NODES, "b", lambda node: not node.alive)
+
+
+def test_a_death_is_told_when_it_can_be_stored(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 
     async def story(client: Client) -> None:
@@ -458,6 +538,7 @@ def test_a_death_is_told_when_it_can_be_stored() -> None:
         for name in "ade":
             world.kill(name)
         assert await client.news(NODES, for_s=5) == [] == await client.news(JOBS, for_s=0)
+        assert 3 * 4 < caplog.text.count("a death cannot be stored") <= 3 * 6, "once a second for each"
         world.head.disk_full = False
         await client.until(NODES, "a", lambda node: not node.alive)
         for ended in (job_id, other_id):
@@ -505,6 +586,36 @@ def test_the_rows_of_forgotten_jobs_go_with_the_next_commit() -> None:
     world.run(story)
 
 
+def test_the_rows_of_forgotten_certificates_go_with_the_next_commit() -> None:
+    world = World()
+    deaths = [
+        WorkerDeath(number.to_bytes(16, "big"), id_of("a"), number, "SIGSEGV") for number in range(MAX_WORKER_DEATHS + 2)
+    ]
+    world.head.disk[DISK] = {"worker_deaths": {death.worker_id.hex(): encode(death) for death in deaths}}
+
+    async def story(client: Client) -> None:
+        assert (await client.ask(GetWorkerDeath(deaths[0].worker_id, id_of("a")))).death is None
+        await client.ask(KvPut("n", b"k", b"v", True))
+        assert [*world.head.disk[DISK]["worker_deaths"]] == [death.worker_id.hex() for death in deaths[2:]]
+
+    world.run(story)
+
+
+@story
+async def test_g26_the_next_gcs_lets_go_of_a_job_whose_last_detached_actor_is_gone(it: Cluster) -> None:
+    """The one before it fell when it had stored the end of the actor."""
+    await it.begin_actor(1, detached=True)
+    await it.ask(KvPut(job_namespace(it.job_id), b"function", b"code", True))
+    await it.ask(FinishJob(it.job_id))
+    it.world.restart_gcs()
+    assert (await it.ask(GetJob(it.job_id))).job.kept
+    it.world.kill("gcs")
+    it.world.head.disk[DISK]["actors"].clear()
+    it.world.start_gcs()
+    await it.client.until(JOBS, it.job_id, lambda job: not job.kept)
+    assert (await it.ask(KvKeys(job_namespace(it.job_id), b""))).keys == []
+
+
 def test_a_damaged_row_is_named() -> None:
     world = World()
 
@@ -513,6 +624,21 @@ def test_a_damaged_row_is_named() -> None:
         world.outside.disk[DISK] = {"nodes": {"00": b"garbage"}}
         with pytest.raises(PlatformError, match="table nodes has a row that is no NodeInfo"):
             await GcsServer(world.platform, config).start()
+
+    world.run(story)
+
+
+def test_a_store_that_cannot_be_opened_ends_the_gcs() -> None:
+    world = World()
+
+    def in_use(path: str) -> Storage:
+        raise StorageFailed(f"{path} is another gcs's")
+
+    async def story(client: Client) -> None:
+        server = GcsServer(replace(world.platform, open_storage=in_use), world.config)
+        with pytest.raises(StorageFailed, match="another gcs's"):
+            await server.start()
+        await server.wait_closed()
 
     world.run(story)
 
@@ -548,6 +674,44 @@ def test_all_endpoints_are_served_until_it_is_closed() -> None:
         assert not {"sim:one", "sim:two"} & set(world.sim.wire.listeners)
 
     world.run(story)
+
+
+@story
+async def test_a_gcs_that_is_closed_leaves_nothing(it: Cluster) -> None:
+    raylet = it.world.neighbours["a"]
+    await it.join("b")
+    for kind in (PrepareBundles, ReturnWorkerLease, DrainRaylet):
+        raylet.answers[kind] = it.world.neighbours["b"].answers[kind] = None
+    it.world.neighbours["b"].answers[PrepareBundles] = PrepareBundlesReply("no room")
+    for number in range(1, 5):
+        await it.register(number)
+        await it.create(number)
+    await it.live(1, "v")
+    await it.grant("w")
+    await it.hears("a", RequestWorkerLease)
+    await it.create_group(1, 1)
+    await it.create_group(2, 4)
+    await it.hears("b", ReturnBundles)
+    await it.kill(4)
+    asking: list[Request[Any]] = [
+        EndActor(it.actor_id(1), DeathCause(OUT_OF_SCOPE, "no handle")),
+        DrainNode(id_of("b"), IDLE_TERMINATION, "idle"),
+        WaitPlacementGroup(it.group_id(1), 100.0),
+        Poll(JOBS, b"", 10, 100.0),
+    ]
+    waiting = [asyncio.create_task(it.ask(request)) for request in asking]
+    await it.client.pass_time(A_MOMENT_S)
+    it.world.sim.wire.cut("head", "b", duration_s=None)
+    assert len(it.world.left_by_gcs()) > 10
+    closed = asyncio.create_task(it.world.gcs.wait_closed())
+    await it.client.pass_time(A_MOMENT_S)
+    assert not closed.done()
+    await it.world.gcs.close()
+    await closed
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.left_by_gcs() == []
+    for task in waiting:
+        task.cancel()
 
 
 def test_who_joins_takes_over_the_configuration_of_the_cluster() -> None:

@@ -16,7 +16,7 @@ import msgspec
 from minray.common.config import GcsConfig, SystemConfig
 from minray.gcs.server import GcsServer
 from minray.platform.base import Platform
-from minray.protocol.base import DONE, Address, Done, Record, Request, decode
+from minray.protocol.base import Address, Record, Request, decode
 from minray.protocol.gcs import (
     JOBS,
     NODES,
@@ -32,10 +32,13 @@ from minray.protocol.gcs import (
     WorkerDeath,
 )
 from minray.rpc.connection import Peer
-from minray.rpc.service import Call, Dispatcher
+from minray.rpc.service import Dispatcher
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimProcess
 from minray.simulation.machine import Role, SimWorld
+from minray.simulation.network import SimNetwork
+from tests.gcs.neighbours import Neighbour
+from tests.raylet.scene import timers_of
 
 GCS = "sim:gcs"
 DISK = "gcs.db"
@@ -108,14 +111,6 @@ class Client:
         return [key for key, _ in later.entries]
 
 
-class _Answering:
-    def __init__(self, silent: bool) -> None:
-        self._silent = silent
-
-    def handle_CheckAlive(self, request: CheckAlive, call: Call) -> Done | None:
-        return None if self._silent else DONE
-
-
 class World:
     """See the head of this file."""
 
@@ -130,7 +125,8 @@ class World:
         self.head = self.sim.node("head")
         self.outside = self.sim.node("outside")
         self.processes: dict[str, SimProcess] = {}
-        self._silent: set[str] = set()
+        self.neighbours: dict[str, Neighbour] = {}
+        """What answers in those that ``start`` has started."""
         self._gcs_count = 0
         self._outcome: asyncio.Future[None]
         self.start_gcs()
@@ -140,10 +136,11 @@ class World:
         self.processes["gcs"] = self.sim.start("gcs", "gcs", self.head, id_of(f"gcs-{self._gcs_count}"))
 
     def start(self, name: str, node: str = "", silent: bool = False) -> Address:
-        """A process that listens and (unless silent) answers health checks; a raylet has its node's name."""
+        """A process that listens, see ``neighbours``; a silent one answers no health check; a raylet has its node's name."""
         node = node or name
+        self.neighbours[name] = Neighbour()
         if silent:
-            self._silent.add(name)
+            self.neighbours[name].answers[CheckAlive] = None
         self.processes[name] = self.sim.start("answering", name, self.sim.node(node), id_of(name))
         return address(name, node)
 
@@ -153,6 +150,13 @@ class World:
     def restart_gcs(self) -> None:
         self.kill("gcs")
         self.start_gcs()
+
+    def break_channels(self, name: str) -> None:
+        """All that the gcs has to this process."""
+        assert isinstance(self.gcs_platform.network, SimNetwork)
+        for end in list(self.gcs_platform.network.ends):
+            if end.pipe.target is self.processes[name]:
+                self.sim.wire._reset(end, "broken by the test")
 
     def watches(self) -> list[str]:
         """Whom the gcs watches: names of its tasks."""
@@ -170,12 +174,22 @@ class World:
         assert self.sim.loop.failures == []
 
     async def _run_gcs(self, platform: Platform, config: bytes) -> None:
-        server = GcsServer(platform, self.config)
-        await server.start()
-        await server.wait_closed()
+        self.gcs = GcsServer(platform, self.config)
+        self.gcs_platform = platform
+        await self.gcs.start()
+        await asyncio.Event().wait()
+
+    def left_by_gcs(self) -> list[str]:
+        """What still goes on in it, what would still go off there, to whom it has channels, and where it listens."""
+        process, network = self.processes["gcs"], self.gcs_platform.network
+        assert isinstance(network, SimNetwork)
+        tasks = [task.get_name() for task in self.sim.loop.pending_tasks() if task.process is process]
+        channels = [f"channel to {end.pipe.target.name}" for end in network.ends if not end.closed]
+        listening = [where for where, listener in self.sim.wire.listeners.items() if listener.network is network]
+        return [*(name for name in tasks if name != "gcs"), *timers_of(process), *channels, *listening]
 
     async def _run_answering(self, platform: Platform, config: bytes) -> None:
-        dispatcher = Dispatcher(_Answering(platform.name in self._silent))
+        dispatcher = Dispatcher(self.neighbours[platform.name])
         await platform.network.listen(f"sim:{platform.name}", platform.identity, dispatcher)
         await asyncio.Event().wait()
 

@@ -135,6 +135,17 @@ def test_g87_who_asks_again_keeps_his_turn(node: Node) -> None:
     assert node.begun == ["a", "a", "b"]
 
 
+def test_g87_who_wants_what_waits_sees_that_memory_has_become_free(node: Node) -> None:
+    node.want(GET, a=90)
+    node.want(GET, b=50)
+    node.free -= 90
+    assert node.begun == ["a"]
+    node.free += 90
+    node.pulls.on_room(b"a")
+    node.pulls.want(b"b", Order(WAIT, next(NUMBERS)))
+    assert node.begun == ["a", "b"]
+
+
 class PullsMachine(RuleBasedStateMachine):
     """Any bundles over a few objects: what has begun fits or is alone, what waits may not begin, and nothing is left."""
 
@@ -146,13 +157,32 @@ class PullsMachine(RuleBasedStateMachine):
         self.coming: dict[str, None] = {}
         """All that somebody wants."""
         self.rooms: dict[str, int] = {}
+        self.asked: list[tuple[Order, str]] = []
+        """What may be asked once more."""
 
     @rule(purpose=st.sampled_from([GET, WAIT, TASK_ARGUMENTS]), names=st.sets(st.sampled_from("abcdef"), min_size=1))
     def want(self, purpose: int, names: set[str]) -> None:
         order = Order(purpose, next(NUMBERS))
         for name in sorted(names):
             self.coming[name] = None
+            self.asked.append((order, name))
             self.node.pulls.want(name.encode(), order)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def want_again(self, data: st.DataObject) -> None:
+        order, name = data.draw(st.sampled_from(self.asked))
+        self.node.pulls.want(name.encode(), order)
+
+    @precondition(lambda self: self.coming)
+    @rule(data=st.data())
+    def stall(self, data: st.DataObject) -> None:
+        """It was lost, and is being made again."""
+        name = data.draw(st.sampled_from(sorted(self.coming)))
+        self.sizes.pop(name, None)
+        self.node.begun[:] = [other for other in self.node.begun if other != name]
+        self.node.free += self.rooms.pop(name, 0)
+        self.node.pulls.stall(name.encode())
 
     @precondition(lambda self: set(self.coming) - set(self.sizes))
     @rule(data=st.data(), size=st.integers(1, 150))
@@ -173,6 +203,7 @@ class PullsMachine(RuleBasedStateMachine):
     def end(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.coming)))
         del self.coming[name]
+        self.asked = [asked for asked in self.asked if asked[1] != name]
         self.sizes.pop(name, None)
         begun = self.node.begun
         begun[:] = [other for other in begun if other != name]
@@ -191,6 +222,9 @@ class PullsMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         due = [name for name in self.node.begun if name not in self.rooms]
         assert self.node.pulls._due_bytes == sum(self.sizes[name] for name in due)
+        bundles = self.node.pulls._bundles.values()
+        assert self.node.pulls._begun_count == sum(bundle.is_under_way() for bundle in bundles)
+        assert all(0 <= bundle.unknown <= len(bundle.objects) for bundle in bundles)
 
     def teardown(self) -> None:
         for name in list(self.coming):

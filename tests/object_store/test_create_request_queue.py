@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minray.object_store.allocator import ALIGNMENT
-from minray.object_store.create_request_queue import CreateRequestQueue, Creation
-from minray.object_store.object_table import Entry
+from minray.object_store.create_request_queue import CreateRequestQueue, Creation, Restoration
+from minray.object_store.fallback import PAGE_BYTES
+from minray.object_store.object_table import Entry, Spilled, SpillFile
 from tests.object_store.copies import OWNERS, RAYLET, WORKERS, SmallTable, object_id
 
 GRACE_S = 2.0
@@ -37,6 +40,19 @@ class Line:
                 then(entry)
 
         self.queue.add(creation, on_created, now)
+
+    def open_fallback(self, blocks: int) -> None:
+        arena: Any = SimpleNamespace(
+            view=memoryview(bytearray(blocks * PAGE_BYTES)),
+            reserve=lambda start, size: None,
+            release=lambda start, size: None,
+        )
+        self.table.fallback.open(arena)
+
+    def is_on_disk(self, name: str) -> bool:
+        entry = self.table.find(object_id(name))
+        assert entry is not None
+        return self.table.fallback.has(entry.offset)
 
     def free(self, name: str) -> None:
         entry = self.table.find(object_id(name))
@@ -156,6 +172,39 @@ def test_who_gives_its_room_back_at_once_is_served_once() -> None:
     line.free("a")
     line.queue.advance(1.0)
     assert line.order == ["a", "b", "c"] and len(line.queue) == 0
+
+
+def test_g79_who_comes_when_others_had_to_take_memory_on_disk_need_not_wait_for_it() -> None:
+    line = Line()
+    line.open_fallback(blocks=2)
+    line.add("a", 4)
+    line.add("b")
+    line.queue.advance(GRACE_S)
+    line.add("c", now=GRACE_S)
+    assert line.heard == dict.fromkeys("abc", "created") and line.order == ["a", "b", "c"]
+    assert [line.is_on_disk(name) for name in "abc"] == [False, True, True]
+    line.add("d", now=GRACE_S)
+    assert "d" not in line.heard and (len(line.queue), line.queue.waiting_bytes) == (1, ALIGNMENT)
+    line.free("a")
+    assert line.queue.advance(GRACE_S) is None
+    assert line.heard["d"] == "created" and not line.is_on_disk("d") and line.queue.waiting_bytes == 0
+
+
+def test_what_is_on_disk_alone_waits_for_memory_like_what_is_new() -> None:
+    line = Line()
+    entry = line.table.put("spilled", 2)
+    line.table.begin_spill(entry)
+    line.table.end_spill(entry, Spilled(SpillFile(0, "file"), 0, []))
+    line.add("a", 4)
+    assert line.table.is_spilled(entry)
+    given: list[Entry | None] = []
+    line.queue.add(Restoration(entry), lambda made, is_unwanted: given.append(made), 0.0)
+    assert given == [] and line.queue.waiting_bytes == entry.size
+    line.free("a")
+    line.queue.advance(0.0)
+    assert given == [entry] and not line.table.is_spilled(entry)
+    line.queue.add(Restoration(entry), lambda made, is_unwanted: given.append(made if is_unwanted else entry), 0.0)
+    assert given == [entry, None], "it has memory: nobody wants more"
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=12))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from minray.object_store.allocator import ALIGNMENT
-from minray.object_store.object_table import Entry, ObjectTable, Unwanted
+from minray.object_store.object_table import Entry, ObjectTable, Spilled, SpillFile, Unwanted
 from minray.protocol.base import Address
 from tests.object_store.copies import OWNERS, RAYLET, WORKERS, SmallTable, object_id, rounded
 
@@ -47,6 +48,16 @@ def test_g77_a_death_that_concerns_no_copy_makes_none_of_them_look_used() -> Non
     table.on_death(WORKERS[1])
     create(table, C, blocks=2)
     assert table.evicted == [second]
+
+
+def test_g112_a_copy_that_is_sealed_once_more_does_not_look_used() -> None:
+    table = SmallTable(2)
+    first, second = table.put("a", is_primary=False), table.put("b", is_primary=False)
+    assert table.seal(first)
+    table.put("c")
+    assert table.evicted == [first]
+    table.abort(second)
+    assert not table.seal(second)
 
 
 def test_nothing_is_evicted_for_what_is_larger_than_the_arena() -> None:
@@ -376,3 +387,136 @@ class Copies(RuleBasedStateMachine):
 
 
 TestWhateverHappens = Copies.TestCase
+
+
+def test_whether_what_an_attempt_has_made_is_here() -> None:
+    table = SmallTable(4)
+    table.put("a", attempt=1)
+    assert [table.has(object_id("a"), attempt) for attempt in (0, 1, 2)] == [False, True, False]
+    table.create(object_id("b"), 0, ALIGNMENT, OWNERS[0], RAYLET, False)
+    assert not table.has(object_id("b"), 0) and not table.has(object_id("c"), 0)
+
+
+def test_g87_room_is_what_is_free_and_what_may_go() -> None:
+    table = SmallTable(4)
+    table.put("stays")
+    for name in "ab":
+        table.put(name, is_primary=False)
+    assert [table.has_room(blocks * ALIGNMENT) for blocks in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+class TableMachine(RuleBasedStateMachine):
+    """Whatever happens to copies, in whatever order: the sums are those of the copies that there are; nothing is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = SmallTable(6)
+        self.moving: list[Entry] = []
+        self.pins: list[bytes] = []
+        self.count = 0
+
+    def _next(self) -> bytes:
+        self.count += 1
+        return self.count.to_bytes(8, "big")
+
+    def _some(self, data: st.DataObject, entries: Iterable[Entry]) -> Entry | None:
+        those = [*entries]
+        return data.draw(st.sampled_from(those)) if those else None
+
+    @rule(
+        name=st.sampled_from("abcd"),
+        attempt=st.integers(0, 2),
+        blocks=st.integers(1, 3),
+        is_primary=st.booleans(),
+        owner=st.sampled_from(OWNERS),
+    )
+    def create(self, name: str, attempt: int, blocks: int, is_primary: bool, owner: Address) -> None:
+        creator = WORKERS[0] if is_primary else RAYLET
+        with suppress(Unwanted):
+            self.table.create(object_id(name), attempt, blocks * ALIGNMENT, owner, creator, is_primary)
+
+    @rule(data=st.data(), aborts=st.booleans())
+    def end_writing(self, data: st.DataObject, aborts: bool) -> None:
+        entry = self._some(data, (entry for entry in self.table.copies() if not entry.is_written))
+        if entry is not None:
+            (self.table.abort if aborts else self.table.seal)(entry)
+
+    @rule(data=st.data())
+    def pin(self, data: st.DataObject) -> None:
+        entry = self._some(data, (entry for entry in self.table.copies() if self.table.is_sealed(entry)))
+        if entry is not None:
+            self.pins.append(self._next())
+            self.table.pin(entry, self.pins[-1], WORKERS[1])
+
+    @precondition(lambda self: self.pins)
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        self.table.unpin([data.draw(st.sampled_from(self.pins))])
+
+    @rule(name=st.sampled_from("abcd"), attempt=st.integers(0, 2))
+    def promote(self, name: str, attempt: int) -> None:
+        self.table.promote(object_id(name), attempt)
+
+    @rule(name=st.sampled_from("abcd"))
+    def evict(self, name: str) -> None:
+        self.table.evict(object_id(name))
+
+    @rule(data=st.data())
+    def begin_spill(self, data: st.DataObject) -> None:
+        entry = self._some(data, self.table.spillable())
+        if entry is not None:
+            self.table.begin_spill(entry)
+            self.moving.append(entry)
+
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        entry = self._some(data, (entry for entry in self.table.primaries() if self.table.is_spilled(entry)))
+        if entry is not None and self.table.restore(entry) is not None:
+            self.moving.append(entry)
+
+    @precondition(lambda self: self.moving)
+    @rule(succeeds=st.booleans())
+    def end_moving(self, succeeds: bool) -> None:
+        entry = self.moving.pop(0)
+        if entry.spilled is None:
+            self.table.end_spill(entry, Spilled(SpillFile(0, "file"), 0, []) if succeeds else None)
+            return
+        if not succeeds:
+            self.table.abort(entry)
+        self.table.end_restore(entry)
+
+    @rule(name=st.sampled_from("abcd"), attempt=st.integers(0, 1))
+    def free(self, name: str, attempt: int) -> None:
+        self.table.free(object_id(name), attempt)
+
+    @rule(who=st.sampled_from([OWNERS[2].worker_id, OWNERS[1].worker_id]))
+    def die(self, who: bytes) -> None:
+        self.table.on_death(who)
+
+    @invariant()
+    def sums_agree(self) -> None:
+        table, copies = self.table, self.table.copies()
+        wanted = [entry for entry in copies if table.find(entry.object_id) is entry]
+        must_stay = [entry for entry in wanted if entry.is_primary and entry.spilled is None]
+        idle = [entry for entry in wanted if table.is_sealed(entry) and not entry.in_use()]
+        assert table.allocator.used == sum(entry.size for entry in table.entries())
+        assert table.unspilled_bytes == sum(entry.size for entry in must_stay)
+        assert table.spilled_bytes == sum(entry.size for entry in copies if entry.spilled is not None)
+        spillable = {entry.object_id: entry for entry in idle if entry in must_stay}
+        assert {entry.object_id for entry in table.spillable()} == spillable.keys()
+        assert table.spillable_bytes == sum(entry.size for entry in spillable.values())
+        assert table._spare.keys() == {entry.object_id for entry in idle} - spillable.keys()
+        assert all(entry.in_use() for entry in copies if entry not in wanted)
+
+    def teardown(self) -> None:
+        while self.moving:
+            self.end_moving(True)
+        for entry in self.table.copies():
+            self.table.free(entry.object_id, entry.attempt)
+            if not entry.is_written:
+                self.table.abort(entry)
+        self.table.unpin(self.pins)
+        assert len(self.table) == self.table.allocator.used == self.table.unspilled_bytes == self.table.spilled_bytes == 0
+
+
+TestTableMachine = TableMachine.TestCase

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minray.object_store.allocator import ALIGNMENT
+from minray.object_store.create_request_queue import Creation
+from minray.object_store.fallback import PAGE_BYTES
+from minray.object_store.object_table import Entry, Spilled, SpillFile
 from minray.object_store.store import ObjectStore
+from minray.platform.base import MemoryFailed
 from minray.protocol.base import DONE
 from minray.protocol.object_store import (
     CHANGED,
@@ -19,6 +21,7 @@ from minray.protocol.object_store import (
     FULL,
     GET,
     LOST,
+    NO_ROOM,
     NOT_HERE,
     PINNED,
     TASK_ARGUMENTS,
@@ -34,7 +37,7 @@ from minray.protocol.object_store import (
     Wanted,
 )
 from tests.object_store.copies import OWNERS, WORKERS, object_id
-from tests.rpc.fake_network import pass_time, run
+from tests.rpc.fake_network import in_virtual_time, pass_time
 
 BLOCKS = 4
 GRACE_S = 2.0
@@ -42,26 +45,63 @@ WRITER, READER = WORKERS
 A, B = object_id("a"), object_id("b")
 
 
-NO_DISK: Any = SimpleNamespace(
-    is_progressing=False, trouble=None, maybe_spill=lambda wanted_bytes: None, release=lambda files: None
-)
+class Disk:
+    """Stands for who carries copies to disk and back; notes what it is asked."""
+
+    is_progressing = False
+    trouble = None
+
+    def __init__(self) -> None:
+        self.restoring: list[Entry] = []
+        self.unneeded: list[SpillFile] = []
+
+    def maybe_spill(self, wanted_bytes: int) -> None:
+        pass
+
+    def restore(self, entry: Entry) -> None:
+        self.restoring.append(entry)
+
+    def release(self, files: list[SpillFile]) -> None:
+        self.unneeded += files
 
 
 class Scene:
     """A store of four blocks, and what it has answered and asked for."""
 
     def __init__(self) -> None:
-        platform: Any = SimpleNamespace(record=None)
+        platform: Any = SimpleNamespace(record=None, memory=self)
         self.fetched: list[bytes] = []
+        self.evicted: list[bytes] = []
+        self.closed: list[str] = []
+        """Arenas that are not handed out any more."""
+        self.has_fallback = True
+        self.disk: Any = Disk()
         self.store = ObjectStore(
             platform,
             BLOCKS * ALIGNMENT,
             GRACE_S,
             lambda: OWNERS[0],
             lambda key, *_: self.fetched.append(key),
-            lambda _: None,
-            lambda: NO_DISK,
+            lambda entry: self.evicted.append(entry.object_id),
+            lambda: self.disk,
         )
+
+    async def create_arena(self, endpoint: str, size: int) -> Any:
+        return self._arena(endpoint, size)
+
+    async def create_disk_arena(self, endpoint: str, directory: str, capacity_threshold: float) -> Any:
+        if not self.has_fallback:
+            raise MemoryFailed(f"{directory} cannot be written")
+        return self._arena(endpoint, 4 * PAGE_BYTES)
+
+    def _arena(self, endpoint: str, size: int) -> Any:
+        async def close() -> None:
+            self.closed.append(endpoint)
+
+        def nothing(start: int, size: int) -> None:
+            pass
+
+        return SimpleNamespace(view=memoryview(bytearray(size)), close=close, reserve=nothing, release=nothing)
 
     def ask(self, request: Any, peer: bytes = WRITER) -> list[Any]:
         """The answers, as they come."""
@@ -84,20 +124,25 @@ class Scene:
     def free(self, key: bytes = A) -> None:
         self.ask(FreeObjects([Copy(key, 0)]))
 
-    def pin(self, *keys: bytes, name: str = "pin", attempt: int = 0, purpose: int = GET) -> list[Any]:
+    def pin(
+        self, *keys: bytes, name: str = "pin", attempt: int = 0, purpose: int = GET, timeout_s: float | None = None
+    ) -> list[Any]:
         wanted = [Wanted(key, OWNERS[0], f"{name} {index}".encode(), attempt) for index, key in enumerate(keys)]
-        return self.ask(PinObjects(READER, wanted, purpose), READER)
+        return self.ask(PinObjects(READER, wanted, purpose, timeout_s), READER)
+
+    def spill(self, key: bytes = A, blocks: int = 1) -> Entry:
+        """A copy that is on disk alone."""
+        self.put(key, blocks)
+        entry = self.store.table.find(key)
+        assert entry is not None
+        self.store.table.begin_spill(entry)
+        self.store.table.end_spill(entry, Spilled(SpillFile(0, "file"), 0, []))
+        self.put(B, BLOCKS)
+        assert self.store.table.is_spilled(entry)
+        return entry
 
     def is_empty(self) -> bool:
         return len(self.store.table) == self.store.table.allocator.used == 0
-
-
-def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(story)
-    def test(*arguments: Any, **named: Any) -> None:
-        run(lambda: story(*arguments, **named))
-
-    return test
 
 
 def statuses(answers: list[Any]) -> list[int]:
@@ -231,3 +276,143 @@ async def test_g67_tasks_do_not_wait_for_what_is_being_made_again() -> None:
     assert statuses(task) == [PINNED, NOT_HERE]
     scene.put(A)
     assert statuses(reader) == [PINNED]
+
+
+@in_virtual_time
+async def test_who_waits_with_a_time_out_is_answered_once() -> None:
+    scene = Scene()
+    in_time, in_vain = scene.pin(A, name="a", timeout_s=1.0), scene.pin(A, B, name="b", timeout_s=1.0)
+    scene.put(A)
+    assert statuses(in_time) == [PINNED] and in_vain == []
+    await pass_time(2.0)
+    assert statuses(in_time) == [PINNED] and statuses(in_vain) == [PINNED, NOT_HERE]
+    assert not scene.store.is_wanted(A) and not scene.store.is_wanted(B)
+    scene.put(B)
+    assert len(in_vain) == 1
+
+
+@in_virtual_time
+async def test_who_goes_on_waiting_is_not_forgotten_with_who_does_not() -> None:
+    scene = Scene()
+    impatient, patient = scene.pin(A, name="a", timeout_s=1.0), scene.pin(A, name="b")
+    await pass_time(1.0)
+    assert statuses(impatient) == [NOT_HERE] and scene.store.is_wanted(A)
+    scene.put(A)
+    assert statuses(patient) == [PINNED]
+
+
+@in_virtual_time
+async def test_who_waits_for_what_is_not_fetched_to_its_end_has_it_fetched_again() -> None:
+    scene = Scene()
+    scene.store.create(Creation(A, 0, ALIGNMENT, OWNERS[0], b"", False), lambda entry, is_unwanted: None)
+    entry = scene.store.table.find(A)
+    assert entry is not None
+    answers = scene.pin(A)
+    assert scene.fetched == []
+    scene.store.abort(entry)
+    assert scene.fetched == [A] and answers == [] and scene.is_empty()
+
+
+@in_virtual_time
+async def test_g84_what_is_on_disk_is_read_once_for_all_who_wait_for_it() -> None:
+    scene = Scene()
+    entry = scene.spill()
+    first, second = scene.pin(A, name="a"), scene.pin(A, name="b")
+    assert scene.disk.restoring == [] and scene.fetched == [], "there is no room yet"
+    scene.free(B)
+    third = scene.pin(A, name="c")
+    assert scene.disk.restoring == [entry] and first == second == third == []
+    scene.store.on_restored(entry)
+    assert [statuses(answers) for answers in (first, second, third)] == [[PINNED]] * 3
+    scene.ask(ReleasePins([b"a 0", b"b 0", b"c 0"]))
+    scene.free(A)
+    assert scene.is_empty() and scene.disk.unneeded == [SpillFile(0, "file")]
+
+
+@in_virtual_time
+async def test_what_cannot_be_read_from_disk_is_lost_and_looked_for_elsewhere() -> None:
+    scene = Scene()
+    entry = scene.spill()
+    answers = scene.pin(A)
+    scene.free(B)
+    assert scene.store.lose(entry)
+    scene.store.on_restored(entry)
+    assert scene.evicted == scene.fetched == [A] and answers == [] and scene.is_empty()
+    assert not scene.store.lose(entry)
+    assert scene.evicted == [A]
+
+
+@in_virtual_time
+async def test_g79_what_is_on_disk_and_finds_no_memory_is_refused() -> None:
+    scene = Scene()
+    scene.spill(blocks=2)
+    scene.pin(B, name="reads")
+    answers = scene.pin(A)
+    await pass_time(GRACE_S / 2)
+    assert answers == []
+    await pass_time(GRACE_S)
+    assert statuses(answers) == [NO_ROOM] and answers[0].pinned[0].size == 2 * ALIGNMENT
+    assert f"{B.hex()} (256 bytes, read by {READER.hex()[:8]})" in answers[0].pinned[0].reason
+
+
+@pytest.mark.parametrize("has_fallback", [True, False])
+@in_virtual_time
+async def test_g79_memory_on_disk_is_used_if_there_is_some(has_fallback: bool, caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.has_fallback = has_fallback
+    await scene.store.start("memory")
+    await scene.store.start_fallback("disk", "/tmp/x", 0.9)
+    assert ("no memory on disk for a full store: /tmp/x cannot be written" in caplog.text) == (not has_fallback)
+    scene.put(A, BLOCKS)
+    waiting = scene.create(B)
+    await pass_time(GRACE_S)
+    assert [reply.status for reply in waiting] == [CREATED if has_fallback else FULL]
+    if has_fallback:
+        entry = scene.store.table.find(B)
+        assert entry is not None and entry.offset >= BLOCKS * ALIGNMENT
+        scene.store.view(entry)[:] = b"b" * entry.size
+        assert bytes(scene.store.table.fallback.place(entry.offset)[0][: entry.size]) == b"b" * entry.size
+        assert "on disk" in scene.store.why_full(1) and "being written" in scene.store.why_full(1)
+    await scene.store.close()
+    assert scene.closed == ["memory", "disk"][: 1 + has_fallback]
+
+
+@in_virtual_time
+async def test_a_closed_store_waits_for_nothing() -> None:
+    scene = Scene()
+    scene.put(A, BLOCKS)
+    waiting = scene.create(B)
+    await scene.store.close()
+    await pass_time(2 * GRACE_S)
+    assert waiting == []
+
+
+@in_virtual_time
+async def test_who_waits_for_room_gets_that_of_a_freed_object_when_its_last_reader_has_gone() -> None:
+    scene = Scene()
+    scene.put(A, BLOCKS)
+    scene.pin(A)
+    scene.free(A)
+    waiting = scene.create(B)
+    assert waiting == []
+    scene.ask(ReleasePins([b"pin 0"]), READER)
+    assert [reply.status for reply in waiting] == [CREATED]
+
+
+@in_virtual_time
+async def test_who_waits_for_what_is_being_written_here_looks_elsewhere_when_that_is_freed() -> None:
+    scene = Scene()
+    scene.create(A)
+    answers = scene.pin(A)
+    scene.free(A)
+    assert scene.fetched == [A] and answers == []
+
+
+@in_virtual_time
+async def test_g87_nothing_is_fetched_for_the_dead() -> None:
+    scene = Scene()
+    scene.pin(A, B, timeout_s=100.0)
+    scene.store.pin_together(b"", [Wanted(B, OWNERS[0], b"argument", 0)], TASK_ARGUMENTS, lambda pinned: None)
+    assert scene.fetched == [A, B, B]
+    scene.store.on_death(READER)
+    assert not scene.store.is_wanted(A) and scene.store.is_wanted(B) and scene.fetched == [A, B, B, B]

@@ -97,16 +97,28 @@ async def test_a_finished_jobs_output_is_not_waited_for(scene: Scene) -> None:
 
 
 @scenario(cpus=1)
+async def test_nothing_is_kept_of_a_job_that_the_gcs_has_forgotten(scene: Scene) -> None:
+    await scene.lease()
+    await scene.gcs.call(FinishJob(scene.job_id))
+    monitor = scene.raylets["head"]._log_monitor
+    await scene.until(lambda: monitor._outboxes[scene.job_id].gone)
+    scene.raylets["head"]._on_job(scene.job_id, None)
+    assert monitor._outboxes == {}
+
+
+@scenario(cpus=1)
 async def test_a_slow_driver_is_told_how_much_it_has_missed(scene: Scene) -> None:
     _, reply = await scene.lease()
     monitor = scene.raylets["head"]._log_monitor
     worker = scene.worker(reply)
     for number in range(log_monitor.MAX_WAITING_LINES + 3):
         monitor.on_output(worker.config.worker_id, "stdout", str(number))
-    await scene.until(lambda: len(text(scene)) == log_monitor.MAX_WAITING_LINES)
+    note = "", "[3 lines were not forwarded; they are in /session/logs]"
+    await scene.until(lambda: text(scene) and text(scene)[-1] == note)
+    assert len(text(scene)) == log_monitor.MAX_WAITING_LINES + 1
     worker.print("next\n")
     await scene.until(lambda: text(scene)[-1] == ("", "next"))
-    assert text(scene)[-2] == ("", "[3 lines were not forwarded; they are in /session/logs]")
+    assert text(scene)[-2] == note, "it is told once"
 
 
 @scenario(cpus=1)

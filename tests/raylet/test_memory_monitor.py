@@ -1,11 +1,14 @@
-"""Who is killed when memory runs out: the policy, by itself."""
+"""Who is killed when memory runs out: the policy by itself, and when it is asked."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minray.raylet.memory_monitor import Candidate, choose_victim, describe_choice
+from minray.raylet.memory_monitor import GIB, Candidate, MemoryMonitor, choose_victim, describe_choice
+from tests.rpc.fake_network import in_virtual_time, pass_time
 
 
 def worker(number: int, *, leased_at: float | None = None, retriable: bool = True, memory: int = 100) -> Candidate:
@@ -68,3 +71,66 @@ def test_the_choice_is_told_with_its_reason_and_the_others() -> None:
     victim, other = worker(1, leased_at=2.0, memory=3 << 30), worker(2, leased_at=1.0, retriable=False, memory=1 << 30)
     told = describe_choice(victim, [victim, other])
     assert "pid=1001, 3.00 GiB" in told and "can be done again" in told and "pid=1002 1.00 GiB" in told
+
+
+# --- When it looks ------------------------------------------------------------------------------------------------------
+
+
+class Node:
+    """A host with so much memory in use, of 100 GiB, and whom its monitor has killed."""
+
+    def __init__(self, used: int, period_s: float = 1.0) -> None:
+        self.used = used * GIB
+        self.candidates: list[Candidate] | None = [worker(1)]
+        self.killed: list[tuple[Candidate, str, int, int]] = []
+        self.looked = 0
+        host: Any = self
+        self.monitor = MemoryMonitor(
+            host, threshold=0.9, period_s=period_s, candidates=lambda: self.candidates, kill=self.kill
+        )
+        self.monitor.start()
+
+    def memory_usage(self) -> tuple[int, int]:
+        self.looked += 1
+        return self.used, 100 * GIB
+
+    def kill(self, *how: Any) -> None:
+        self.killed.append(how)
+        self.candidates = None
+
+
+@in_virtual_time
+async def test_g89_who_has_to_go_is_killed_when_more_than_the_threshold_is_in_use() -> None:
+    node = Node(used=90)
+    await pass_time(2.5)
+    assert (node.looked, node.killed) == (2, [])
+    node.used = 91 * GIB
+    await pass_time(1.0)
+    ((victim, reason, used, total),) = node.killed
+    assert (victim, used, total) == (worker(1), 91 * GIB, 100 * GIB)
+    assert reason.startswith("the node has 91.00 of 100.00 GiB in use, more than 90%; worker ")
+    node.monitor.close()
+
+
+@in_virtual_time
+async def test_g89_nobody_else_is_killed_while_a_victim_dies() -> None:
+    node = Node(used=95)
+    await pass_time(5.5)
+    assert (node.looked, len(node.killed)) == (5, 1)
+    node.candidates = []
+    await pass_time(1.0)
+    assert len(node.killed) == 1, "nobody is left"
+    node.candidates = [worker(2)]
+    await pass_time(1.0)
+    assert [victim for victim, *_ in node.killed] == [worker(1), worker(2)]
+    node.monitor.close()
+    await pass_time(5.0)
+    assert node.looked == 7
+
+
+@in_virtual_time
+async def test_a_monitor_without_a_period_never_looks() -> None:
+    node = Node(used=95, period_s=0.0)
+    await pass_time(100.0)
+    assert node.looked == 0
+    node.monitor.close()

@@ -124,6 +124,18 @@ def test_a_lease_that_is_cancelled_takes_no_worker() -> None:
 # --- Starting ----------------------------------------------------------------------------------------------------------
 
 
+def test_an_idle_worker_that_is_killed_or_dies_serves_nobody() -> None:
+    pool = Pool()
+    doomed, dead = pool.lease(b"1"), pool.lease(b"2")
+    pool.release(doomed)
+    pool.release(dead)
+    pool.machine.doom(doomed, "it has used too much memory")
+    pool.die(dead)
+    pool.request(b"3")
+    assert pool.serving == {} and len(pool.started) == 1
+    assert pool.register().lease_id == b"3"
+
+
 def test_workers_are_started_before_anybody_asks() -> None:
     pool = Pool(cpus=4, prestart=3)
     pool.assign()
@@ -183,6 +195,12 @@ def test_after_a_few_failed_starts_the_waiting_leases_fail_with_the_reason() -> 
     reason = f"no worker could be started, {MAX_STARTS_IN_A_ROW_FAILED} times in a row: no processes left"
     assert fail_starts(pool, 1) == [(b"1", reason)]
     assert pool.now < 5
+    assert pool.assign().failures == [], "it is told once"
+    pool.request(b"2")
+    pool.now += 5
+    pool.assign()
+    pool.register()
+    assert pool.serving.keys() == {b"2"} and pool.machine._failures_before == {}
 
 
 def test_leases_that_a_living_worker_can_serve_go_on_waiting() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,16 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         assert loop.failures == []
     finally:
         loop.close()
+
+
+def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Makes a test of a story."""
+
+    @wraps(story)
+    def test(*arguments: Any, **named: Any) -> None:
+        run(lambda: story(*arguments, **named))
+
+    return test
 
 
 async def turns(count: int = 20) -> None:

@@ -1,0 +1,584 @@
+"""What the gcs does about actors, told by a driver, with pretended raylets and workers in the simulated world."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minray.common.config import SystemConfig
+from minray.gcs.actor_manager import MAX_DEAD_ACTORS
+from minray.gcs.actor_scheduler import ASK_AGAIN_S
+from minray.protocol import actor as protocol
+from minray.protocol import core_worker
+from minray.protocol.actor import ALIVE, DEAD, DEPENDENCIES_UNREADY, PENDING_CREATION, RESTARTING
+from minray.protocol.base import DONE, encode
+from minray.protocol.core_worker import FAILED, NOT_STARTED, OK, PushTask, PushTaskReply
+from minray.protocol.gcs import (
+    JOBS,
+    NODES,
+    PREEMPTION,
+    DrainNode,
+    FinishJob,
+    GetJob,
+    KvKeys,
+    KvKeysReply,
+    KvPut,
+    UnregisterNode,
+    job_namespace,
+)
+from minray.protocol.raylet import (
+    ENVIRONMENT_FAILED,
+    GRANTED,
+    GROUP_REMOVED,
+    REJECTED,
+    SPILLBACK,
+    UNSCHEDULABLE,
+    CancelWorkerLease,
+    LeaseReply,
+    RequestWorkerLease,
+    ReturnWorkerLease,
+)
+from tests.gcs.stories import A_MOMENT_S, COMMIT_S, Cluster, story
+from tests.gcs.world import DISK, address, id_of, register_job
+
+
+@story
+async def test_the_life_of_an_actor(it: Cluster) -> None:
+    assert await it.register(1, max_restarts=1) == protocol.RegisterActorReply(None)
+    assert (await it.until(1, DEPENDENCIES_UNREADY)).start_time > 0
+    await it.create(1)
+    push, constructor = await it.grant("w")
+    assert (push.actor_id, push.attempt, push.args, push.header) == (it.actor_id(1), 0, b"args", b"header")
+    assert (await it.known(1)).state == PENDING_CREATION
+    constructor.reply(PushTaskReply(OK, [], 0))
+    alive = await it.until(1, ALIVE)
+    assert (alive.address, alive.raylet, alive.pid) == (address("w", "a"), address("a", "a"), 7)
+    await it.die("w")
+    assert (await it.known(1)).state == RESTARTING
+    again = await it.live(1, "v")
+    assert (again.restarts, again.address) == (1, address("v", "a"))
+    await it.die("v")
+    dead = await it.known(1)
+    assert dead.state == DEAD and dead.death.message == "its worker died: SIGSEGV" and dead.end_time > dead.start_time
+
+
+# --- A worker is wanted ---
+
+
+@story
+async def test_a_raylet_that_names_another_has_that_asked_for_a_new_lease(it: Cluster) -> None:
+    await it.join("b")
+    await it.register(1)
+    await it.create(1)
+    first, call = await it.hears("a", RequestWorkerLease)
+    assert (first.actor_id, first.owner.worker_id, first.grant_or_reject, first.retriable) == (
+        it.actor_id(1), id_of("gcs-1"), False, False,
+    )  # fmt: skip
+    call.reply(LeaseReply(SPILLBACK, raylet=address("b", "b")))
+    second, call = await it.hears("b", RequestWorkerLease)
+    assert second.grant_or_reject and second.lease_id != first.lease_id
+    call.reply(LeaseReply(GRANTED, it.world.start("w", "b"), 7))
+    push, constructor = await it.hears("w", PushTask)
+    assert push.lease_id == second.lease_id
+    constructor.reply(PushTaskReply(OK, [], 0))
+    assert (await it.until(1, ALIVE)).raylet == address("b", "b")
+
+
+@story
+async def test_a_raylet_that_refuses_is_asked_again_after_a_pause(it: Cluster) -> None:
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    first, call = await it.hears("a", RequestWorkerLease)
+    call.reply(LeaseReply(REJECTED))
+    refused = it.now()
+    second, call = await it.hears("a", RequestWorkerLease)
+    assert it.now() - refused > 0.1 and second.lease_id != first.lease_id
+    assert not second.grant_or_reject and second.retriable
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (UNSCHEDULABLE, protocol.ACTOR_UNSCHEDULABLE),
+        (ENVIRONMENT_FAILED, protocol.RUNTIME_ENV_FAILED),
+        (GROUP_REMOVED, protocol.GROUP_REMOVED),
+    ],
+)
+@story
+async def test_an_actor_for_which_there_will_be_no_worker_is_dead(it: Cluster, reply: int, kind: int) -> None:
+    await it.register(1, max_restarts=-1)
+    await it.create(1)
+    _, call = await it.hears("a", RequestWorkerLease)
+    call.reply(LeaseReply(reply, reason="for this reason"))
+    dead = await it.until(1, DEAD)
+    assert dead.death == protocol.DeathCause(kind, "for this reason")
+
+
+@story
+async def test_a_raylet_that_dies_while_it_is_asked_is_left_for_another(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.register(1)
+    await it.create(1, cpus=8)
+    first, _ = await it.hears("b", RequestWorkerLease)
+    await it.join("c", cpus=8)
+    it.world.kill("b")
+    second, _ = await it.hears("c", RequestWorkerLease)
+    assert second.lease_id != first.lease_id
+    assert it.world.neighbours["c"].count(RequestWorkerLease) == 1
+
+
+@story
+async def test_g100_an_actor_that_no_node_can_hold_waits_for_one_and_says_so(it: Cluster) -> None:
+    await it.register(1)
+    await it.create(1, cpus=8)
+    assert (await it.explained(1)).text == "it needs {CPU: 8}; the most that a node has is {CPU: 4}"
+    await it.join("b", cpus=6)
+    assert "the most that a node has is {CPU: 6}" in (await it.explained(1)).text
+    await it.join("c", cpus=8)
+    request, _ = await it.hears("c", RequestWorkerLease)
+    asked = await it.explained(1)
+    assert (asked.text, asked.raylet, asked.lease_id) == ("", address("c", "c"), request.lease_id)
+    assert it.world.neighbours["b"].heard == []
+
+
+@story
+async def test_g100_whose_only_node_has_died_waits_for_another_and_says_so(it: Cluster) -> None:
+    """Not that the dead one knows more."""
+    await it.join("b", cpus=8)
+    await it.register(1)
+    await it.create(1, cpus=8)
+    await it.hears("b", RequestWorkerLease)
+    it.world.kill("b")
+    await it.client.until(NODES, "b", lambda node: not node.alive)
+    await it.client.pass_time(A_MOMENT_S * 10)
+    assert (await it.explained(1)).text == "it needs {CPU: 8}; the most that a node has is {CPU: 4}"
+
+
+@story
+async def test_g112_an_actor_is_created_once_however_often_that_is_said(it: Cluster) -> None:
+    for _ in range(2):
+        assert await it.register(1) == protocol.RegisterActorReply(None)
+    for _ in range(2):
+        await it.create(1)
+    await it.live(1)
+    await it.create(1)
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.neighbours["a"].count(RequestWorkerLease) == 1
+
+
+# --- The constructor ---
+
+
+@story
+async def test_g35_a_constructor_whose_worker_dies_is_called_once_more(it: Cluster) -> None:
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    first, _ = await it.grant("w")
+    assert "its constructor runs on worker pid=7" in (await it.explained(1)).text
+    await it.ask(it.death("w"))
+    assert (await it.explained(1)).raylet == address("a", "a"), "a worker is being asked for"
+    again, _ = await it.grant("v")
+    assert (first.attempt, again.attempt) == (0, 1) and first.lease_id != again.lease_id
+    beginning = await it.known(1)
+    assert (beginning.state, beginning.death.message) == (RESTARTING, "its worker died: SIGSEGV")
+    returned, _ = await it.hears("a", ReturnWorkerLease)
+    assert (returned.lease_id, returned.kill_worker) == (first.lease_id, True)
+    it.world.kill("v")
+    assert (await it.until(1, DEAD)).death.message == "it died while it ran the constructor"
+    assert (await it.explained(1)).text == ""
+
+
+@story
+async def test_a_worker_that_takes_no_more_tasks_is_given_back_for_another(it: Cluster) -> None:
+    await it.register(1)
+    await it.create(1)
+    first, constructor = await it.grant("w")
+    constructor.reply(PushTaskReply(NOT_STARTED, [], 0))
+    returned, _ = await it.hears("a", ReturnWorkerLease)
+    assert (returned.lease_id, returned.reason) == (first.lease_id, "it takes no more tasks")
+    assert (await it.live(1, "v")).restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(FAILED, protocol.CREATION_TASK_FAILED), (core_worker.ENVIRONMENT_FAILED, protocol.RUNTIME_ENV_FAILED)],
+)
+@story
+async def test_g34_a_constructor_that_raises_is_not_called_again(it: Cluster, status: int, kind: int) -> None:
+    await it.register(1, max_restarts=-1)
+    await it.create(1)
+    push, constructor = await it.grant("w")
+    constructor.reply(PushTaskReply(status, [core_worker.Value(b"pickled", is_error=True)], 0))
+    dead = await it.until(1, DEAD)
+    assert (dead.death.kind, dead.death.error) == (kind, b"pickled")
+    returned, _ = await it.hears("a", ReturnWorkerLease)
+    assert (returned.lease_id, returned.kill_worker) == (push.lease_id, True)
+    await it.client.pass_time(A_MOMENT_S)
+    raylet = it.world.neighbours["a"]
+    assert raylet.count(ReturnWorkerLease) == raylet.count(RequestWorkerLease) == 1
+
+
+@story
+async def test_a_constructor_that_is_not_understood_is_sent_again(it: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    await it.register(1)
+    await it.create(1)
+    _, constructor = await it.grant("w")
+    constructor.fail("internal", "a mistake")
+    failed = it.now()
+    await it.hears("w", PushTask)
+    assert it.now() - failed >= ASK_AGAIN_S
+    assert "PushTask was not answered well" in caplog.text
+
+
+# --- Ends ---
+
+
+@story
+async def test_g29_an_actor_that_is_killed_while_a_worker_is_asked_for_gives_that_back(it: Cluster) -> None:
+    await it.register(1, max_restarts=-1)
+    await it.create(1)
+    request, call = await it.hears("a", RequestWorkerLease)
+    killed = await it.kill(1)
+    assert (killed.state, killed.death.kind) == (DEAD, protocol.KILLED)
+    for kind in (CancelWorkerLease, ReturnWorkerLease):
+        assert (await it.hears("a", kind))[0].lease_id == request.lease_id
+    call.reply(LeaseReply(GRANTED, it.world.start("w", "a"), 7))
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.neighbours["w"].heard == []
+
+
+@story
+async def test_g29_a_constructor_that_returns_after_its_actor_was_killed_changes_nothing(it: Cluster) -> None:
+    await it.register(1, max_restarts=-1)
+    await it.create(1)
+    push, constructor = await it.grant("w")
+    await it.kill(1)
+    constructor.reply(PushTaskReply(OK, [], 0))
+    assert (await it.hears("a", ReturnWorkerLease))[0].lease_id == push.lease_id
+    assert (await it.known(1)).state == DEAD
+
+
+@story
+async def test_g29_a_kill_is_fulfilled_once_and_spares_the_next_incarnation(it: Cluster) -> None:
+    await it.begin_actor(1, max_restarts=2)
+    lease_id = it.world.neighbours["w"].heard[0].lease_id
+    for _ in range(2):
+        assert (await it.kill(1, b"first", no_restart=False)).state == ALIVE
+    returned, _ = await it.hears("a", ReturnWorkerLease)
+    assert (returned.lease_id, returned.reason) == (lease_id, "killed by minray.kill")
+    await it.die("w")
+    assert (await it.kill(1, b"while it begins anew", no_restart=False)).state == RESTARTING
+    await it.live(1, "v")
+    assert (await it.kill(1, b"first", no_restart=False)).state == ALIVE
+    leases = [request.lease_id for request in it.world.neighbours["a"].heard if isinstance(request, ReturnWorkerLease)]
+    assert leases.count(lease_id) == 2, "killed, and dead"
+
+
+@story
+async def test_g28_an_actor_without_handles_is_asked_to_end_and_then_ended(it: Cluster) -> None:
+    await it.begin_actor(1, max_restarts=-1)
+    cause = protocol.DeathCause(protocol.OUT_OF_SCOPE, "no handle")
+    began = it.now()
+    await asyncio.gather(*(it.ask(protocol.EndActor(it.actor_id(1), cause)) for _ in range(2)))
+    assert it.world.neighbours["w"].count(protocol.ExitActor) == 1
+    assert it.now() - began >= SystemConfig().actor_graceful_shutdown_timeout_ms / 1000
+    assert (await it.known(1)).death.kind == protocol.OUT_OF_SCOPE
+    assert (await it.hears("a", ReturnWorkerLease))[0].kill_worker
+
+
+@pytest.mark.parametrize("reports", [True, False])
+@story
+async def test_g27_an_actor_that_ends_when_it_is_asked_to_does_not_begin_anew(it: Cluster, reports: bool) -> None:
+    await it.begin_actor(1, max_restarts=-1)
+    cause = protocol.DeathCause(protocol.OUT_OF_SCOPE, "no handle")
+    ending = asyncio.create_task(it.ask(protocol.EndActor(it.actor_id(1), cause)))
+    await it.hears("w", protocol.ExitActor)
+    if reports:
+        await it.ask(protocol.ReportActorExit(it.actor_id(1), id_of("w"), "it ends"))
+    else:
+        await it.die("w")
+    began = it.now()
+    await ending
+    assert it.now() - began < A_MOMENT_S
+    assert (await it.known(1)).death.kind == protocol.OUT_OF_SCOPE
+
+
+@story
+async def test_g34_an_actor_that_wants_to_end_does_not_begin_anew(it: Cluster) -> None:
+    await it.begin_actor(1, max_restarts=-1)
+    await it.ask(protocol.ReportActorExit(it.actor_id(1), id_of("v"), "of a process that it does not live in"))
+    assert (await it.known(1)).state == ALIVE
+    await it.ask(protocol.ReportActorExit(it.actor_id(1), id_of("w"), "exit_actor"))
+    assert (await it.known(1)).death == protocol.DeathCause(protocol.EXITED, "exit_actor")
+
+
+@story
+async def test_g24_an_actor_that_is_not_alive_yet_is_ended_at_once(it: Cluster) -> None:
+    for number in (1, 2):
+        await it.register(number)
+    await it.create(2)
+    await it.grant("w")
+    for number in (1, 2):
+        await it.ask(protocol.EndActor(it.actor_id(number), protocol.DeathCause(protocol.OUT_OF_SCOPE, "no handle")))
+        assert (await it.known(number)).death.message == "no handle"
+    assert it.world.neighbours["w"].count(protocol.ExitActor) == 0
+
+
+@pytest.mark.parametrize("end", ["kill", "end"])
+@story
+async def test_what_was_ended_before_it_was_registered_is_not_registered(it: Cluster, end: str) -> None:
+    if end == "kill":
+        await it.kill(1)
+    else:
+        await it.ask(protocol.EndActor(it.actor_id(1), protocol.DeathCause(protocol.OUT_OF_SCOPE, "no handle")))
+    assert (await it.register(1)).refused == ("no handle" if end == "end" else "it was killed by minray.kill")
+    assert (await it.known(1)).state == DEAD
+
+
+@story
+async def test_g25_the_dead_take_their_actors_with_them_but_for_detached_ones(it: Cluster) -> None:
+    owner = it.world.start("o", "a")
+    await it.begin_actor(1, "v", owner=owner)
+    await it.begin_actor(2, "w", owner=owner, detached=True)
+    await it.begin_actor(3, "x")
+    await it.die("o")
+    assert (await it.known(1)).death == protocol.DeathCause(protocol.OWNER_DIED, "its owner died: SIGSEGV")
+    assert [(await it.known(number)).state for number in (2, 3)] == [ALIVE, ALIVE]
+    assert "SIGSEGV" in (await it.register(4, owner=owner)).refused
+    assert (await it.known(4, owner)).death.kind == protocol.OWNER_DIED
+    assert await it.known(4) is None
+
+
+@story
+async def test_g25_the_processes_of_a_dead_node_take_their_actors_with_them(it: Cluster) -> None:
+    await it.join("b", cpus=1)
+    await it.register(1, owner=it.world.start("o", "b"))
+    await it.create(1, cpus=2)
+    await it.live(1)
+    await it.ask(UnregisterNode(id_of("b"), "minray stop"))
+    assert (await it.known(1)).death == protocol.DeathCause(protocol.OWNER_DIED, "its owner died: minray stop")
+
+
+@story
+async def test_g25_a_driver_takes_its_actors_with_it(it: Cluster) -> None:
+    await it.begin_actor(1)
+    it.world.kill("d")
+    assert (await it.until(1, DEAD)).death.kind in (protocol.OWNER_DIED, protocol.JOB_FINISHED)
+    assert (await it.register(2)).refused
+
+
+@story
+async def test_g26_a_job_ends_with_its_last_detached_actor(it: Cluster) -> None:
+    await it.begin_actor(1, "v", detached=True)
+    await it.begin_actor(2, "w", owner=address("v", "a"))
+    await it.ask(KvPut(job_namespace(it.job_id), b"function", b"code", True))
+    await it.ask(FinishJob(it.job_id))
+    assert [(await it.known(number)).state for number in (1, 2)] == [ALIVE, ALIVE]
+    assert await it.ask(KvKeys(job_namespace(it.job_id), b"")) == KvKeysReply([b"function"])
+    await it.kill(1)
+    assert (await it.until(2, DEAD)).death.kind == protocol.JOB_FINISHED
+    assert await it.ask(KvKeys(job_namespace(it.job_id), b"")) == KvKeysReply([])
+    assert not (await it.ask(GetJob(it.job_id))).job.kept
+    assert (await it.register(3)).refused == "its job has finished"
+
+
+@story
+async def test_g26_a_job_that_goes_on_keeps_its_actors_when_the_last_detached_one_ends(it: Cluster) -> None:
+    await it.begin_actor(1, "v", detached=True)
+    await it.begin_actor(2, "w")
+    await it.kill(1)
+    await it.client.pass_time(A_MOMENT_S)
+    assert (await it.known(2)).state == ALIVE
+    await it.ask(FinishJob(it.job_id))
+    assert (await it.until(2, DEAD)).death.kind == protocol.JOB_FINISHED
+
+
+@story
+async def test_g21_a_restart_that_a_preempted_node_has_caused_does_not_count(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.register(1, max_restarts=1)
+    await it.create(1, cpus=8)
+    await it.live(1, node="b")
+    await it.join("c", cpus=8)
+    await it.ask(DrainNode(id_of("b"), PREEMPTION, "soon", 10.0))
+    await it.ask(UnregisterNode(id_of("b"), "it had to go"))
+    again = await it.until(1, RESTARTING)
+    assert (again.restarts, again.preemptions, again.death.preempted) == (1, 1, True)
+
+
+@story
+async def test_actors_are_found_by_name_and_listed(it: Cluster) -> None:
+    assert (await it.ask(protocol.GetNamedActor("n", ""))).actor is None
+    await it.register(1, name="n")
+    await it.register(2)
+    await it.kill(2)
+    assert (await it.ask(protocol.GetNamedActor("n", ""))).actor == await it.known(1)
+    assert (await it.register(3, name="n")).existing == await it.known(1)
+    assert await it.known(3) is None
+    listed = (await it.ask(protocol.ListActors())).actors
+    assert [(actor.actor_id, actor.state) for actor in listed] == [
+        (it.actor_id(1), DEPENDENCIES_UNREADY), (it.actor_id(2), DEAD),
+    ]  # fmt: skip
+
+
+# --- Another gcs goes on ---
+
+
+@story
+async def test_g110_the_next_gcs_asks_for_the_same_worker(it: Cluster) -> None:
+    await it.register(1)
+    await it.create(1)
+    first, _ = await it.hears("a", RequestWorkerLease)
+    it.world.restart_gcs()
+    again, call = await it.hears("a", RequestWorkerLease)
+    assert (again.lease_id, again.actor_id) == (first.lease_id, it.actor_id(1))
+    call.reply(LeaseReply(GRANTED, it.world.start("w", "a"), 7))
+    push, _ = await it.hears("w", PushTask)
+    it.world.restart_gcs()
+    assert (await it.hears("a", RequestWorkerLease))[0].lease_id == first.lease_id == push.lease_id
+
+
+@story
+async def test_g110_the_next_gcs_gives_back_what_a_dead_actor_had(it: Cluster) -> None:
+    await it.begin_actor(1)
+    it.world.neighbours["a"].answers[ReturnWorkerLease] = None
+    await it.kill(1)
+    first, _ = await it.hears("a", ReturnWorkerLease)
+    it.world.neighbours["a"].answers[ReturnWorkerLease] = DONE
+    it.world.restart_gcs()
+    assert (await it.hears("a", ReturnWorkerLease))[0].lease_id == first.lease_id
+    await it.ask(KvPut("n", b"k", b"v", True))
+    it.world.restart_gcs()
+    assert (await it.until(1, DEAD)).death.kind == protocol.KILLED
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.neighbours["a"].count(ReturnWorkerLease) == 2
+
+
+@story
+async def test_g110_the_next_gcs_makes_good_what_deaths_bring(it: Cluster) -> None:
+    """Certificates that were stored by one that fell before it did what follows from them."""
+    await it.begin_actor(1, "v", max_restarts=1)
+    await it.begin_actor(2, "w", owner=address("o", "a"))
+    await it.begin_actor(3, "x", detached=True)
+    it.world.kill("gcs")
+    deaths = it.world.head.disk[DISK].setdefault("worker_deaths", {})
+    for worker in "vo":
+        deaths[id_of(worker).hex()] = encode(it.death(worker).death)
+    it.world.start_gcs()
+    assert (await it.until(1, RESTARTING)).death.kind == protocol.WORKER_DIED
+    assert (await it.until(2, DEAD)).death.kind == protocol.OWNER_DIED
+    assert (await it.known(3)).state == ALIVE
+
+
+# --- What happens while something is written ---
+
+
+@story
+async def test_g35_a_worker_that_dies_while_its_actor_becomes_alive_is_lost(it: Cluster) -> None:
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    _, constructor = await it.grant("w")
+    telling = asyncio.create_task(it.at_once(KvPut("n", b"k", b"v", True), it.death("w")))
+    await it.client.pass_time(COMMIT_S / 4)
+    constructor.reply(PushTaskReply(OK, [], 0))
+    await telling
+    assert (await it.until(1, RESTARTING)).death.kind == protocol.WORKER_DIED
+
+
+@story
+async def test_g35_a_worker_and_its_node_that_die_at_once_are_one_death(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.register(1, max_restarts=1)
+    await it.create(1, cpus=8)
+    await it.live(1, node="b")
+    await it.at_once(KvPut("n", b"k", b"v", True), it.death("w", "b"), UnregisterNode(id_of("b"), "minray stop"))
+    assert (await it.until(1, RESTARTING)).restarts == 1
+
+
+@story
+async def test_g112_an_actor_that_was_forgotten_is_dead_for_all_who_ask(it: Cluster) -> None:
+    """Even if its lease is still being given back."""
+    raylet = it.world.neighbours["a"]
+    raylet.answers[ReturnWorkerLease] = None
+    await it.begin_actor(1)
+    await it.kill(1)
+    _, returned = await it.hears("a", ReturnWorkerLease)
+    for number in range(2, MAX_DEAD_ACTORS + 2):
+        await it.kill(number)
+    forgotten = await it.known(1)
+    assert (forgotten.state, forgotten.death.message) == (DEAD, "it died long ago")
+    returned.reply(DONE)
+    assert await it.register(1) == protocol.RegisterActorReply(None)
+    await it.ask(KvPut("n", b"k", b"v", True))
+    assert it.actor_id(1).hex() not in it.world.head.disk[DISK]["actors"]
+    assert (await it.known(1)).state == DEAD
+
+
+@story
+async def test_g25_an_actor_whose_owner_dies_while_it_is_registered_is_dead(it: Cluster) -> None:
+    it.world.start("o", "a")
+    _, _, reply = await it.at_once(
+        KvPut("n", b"k", b"v", True), it.death("o"), it.register_message(1, owner=address("o", "a"), name="n")
+    )
+    assert reply == protocol.RegisterActorReply(None)
+    assert (await it.until(1, DEAD)).death.kind == protocol.OWNER_DIED
+    assert (await it.ask(protocol.GetNamedActor("n", ""))).actor is None
+
+
+@story
+async def test_g25_an_actor_whose_job_finishes_while_it_is_registered_is_dead(it: Cluster) -> None:
+    await it.at_once(KvPut("n", b"k", b"v", True), FinishJob(it.job_id), it.register_message(1))
+    assert (await it.until(1, DEAD)).death.kind == protocol.JOB_FINISHED
+
+
+@pytest.mark.parametrize("registered_first", [True, False])
+@story
+async def test_a_detached_actor_does_not_outlive_a_job_that_finishes_while_it_is_registered(
+    it: Cluster, registered_first: bool
+) -> None:
+    """Nothing of the job was kept for it."""
+    register, finish = it.register_message(1, detached=True), FinishJob(it.job_id)
+    await it.at_once(KvPut("n", b"k", b"v", True), *((register, finish) if registered_first else (finish, register)))
+    assert (await it.until(1, DEAD)).death.kind == protocol.JOB_FINISHED
+
+
+@pytest.mark.parametrize("full_after_us", range(0, 6000, 1000))
+@story
+async def test_g26_a_job_is_let_go_with_its_last_detached_actor_when_that_can_be_written(
+    it: Cluster, full_after_us: int
+) -> None:
+    await it.begin_actor(1, detached=True)
+    await it.ask(FinishJob(it.job_id))
+    assert (await it.ask(GetJob(it.job_id))).job.kept
+    it.full_disk(after_s=full_after_us / 1e6, for_s=3.0)
+    await it.kill(1)
+    await it.until(1, DEAD)
+    await it.client.until(JOBS, it.job_id, lambda job: not job.kept)
+
+
+@pytest.mark.parametrize("full_after_us", range(0, 6000, 1000))
+@story
+async def test_actors_of_a_dead_node_are_dead_whenever_that_can_be_written(it: Cluster, full_after_us: int) -> None:
+    await it.join("b", cpus=8)
+    it.world.start("e", "b")
+    other = (await it.ask(register_job("e", "b"))).job_id
+    await it.register(1)
+    await it.create(1, cpus=8)
+    await it.live(1, node="b")
+    it.full_disk(after_s=full_after_us / 1e6, for_s=3.0)
+    it.world.kill("b")
+    assert (await it.until(1, DEAD)).death.kind == protocol.NODE_DIED
+    await it.client.until(JOBS, other, lambda job: job.end_time)
+
+
+@pytest.mark.parametrize("full_after_us", range(0, 6000, 1000))
+@story
+async def test_g109_a_job_of_a_dead_node_ends_whenever_that_can_be_written(it: Cluster, full_after_us: int) -> None:
+    """Its driver may be cut off, so that nothing else ends it."""
+    await it.join("b")
+    it.world.start("e", "b", silent=True)
+    await it.ask(UnregisterNode(id_of("b"), "minray stop"))
+    it.full_disk(after_s=full_after_us / 1e6, for_s=3.0)
+    job_id = (await it.ask_until_stored(register_job("e", "b"))).job_id
+    await it.client.until(JOBS, job_id, lambda job: job.end_time)

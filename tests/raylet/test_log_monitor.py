@@ -1,0 +1,148 @@
+"""What is kept of workers' lines, and what waits for whom, with a pretended driver that answers when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minray.platform.base import PlatformError
+from minray.protocol.base import DONE, Address
+from minray.protocol.core_worker import PrintLines
+from minray.raylet.log_monitor import MAX_UNACKNOWLEDGED_BATCHES, LogMonitor
+from tests.rpc.fake_network import in_virtual_time, turns
+
+JOB, WORKER = b"job1", b"w" * 16
+DRIVER = Address(b"driver", b"node", "sim:driver")
+
+
+class Node:
+    """One worker, bound to a job, and its files."""
+
+    def __init__(self, keeps_files: bool = True) -> None:
+        self.sent: list[PrintLines] = []
+        self._on_answer: list[Callable[..., None]] = []
+        self.files: dict[str, list[str]] = {}
+        self.closed: list[str] = []
+        self.disk_full = False
+        peers: Any = SimpleNamespace(to=lambda address: SimpleNamespace(send=self._send))
+        self.monitor = LogMonitor(peers, b"node", "1.2.3.4", "/logs", self._open if keeps_files else None)
+        self.monitor.on_bound(WORKER, JOB)
+
+    def _send(self, batch: PrintLines, on_answer: Callable[..., None]) -> None:
+        self.sent.append(batch)
+        self._on_answer.append(on_answer)
+
+    def _open(self, name: str) -> Any:
+        def write(text: str) -> None:
+            if self.disk_full:
+                raise OSError("no space left")
+            self.files.setdefault(name, []).append(text)
+
+        return SimpleNamespace(write=write, close=lambda: self.closed.append(name))
+
+    def answer(self, error: PlatformError | None = None) -> None:
+        self._on_answer.pop(0)(None if error else DONE, error, ())
+
+    async def print(self, *lines: str, stream: str = "stdout") -> None:
+        for line in lines:
+            self.monitor.on_output(WORKER, stream, line)
+        await turns(2)
+
+    def flush(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self.monitor.flush(JOB))
+
+
+@in_virtual_time
+async def test_who_flushes_waits_until_the_driver_has_it_all() -> None:
+    node = Node()
+    await node.monitor.flush(JOB)
+    node.monitor.on_job(JOB, DRIVER, True)
+    node.monitor.on_output(WORKER, "stdout", "one")
+    flushing = [node.flush(), node.flush()]
+    await node.print("two", stream="stderr")
+    flushing[1].cancel()
+    assert [batch.lines for batch in node.sent] == [[("", "one")], [("", "two")]]
+    node.answer()
+    await turns(2)
+    assert not flushing[0].done()
+    node.answer()
+    await flushing[0]
+    await node.monitor.flush(JOB)
+
+
+@in_virtual_time
+async def test_who_flushes_waits_for_what_arrives_in_the_same_turn() -> None:
+    node = Node()
+    flushing = node.flush()
+    asyncio.get_running_loop().call_soon(node.monitor.on_job, JOB, DRIVER, True)
+    asyncio.get_running_loop().call_soon(node.monitor.on_output, WORKER, "stdout", "one")
+    await turns(5)
+    assert len(node.sent) == 1 and not flushing.done()
+    node.answer()
+    await flushing
+
+
+@in_virtual_time
+async def test_lines_wait_for_a_job_that_the_gcs_has_not_told_of_yet() -> None:
+    node = Node()
+    await node.print("early")
+    assert node.sent == []
+    node.monitor.on_job(JOB, DRIVER, True)
+    assert [batch.lines for batch in node.sent] == [[("", "early")]]
+
+
+@pytest.mark.parametrize("ends", ["driver", "job"])
+@in_virtual_time
+async def test_when_the_driver_is_gone_nothing_waits_for_it(ends: str) -> None:
+    node = Node()
+    node.monitor.on_job(JOB, DRIVER, True)
+    await node.print(*(f"{number}" for number in range(MAX_UNACKNOWLEDGED_BATCHES)))
+    for number in range(2 * MAX_UNACKNOWLEDGED_BATCHES):
+        await node.print("even" if number % 2 else "odd", stream="stderr" if number % 2 else "stdout")
+    sent = len(node.sent)
+    assert sent == MAX_UNACKNOWLEDGED_BATCHES
+    flushing = node.flush()
+    await turns(2)
+    if ends == "job":
+        node.monitor.on_job(JOB, DRIVER, False)
+    for _ in range(sent):
+        assert not flushing.done()
+        node.answer(PlatformError("gone") if ends == "driver" else None)
+    await flushing
+    await node.print("late")
+    assert len(node.sent) == sent
+
+
+@in_virtual_time
+async def test_files_are_closed_with_their_worker() -> None:
+    node = Node()
+    node.monitor.on_started(WORKER, 7)
+    await node.print("one")
+    await node.print("two", stream="stderr")
+    node.monitor.on_exit(WORKER)
+    node.monitor.on_exit(WORKER)
+    names = [f"worker-{WORKER.hex()}-7.{suffix}" for suffix in ("out", "err")]
+    assert node.files == dict(zip(names, (["one\n"], ["two\n"]), strict=True)) and node.closed == names
+
+
+@in_virtual_time
+async def test_a_full_disk_is_complained_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node()
+    node.disk_full = True
+    node.monitor.on_started(WORKER, 7)
+    await node.print("one", "two", "three")
+    assert caplog.text.count("the output of workers cannot be kept in /logs: no space left") == 1
+    node.monitor.on_exit(WORKER)
+
+
+@in_virtual_time
+async def test_a_node_without_files_keeps_nothing() -> None:
+    node = Node(keeps_files=False)
+    await node.print("before its pid is known")
+    node.monitor.on_started(WORKER, 7)
+    await node.print("after")
+    assert node.files == {} and node.monitor._sources[WORKER].stdout.early == []
