@@ -87,18 +87,22 @@ def test_lines_of_one_worker_come_in_order_and_all_of_them() -> None:
 def test_what_many_workers_print_alike_is_shown_once_and_counted() -> None:
     done = run_driver(
         """
-        ray.init(num_cpus=2, logging_level="ERROR")
-        @ray.remote
-        def f(number):
-            print("a warning")
-            print("number", number)
-        ray.get([f.remote(number) for number in range(10)])
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote(num_cpus=0)
+        class Actor:
+            def work(self, number):
+                print("a warning")
+                print("number", number)
+                print("number", number)
+        actors = [Actor.remote() for _ in range(4)]
+        ray.get([actor.work.remote(number) for number, actor in enumerate(actors)])
         """
     )
     out = lines_of(done.stdout)
-    assert out.count("(f pid=N) a warning") == 1
-    assert [line for line in out if "repeated" in line] == ["(repeated 9 more times by other workers) a warning"]
-    assert sorted(line for line in out if "number" in line) == [f"(f pid=N) number {number}" for number in range(10)]
+    assert out.count("(Actor.work pid=N) a warning") == 1
+    assert [line for line in out if "repeated" in line] == ["(repeated 3 more times across the cluster) a warning"]
+    numbers = [f"(Actor.work pid=N) number {number}" for number in range(4) for _ in range(2)]
+    assert sorted(line for line in out if "number" in line) == numbers
 
 
 def test_de_duplication_can_be_switched_off() -> None:
