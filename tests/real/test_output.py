@@ -70,6 +70,39 @@ def test_lines_carry_the_tasks_name_and_pid_on_the_same_stream() -> None:
     assert any(line.endswith("from a child") for line in out) and any(line.endswith("raw") for line in out)
 
 
+def test_nothing_fails_in_silence() -> None:
+    """Not what was forgotten, in the driver or in a task, nor an actor that is never called."""
+    done = run_driver(
+        """
+        import logging, threading
+        def fail_and_forget(where):
+            said = threading.Event()
+            handler = logging.Handler()
+            handler.emit = lambda record: said.set()
+            logging.getLogger("minray").addHandler(handler)
+            fail.remote(where)
+            assert said.wait(30)
+        @ray.remote
+        def fail(where):
+            raise ValueError("forgotten in " + where)
+        @ray.remote(num_cpus=0)
+        class Actor:
+            def __init__(self):
+                raise ValueError("never called")
+        ray.init(num_cpus=1, logging_level="ERROR")
+        fail_and_forget("the driver")
+        ray.get(ray.remote(num_cpus=0)(fail_and_forget).remote("a task"))
+        actor = Actor.remote()
+        from minray.util.state import list_actors
+        while list_actors()[0].state != "DEAD":
+            pass
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    said = {line.rpartition("ValueError: ")[2] for line in done.stderr.splitlines() if "ValueError: " in line}
+    assert said == {"forgotten in the driver", "forgotten in a task", "never called"}, done.stderr
+
+
 def test_lines_of_one_worker_come_in_order_and_all_of_them() -> None:
     done = run_driver(
         """
