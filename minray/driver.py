@@ -11,13 +11,15 @@ another script's ``init()`` has started is never joined unless it is named.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from minray import worker
 from minray._version import __version__
@@ -31,7 +33,7 @@ from minray.node import Node, NodeOptions, import_path, start_node
 from minray.platform.base import PlatformError
 from minray.platform.processes import PlainProcesses
 from minray.platform.real import io_thread, make_platform
-from minray.platform.user_code import DriverUserCode, IoThread
+from minray.platform.user_code import DriverUserCode, IoThread, LockParker
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
 from minray.task_options import check_runtime_env, merge_runtime_env
@@ -112,11 +114,41 @@ _inherited: list[_Connection] = []
 """In a forked child: the parent's connection. It is not ours to close, which collecting it as garbage would do."""
 
 
+_changing = threading.RLock()
+"""Held by the thread that connects or disconnects this process."""
+_is_leaving = False
+"""The interpreter ends."""
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+
+def _one_at_a_time(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """Threads that connect or disconnect this process wait for each other."""
+
+    @functools.wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+        with _changing:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _after_fork() -> None:
+    """Another thread of the parent's may have held it."""
+    global _changing
+    _changing = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def is_initialized() -> bool:
     """Whether this process is connected to a cluster."""
     return worker.connected_api() is not None
 
 
+@_one_at_a_time
 def init(
     address: str | None = None,
     *,
@@ -312,6 +344,7 @@ def _address_info_of_worker() -> dict[str, Any]:
     }
 
 
+@_one_at_a_time
 def shutdown() -> None:
     """Disconnect; a cluster that ``init`` has started ends, with everything in it. Harmless when not connected, and in
     a task, whose connection is not its own."""
@@ -328,7 +361,7 @@ def shutdown() -> None:
         if core.raylet.death is None:  # Also without a printer: the lines belong into the session's logs.
             connection.thread.run(_flush_logs(core), FLUSH_TIMEOUT_S)
             connection.printer.flush_repetitions()
-        connection.thread.run(core.close(), FLUSH_TIMEOUT_S)
+        connection.thread.run(core.close(tells_threads=not _is_leaving), FLUSH_TIMEOUT_S)
     except (PlatformError, TimeoutError) as error:
         logger.debug("the cluster did not say goodbye: %s", error)
     finally:
@@ -342,8 +375,22 @@ async def _flush_logs(core: CoreWorker) -> None:
 
 
 def _auto_init() -> None:
-    init()
+    """For the first thread that needs a cluster; the others wait for it."""
+    with _changing:
+        if not _is_leaving and worker.connected_api() is None:
+            init()
+    if _is_leaving and threading.current_thread() is not threading.main_thread():
+        LockParker().wait(None)
+    if _is_leaving:
+        raise RuntimeError("minray has been shut down, because the interpreter is ending")
+
+
+def _leave() -> None:
+    """The threads that are left are daemons: they end with the interpreter, in silence, and begin nothing anew."""
+    global _is_leaving
+    _is_leaving = True
+    shutdown()
 
 
 worker.auto_init = _auto_init
-atexit.register(shutdown)
+atexit.register(_leave)
