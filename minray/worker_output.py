@@ -3,7 +3,8 @@
 Ray: python/ray/_private/log_monitor.py, python/ray/_private/ray_logging/__init__.py
 
 Worker side: standard output and error are pipes that the raylet reads. ``TaskNamedStream`` writes, before the first line of
-a task, a line with a control character and the task's name, which the raylet takes out and attaches to what follows; so
+a task, a line with a control character and the task's name (of a call: after its actor, which may describe itself by its
+``__repr__``), which the raylet takes out and attaches to what follows; so
 output of C libraries and child processes, which does not pass here, is named too.
 
 Driver side: ``LinePrinter`` shows ``(f pid=123) text``. A line that several workers print within a few seconds is shown
@@ -39,7 +40,7 @@ class TaskNamedStream:
         if TASK_NAME_MARK in text:
             text = text.replace(TASK_NAME_MARK, "\\x1e")
         running = self._executor.current
-        name = running.header.template.name if running is not None else ""
+        name = self._executor.shown_name(running) if running is not None else ""
         if name != self._named and self._at_line_start and text:
             self._named = name
             self._stream.write(f"{TASK_NAME_MARK}{' '.join(name.split())}\n")

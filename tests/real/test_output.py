@@ -103,6 +103,26 @@ def test_nothing_fails_in_silence() -> None:
     assert said == {"forgotten in the driver", "forgotten in a task", "never called"}, done.stderr
 
 
+def test_lines_of_an_actor_carry_what_it_says_of_itself() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        class Shard:
+            def __init__(self, number):
+                self.number = number
+                print("made")
+            def __repr__(self):
+                return f"Shard({self.number})"
+            def work(self):
+                print("works")
+        shard = Shard.remote(7)
+        ray.get([shard.work.remote(), shard.work.options(name="named").remote()])
+        """
+    )
+    assert lines_of(done.stdout) == ["(Shard.__init__ pid=N) made", "(Shard(7).work pid=N) works", "(named pid=N) works"]
+
+
 def test_lines_of_one_worker_come_in_order_and_all_of_them() -> None:
     done = run_driver(
         """
