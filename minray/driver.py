@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 from minray import worker
 from minray._version import __version__
 from minray.common.config import SystemConfig, WorkerConfig
+from minray.common.labels import check_labels
 from minray.common.resources import CPU
 from minray.common.task_spec import RuntimeEnv
 from minray.core_worker.core_worker import CoreWorker
@@ -191,8 +192,7 @@ def init(
     _check_arguments(ignored)
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     _check_types(object_spilling_directory=(object_spilling_directory, str))
-    if not all(isinstance(text, str) for pair in (labels or {}).items() for text in pair):
-        raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
+    check_labels(labels or {})
     if runtime_env:
         check_runtime_env("runtime_env", runtime_env)
     _set_level(logging_level)

@@ -291,7 +291,8 @@ def _streaming(task: ReceivedTask) -> StreamingTask:
 
 
 def _words_of(actor: Any) -> str:
-    if type(actor).__repr__ is object.__repr__:
+    kind: Any = type(actor)
+    if kind.__repr__ is object.__repr__:
         return ""
     try:
         return " ".join(repr(actor).split())[:MOST_WORDS]

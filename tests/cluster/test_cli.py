@@ -48,7 +48,7 @@ def test_a_cluster_is_started_joined_used_looked_at_and_stopped(connected: Comma
     assert f"{head.session_dir}/token" in said
     assert Path(head.session_dir, "token").read_text().strip() not in said
     spilling = tmp_path / "spilled"
-    description = ['--resources={"disk": 2}', '--labels={"zone": "b"}', "--node-ip-address=127.0.0.2"]
+    description = ['--resources={"disk": 2}', "--labels=zone=b", "--node-ip-address=127.0.0.2"]
     description.append(f"--object-spilling-directory=file://{spilling}")
     other = connected.join(head, "--node-name=second", *description)
     assert other.gcs_endpoint == f"tcp:{head.gcs_address}"
@@ -201,6 +201,7 @@ def test_an_address_that_is_not_of_this_machine(minray_command: CommandLine) -> 
         (["start", "--head", "--node-ip-address=0.0.0.0"], "is nowhere in particular"),
         (["start", "--head", "--resources=[1]"], "is not a JSON object"),
         (["start", "--head", "--resources={"], "is not JSON"),
+        (["start", "--head", "--labels=zone"], "'zone' is not a label such as zone=a"),
         (["start", "--head", '--resources={"CPU": 1}'], "has an argument of its own"),
         (["start", "--head", '--resources={"a": "b"}'], "must be a number"),
         (["start", "--head", "--num-gpus=1.5"], "must be a whole number"),
