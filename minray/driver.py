@@ -30,6 +30,7 @@ from minray.common.task_spec import RuntimeEnv
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_api import UserApi
 from minray.discovery import NodeFile, candidates, session_token, with_environment
+from minray.exceptions import LocalRayletDiedError
 from minray.node import Node, NodeOptions, import_path, start_node
 from minray.platform.base import PlatformError
 from minray.platform.processes import PlainProcesses
@@ -100,11 +101,20 @@ class RayContext(Mapping[str, Any]):
 class _Connection:
     """All that ``init`` has begun and ``shutdown`` must end."""
 
-    def __init__(self, node: Node | None, file: NodeFile, thread: IoThread, core: CoreWorker, printer: LinePrinter) -> None:
+    def __init__(
+        self,
+        node: Node | None,
+        file: NodeFile,
+        thread: IoThread,
+        user_code: DriverUserCode,
+        core: CoreWorker,
+        printer: LinePrinter,
+    ) -> None:
         self.node = node
         """Ours, if we started it."""
         self.file = file
         self.thread = thread
+        self.user_code = user_code
         self.core = core
         self.printer = printer
         self.pid = os.getpid()
@@ -272,7 +282,7 @@ def _join(files: list[NodeFile], job: JobConfig, runtime_env: dict[str, Any] | N
 def _connect(
     node: Node | None, file: NodeFile, token: bytes, job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool
 ) -> _Connection:
-    thread, core = _make_core(file, token)
+    thread, user_code, core = _make_core(file, token)
     printer = LinePrinter(file.system_config.log_deduplication_window_s, core.platform.user_code.time)
     if log_to_driver:
         core.on_lines = printer.show
@@ -285,10 +295,10 @@ def _connect(
         raise ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}") from None
     core.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
     worker.connect_process(UserApi(core))
-    return _Connection(node, file, thread, core, printer)
+    return _Connection(node, file, thread, user_code, core, printer)
 
 
-def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, CoreWorker]:
+def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, CoreWorker]:
     """A core worker for this process, not started yet, on a thread of its own."""
     thread = io_thread(file.system_config)
     worker_id = secrets.token_bytes(16)
@@ -304,12 +314,13 @@ def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, CoreWorker]:
         True,
         file.system_config,
     )
-    platform = make_platform("driver", worker_id, file.system_config, token, PlainProcesses(), DriverUserCode(thread.loop))
+    user_code = DriverUserCode(thread.loop)
+    platform = make_platform("driver", worker_id, file.system_config, token, PlainProcesses(), user_code)
 
     async def make() -> CoreWorker:
         return CoreWorker(platform, config)
 
-    return thread, thread.run(make())
+    return thread, user_code, thread.run(make())
 
 
 def _working_directory() -> str:
@@ -366,6 +377,8 @@ def shutdown() -> None:
         logger.debug("the cluster did not say goodbye: %s", error)
     finally:
         connection.thread.stop()
+        if not _is_leaving:
+            connection.user_code.close(lambda: LocalRayletDiedError(reason="this driver has left its cluster"))
         if connection.node is not None:
             connection.node.close()
 
