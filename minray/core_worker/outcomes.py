@@ -32,6 +32,7 @@ from minray.exceptions import (
     TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
+    is_raised_by_body,
     wrap_packed_dependency,
 )
 from minray.platform.base import PlatformError
@@ -98,7 +99,8 @@ class TaskOutcomes:
             self.retry(task)
         else:
             *yielded, error = from_values(reply.values, buffers)
-            finish = self._finish_with_failure if reply.status == FAILED else self._finish_with_error
+            is_news = reply.status == FAILED and (task.prepared.client is None or is_raised_by_body(bytes(error.data)))
+            finish = self._finish_with_failure if is_news else self._finish_with_error  # that its actor exits is none
             finish(task, error, yielded)
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:

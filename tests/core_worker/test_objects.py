@@ -61,6 +61,9 @@ class Keeper:
     def address(self) -> str:
         return str(minray.worker.current_api().core.address.endpoint)
 
+    def exit(self) -> None:
+        minray.actor.exit_actor()
+
     def die(self) -> None:
         minray.worker.current_api().core.platform.processes.exit(1)
 
@@ -289,6 +292,12 @@ def of_an_actor_that_is_killed() -> None:
     minray.kill(keeper)
 
 
+def of_an_actor_that_exits() -> None:
+    keeper = Keeper.remote()
+    keeper.exit.remote()
+    keeper.__ray_terminate__.remote()
+
+
 UNHEARD = [
     submitted_and_forgotten,
     waited_for,
@@ -308,6 +317,7 @@ HEARD = [
     the_last_item,
     cancelled,
     of_an_actor_that_is_killed,
+    of_an_actor_that_exits,
 ]
 
 
