@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNSEEN = "nobody has looked at this error of a task (_system_config={'report_unseen_errors': False} hides such)"
+UNSEEN = "nobody has looked at this error of a task (RAY_IGNORE_UNHANDLED_ERRORS=1 hides such)"
 
 
 class Objects:

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 import minray
 from minray import cluster_client
 from minray.cli import main
-from minray.discovery import find_nodes
+from minray.common.config import SystemConfig
+from minray.discovery import find_nodes, with_environment
 from tests.cluster.command_line import CommandLine, lines_with
 from tests.cluster.programs import hold, where
 from tests.helpers import wait_for_condition
@@ -153,6 +154,14 @@ def test_settings_of_the_environment_become_the_clusters(connected: CommandLine,
     other = connected.join(head)
     for file in (head, other):
         assert (file.system_config.get_warning_s, file.system_config.task_retry_delay_ms) == (3.5, 7)
+
+
+def test_switches_that_rays_messages_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
+    monkeypatch.setenv("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    config = SystemConfig.from_overrides(with_environment(None))
+    assert (config.log_deduplication_window_s, config.report_unseen_errors) == (0, False)
+    assert with_environment({"report_unseen_errors": True})["report_unseen_errors"]
 
 
 def test_the_version_is_shown() -> None:
