@@ -21,6 +21,7 @@ from minray.signature import parameters_of
 from minray.task_options import (
     BACKPRESSURE,
     STREAMING,
+    check_bool,
     check_integer,
     check_name,
     check_one_placement,
@@ -36,11 +37,6 @@ METHOD_OPTIONS = "__ray_method_options__"
 """Where ``@method`` leaves its options on the function."""
 NOT_GIVEN = -2
 """In place of a number of retries: the actor's own applies."""
-
-
-def _check_bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
 
 
 def _check_lifetime(name: str, value: Any) -> None:
@@ -75,24 +71,26 @@ ACTOR_CHECKS: dict[str, Callable[[str, Any], None]] = {
             "num_gpus",
             "memory",
             "resources",
+            "accelerator_type",
             "scheduling_strategy",
             "label_selector",
             "placement_group",
             "placement_group_bundle_index",
             "placement_group_capture_child_tasks",
             "runtime_env",
+            "enable_task_events",
         )
     },
     "name": _check_actor_name,
     "namespace": _check_actor_name,
     "lifetime": _check_lifetime,
-    "get_if_exists": _check_bool,
+    "get_if_exists": check_bool,
     "max_restarts": check_integer(-1),
     "max_task_retries": check_integer(-1),
     "max_concurrency": check_integer(1),
     "concurrency_groups": _check_groups,
     "max_pending_calls": _check_pending,
-    "allow_out_of_order_execution": _check_bool,
+    "allow_out_of_order_execution": check_bool,
 }
 """Every option of a class; None means its default everywhere."""
 
@@ -102,6 +100,7 @@ METHOD_CHECKS: dict[str, Callable[[str, Any], None]] = {
     "retry_exceptions": check_retry_exceptions,
     "concurrency_group": check_name,
     "name": check_name,
+    "enable_task_events": check_bool,
     BACKPRESSURE: TASK_CHECKS[BACKPRESSURE],
 }
 """Every option of a method, in ``@minray.method(...)`` and in ``.options(...)``; the latter alone takes a name."""
@@ -218,7 +217,7 @@ def make_constructor_template(
 ) -> tuple[TaskTemplate, list[tuple[str, int]]]:
     """The constructor's template, with what is held for life; and what must be free to place the actor."""
     given = {name: value for name, value in options.items() if value is not None}
-    is_simple = not any(name in given for name in ("num_cpus", "num_gpus", "resources", "memory"))
+    is_simple = not any(name in given for name in ("num_cpus", "num_gpus", "resources", "memory", "accelerator_type"))
     amounts = resource_amounts(given)
     shape = make_shape({CPU: 0, GPU: 0} if is_simple else amounts, given, job_id, base_env, captured)
     placement = list(located(resource_set(amounts), shape.strategy))

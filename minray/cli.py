@@ -37,6 +37,7 @@ from minray.cli_state import state_commands
 from minray.cluster_client import ClusterClient, end_gracefully
 from minray.common.config import SystemConfig
 from minray.common.ids import UNIQUE_ID_BYTES
+from minray.common.labels import parse_labels
 from minray.common.resources import to_floats
 from minray.discovery import (
     TABLES_FILE,
@@ -87,6 +88,18 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # Generic in some 
         return decoded
 
 
+class Labels(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
+    """An option such as ``zone=a,disk=fast``."""
+
+    name = "labels"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
+        try:
+            return parse_labels(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 @contextmanager
 def _errors_for_people() -> Iterator[None]:
     try:
@@ -116,7 +129,7 @@ def main() -> None:
 @click.option("--object-store-memory", type=click.FloatRange(0), help="Bytes.")
 @click.option("--object-spilling-directory", default="", help="Directories or URLs (s3://...), joined by colons.")
 @click.option("--resources", type=JsonObject(), default="{}", help='Further resources: \'{"fast_disk": 2}\'.')
-@click.option("--labels", type=JsonObject(), default="{}", help='\'{"zone": "a"}\'.')
+@click.option("--labels", type=Labels(), default="", help="zone=a,disk=fast")
 @click.option("--storage", help="File for the head's tables, by which the cluster survives its gcs; '' for none.")
 @click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
 @click.option("--system-config", type=JsonObject(), default="{}", help="Tunables of the cluster; for the head.")

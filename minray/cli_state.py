@@ -24,7 +24,7 @@ from minray.text_table import table
 from minray.util.state import filters as choosing
 from minray.util.state.api import DEFAULT_LIMIT, MAX_LIMIT
 from minray.util.state.common import ActorSummaries, ObjectSummaries, TaskSummaries
-from minray.util.state.rows import KINDS, Kind, Listing
+from minray.util.state.rows import KINDS, Kind, Listing, check_id
 
 TIMEOUT_S = 5.0
 Connect = Callable[[str | None, str | None], ClusterClient]
@@ -60,7 +60,7 @@ def _read(
 ) -> Listing:
     try:
         if id is not None:
-            bytes.fromhex(id)
+            check_id(id)
         with connect(address, token_file) as client:
             listing: Listing = client.read(lambda reader: KINDS[name].read(reader, timeout, id))
     except TimeoutError:

@@ -58,6 +58,12 @@ class NodeFile(msgspec.Struct):
 
 # --- settings ----------------------------------------------------------------------------------------------------------
 
+RAYS_SWITCHES: dict[tuple[str, str], dict[str, Any]] = {
+    ("DEDUP_LOGS", "0"): {"log_deduplication_window_s": 0.0},
+    ("IGNORE_UNHANDLED_ERRORS", "1"): {"report_unseen_errors": False},
+}
+"""Settings that Ray's messages name, and what they mean here."""
+
 
 def setting(name: str) -> str | None:
     """``$MINRAY_<name>``, else ``$RAY_<name>``, else None; empty is None."""
@@ -70,6 +76,9 @@ def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
     Raises TypeError for a value of the wrong type.
     """
     found: dict[str, Any] = {}
+    for (name, position), entries in RAYS_SWITCHES.items():
+        if setting(name) == position:
+            found.update(entries)
     for field in msgspec.structs.fields(SystemConfig):
         text = setting(field.name) or setting(field.name.upper())
         if text is not None:

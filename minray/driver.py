@@ -11,27 +11,31 @@ another script's ``init()`` has started is never joined unless it is named.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from minray import worker
 from minray._version import __version__
 from minray.common.config import SystemConfig, WorkerConfig
+from minray.common.labels import check_labels
 from minray.common.resources import CPU
 from minray.common.task_spec import RuntimeEnv
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_api import UserApi
 from minray.discovery import NodeFile, candidates, session_token, with_environment
+from minray.exceptions import LocalRayletDiedError
 from minray.node import Node, NodeOptions, import_path, start_node
 from minray.platform.base import PlatformError
 from minray.platform.processes import PlainProcesses
 from minray.platform.real import io_thread, make_platform
-from minray.platform.user_code import DriverUserCode, IoThread
+from minray.platform.user_code import DriverUserCode, IoThread, LockParker
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
 from minray.task_options import check_runtime_env, merge_runtime_env
@@ -97,11 +101,20 @@ class RayContext(Mapping[str, Any]):
 class _Connection:
     """All that ``init`` has begun and ``shutdown`` must end."""
 
-    def __init__(self, node: Node | None, file: NodeFile, thread: IoThread, core: CoreWorker, printer: LinePrinter) -> None:
+    def __init__(
+        self,
+        node: Node | None,
+        file: NodeFile,
+        thread: IoThread,
+        user_code: DriverUserCode,
+        core: CoreWorker,
+        printer: LinePrinter,
+    ) -> None:
         self.node = node
         """Ours, if we started it."""
         self.file = file
         self.thread = thread
+        self.user_code = user_code
         self.core = core
         self.printer = printer
         self.pid = os.getpid()
@@ -112,11 +125,41 @@ _inherited: list[_Connection] = []
 """In a forked child: the parent's connection. It is not ours to close, which collecting it as garbage would do."""
 
 
+_changing = threading.RLock()
+"""Held by the thread that connects or disconnects this process."""
+_is_leaving = False
+"""The interpreter ends."""
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+
+def _one_at_a_time(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """Threads that connect or disconnect this process wait for each other."""
+
+    @functools.wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+        with _changing:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _after_fork() -> None:
+    """Another thread of the parent's may have held it."""
+    global _changing
+    _changing = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def is_initialized() -> bool:
     """Whether this process is connected to a cluster."""
     return worker.connected_api() is not None
 
 
+@_one_at_a_time
 def init(
     address: str | None = None,
     *,
@@ -159,8 +202,7 @@ def init(
     _check_arguments(ignored)
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     _check_types(object_spilling_directory=(object_spilling_directory, str))
-    if not all(isinstance(text, str) for pair in (labels or {}).items() for text in pair):
-        raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
+    check_labels(labels or {})
     if runtime_env:
         check_runtime_env("runtime_env", runtime_env)
     _set_level(logging_level)
@@ -240,7 +282,7 @@ def _join(files: list[NodeFile], job: JobConfig, runtime_env: dict[str, Any] | N
 def _connect(
     node: Node | None, file: NodeFile, token: bytes, job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool
 ) -> _Connection:
-    thread, core = _make_core(file, token)
+    thread, user_code, core = _make_core(file, token)
     printer = LinePrinter(file.system_config.log_deduplication_window_s, core.platform.user_code.time)
     if log_to_driver:
         core.on_lines = printer.show
@@ -253,10 +295,10 @@ def _connect(
         raise ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}") from None
     core.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
     worker.connect_process(UserApi(core))
-    return _Connection(node, file, thread, core, printer)
+    return _Connection(node, file, thread, user_code, core, printer)
 
 
-def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, CoreWorker]:
+def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, CoreWorker]:
     """A core worker for this process, not started yet, on a thread of its own."""
     thread = io_thread(file.system_config)
     worker_id = secrets.token_bytes(16)
@@ -272,12 +314,13 @@ def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, CoreWorker]:
         True,
         file.system_config,
     )
-    platform = make_platform("driver", worker_id, file.system_config, token, PlainProcesses(), DriverUserCode(thread.loop))
+    user_code = DriverUserCode(thread.loop)
+    platform = make_platform("driver", worker_id, file.system_config, token, PlainProcesses(), user_code)
 
     async def make() -> CoreWorker:
         return CoreWorker(platform, config)
 
-    return thread, thread.run(make())
+    return thread, user_code, thread.run(make())
 
 
 def _working_directory() -> str:
@@ -312,6 +355,7 @@ def _address_info_of_worker() -> dict[str, Any]:
     }
 
 
+@_one_at_a_time
 def shutdown() -> None:
     """Disconnect; a cluster that ``init`` has started ends, with everything in it. Harmless when not connected, and in
     a task, whose connection is not its own."""
@@ -328,11 +372,13 @@ def shutdown() -> None:
         if core.raylet.death is None:  # Also without a printer: the lines belong into the session's logs.
             connection.thread.run(_flush_logs(core), FLUSH_TIMEOUT_S)
             connection.printer.flush_repetitions()
-        connection.thread.run(core.close(), FLUSH_TIMEOUT_S)
+        connection.thread.run(core.close(tells_threads=not _is_leaving), FLUSH_TIMEOUT_S)
     except (PlatformError, TimeoutError) as error:
         logger.debug("the cluster did not say goodbye: %s", error)
     finally:
         connection.thread.stop()
+        if not _is_leaving:
+            connection.user_code.close(lambda: LocalRayletDiedError(reason="this driver has left its cluster"))
         if connection.node is not None:
             connection.node.close()
 
@@ -342,8 +388,22 @@ async def _flush_logs(core: CoreWorker) -> None:
 
 
 def _auto_init() -> None:
-    init()
+    """For the first thread that needs a cluster; the others wait for it."""
+    with _changing:
+        if not _is_leaving and worker.connected_api() is None:
+            init()
+    if _is_leaving and threading.current_thread() is not threading.main_thread():
+        LockParker().wait(None)
+    if _is_leaving:
+        raise RuntimeError("minray has been shut down, because the interpreter is ending")
+
+
+def _leave() -> None:
+    """The threads that are left are daemons: they end with the interpreter, in silence, and begin nothing anew."""
+    global _is_leaving
+    _is_leaving = True
+    shutdown()
 
 
 worker.auto_init = _auto_init
-atexit.register(shutdown)
+atexit.register(_leave)

@@ -471,6 +471,11 @@ def unpack_exception(data: bytes) -> RayError:
         del result
 
 
+def is_raised_by_body(data: bytes) -> bool:
+    """Whether the body of a task has raised what is packed here; otherwise it is the system that says so."""
+    return bool(pickle.loads(data)[0])
+
+
 def describe_packed(data: bytes) -> str:
     """The text of a packed exception; nothing of the user's is unpickled for it."""
     _, failure_fields, _, _ = pickle.loads(data)

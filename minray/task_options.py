@@ -45,6 +45,10 @@ STREAMING = "streaming"
 """As ``num_returns``: a generator, whose items are objects of their own as soon as they are yielded."""
 BACKPRESSURE = "_generator_backpressure_num_objects"
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
+MEANINGLESS_FIELDS = ("excludes", "config")
+"""Of a runtime environment in Ray: what is not uploaded, and how installing goes. Nothing is uploaded or installed here."""
+ACCELERATOR_AMOUNT = 0.001
+"""Of ``accelerator_type:NAME``, a resource that a node may be started with: what needs it says where to go, not how much."""
 
 
 def _is_number(value: Any) -> bool:
@@ -104,6 +108,12 @@ def check_name(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
 
 
+def _check_accelerator_type(name: str, value: Any) -> None:
+    check_name(name, value)
+    if not value:
+        raise ValueError(f"{name} must not be empty")
+
+
 def _check_strategy(name: str, value: Any) -> None:
     if isinstance(value, str):
         if value not in ("DEFAULT", "SPREAD"):
@@ -125,7 +135,7 @@ def _check_selector(name: str, value: Any) -> None:
     parse_selector(value)
 
 
-def _check_bool(name: str, value: Any) -> None:
+def check_bool(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
 
@@ -135,7 +145,7 @@ def check_runtime_env(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a dict, not {type(value).__name__}")
     for key in value:
-        if key not in RUNTIME_ENV_FIELDS:
+        if key not in RUNTIME_ENV_FIELDS + MEANINGLESS_FIELDS:
             raise ValueError(
                 f"{name} has {key!r}, but knows only {', '.join(RUNTIME_ENV_FIELDS)}; "
                 "install packages into the environment that the cluster is started from instead"
@@ -173,6 +183,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "num_gpus": _check_amount,
     "memory": _check_amount,
     "resources": _check_resources,
+    "accelerator_type": _check_accelerator_type,
     "num_returns": _check_num_returns,
     "max_retries": check_integer(-1),
     "retry_exceptions": check_retry_exceptions,
@@ -182,11 +193,12 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "label_selector": _check_selector,
     "placement_group": _check_group,
     "placement_group_bundle_index": check_integer(ANY_BUNDLE),
-    "placement_group_capture_child_tasks": _check_bool,
+    "placement_group_capture_child_tasks": check_bool,
     "runtime_env": check_runtime_env,
+    "enable_task_events": check_bool,
     BACKPRESSURE: _check_backpressure,
 }
-"""Every option; None means its default everywhere."""
+"""Every option; None means its default everywhere. ``enable_task_events`` has none: nobody keeps an account of tasks."""
 
 
 def check_options(options: Mapping[str, Any], *, at_call: bool) -> None:
@@ -223,6 +235,8 @@ def resource_amounts(given: Mapping[str, Any]) -> dict[str, float]:
     amounts: dict[str, float] = {CPU: given.get("num_cpus", 1), GPU: given.get("num_gpus", 0), **given.get("resources", {})}
     if "memory" in given:
         amounts[MEMORY] = given["memory"]
+    if "accelerator_type" in given:
+        amounts[f"accelerator_type:{given['accelerator_type']}"] = ACCELERATOR_AMOUNT
     return amounts
 
 

@@ -3,11 +3,12 @@
 Ray: python/ray/_private/log_monitor.py, python/ray/_private/ray_logging/__init__.py
 
 Worker side: standard output and error are pipes that the raylet reads. ``TaskNamedStream`` writes, before the first line of
-a task, a line with a control character and the task's name, which the raylet takes out and attaches to what follows; so
+a task, a line with a control character and the task's name (of a call: after its actor, which may describe itself by its
+``__repr__``), which the raylet takes out and attaches to what follows; so
 output of C libraries and child processes, which does not pass here, is named too.
 
 Driver side: ``LinePrinter`` shows ``(f pid=123) text``. A line that several workers print within a few seconds is shown
-once at once, and then counted.
+at once, and counted from the second of them on; what one worker alone repeats is shown each time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from minray.protocol.core_worker import PrintLines
@@ -38,7 +40,7 @@ class TaskNamedStream:
         if TASK_NAME_MARK in text:
             text = text.replace(TASK_NAME_MARK, "\\x1e")
         running = self._executor.current
-        name = running.header.template.name if running is not None else ""
+        name = self._executor.shown_name(running) if running is not None else ""
         if name != self._named and self._at_line_start and text:
             self._named = name
             self._stream.write(f"{TASK_NAME_MARK}{' '.join(name.split())}\n")
@@ -54,15 +56,31 @@ class TaskNamedStream:
         return getattr(self._stream, name)
 
 
+Source = tuple[bytes, int, bool]
+"""Node, process id, and whether it is standard error."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A line that was shown lately."""
+
+    source: Source | None
+    """The only worker that has printed it; None: there are several."""
+    until: float
+    """The end of its window."""
+    held_back: int = 0
+    """How often it was not shown."""
+
+
 class LinePrinter:
     """Shows the lines of one driver's workers."""
 
     def __init__(self, window_s: float, clock: Callable[[], float]) -> None:
         self._window_s = window_s
         self._clock = clock
-        self._seen: dict[str, list[float | int]] = {}
-        """Text to the end of its window and how many repetitions were held back."""
-        self._sequences: dict[tuple[bytes, int, bool], int] = {}
+        self._seen: dict[tuple[str, bool], _Seen] = {}
+        """By text and stream."""
+        self._sequences: dict[Source, int] = {}
         """The last batch shown, per worker and stream: a repeated message is not shown again."""
 
     def show(self, message: PrintLines) -> None:
@@ -72,32 +90,37 @@ class LinePrinter:
             return
         self._sequences[source] = message.sequence
         now = self._clock()
-        stream = sys.stderr if message.is_stderr else sys.stdout
-        shown = [f"({name or 'worker'} pid={message.pid}) {text}" for name, text in message.lines if self._is_new(text, now)]
-        if shown:
-            self._print("\n".join(shown), stream)
+        lines = [(name, text) for name, text in message.lines if self._is_new(text, source, now)]
+        if lines:
+            shown = [f"({name or 'worker'} pid={message.pid}) {text}" for name, text in lines]
+            self._print("\n".join(shown), message.is_stderr)
         self.flush_repetitions(now)
 
-    def _print(self, text: str, stream: IO[str]) -> None:
+    def _print(self, text: str, is_stderr: bool) -> None:
         """A driver whose output nobody reads any more (``| head``) goes on without it, until it writes something itself."""
         with suppress(OSError, ValueError):
-            print(text, file=stream, flush=True)
+            print(text, file=sys.stderr if is_stderr else sys.stdout, flush=True)
 
-    def _is_new(self, text: str, now: float) -> bool:
+    def _is_new(self, text: str, source: Source, now: float) -> bool:
         if self._window_s <= 0 or not text.strip():
             return True
-        known = self._seen.get(text)
-        if known is not None and now < known[0]:
-            known[1] += 1
+        key = (text, source[2])
+        known = self._seen.get(key)
+        if known is None:
+            self._seen[key] = _Seen(source, now + self._window_s)
+        elif now >= known.until:
+            self._seen[key] = _Seen(source, now + self._window_s, known.held_back)
+        elif known.source != source:
+            known.source = None
+            known.held_back += 1
             return False
-        self._seen[text] = [now + self._window_s, 0 if known is None else known[1]]
         return True
 
     def flush_repetitions(self, now: float | None = None) -> None:
         """Say how often lines were repeated whose window is over (without ``now``: all lines)."""
-        for text, (until, count) in list(self._seen.items()):
-            if now is None or now >= until:
-                del self._seen[text]
-                if count:
-                    times = f"{count} more time{'s' if count != 1 else ''}"
-                    self._print(f"(repeated {times} by other workers) {text}", sys.stdout)
+        for (text, is_stderr), seen in list(self._seen.items()):
+            if now is None or now >= seen.until:
+                del self._seen[text, is_stderr]
+                if seen.held_back:
+                    times = f"{seen.held_back} more time{'s' if seen.held_back != 1 else ''}"
+                    self._print(f"(repeated {times} across the cluster) {text}", is_stderr)

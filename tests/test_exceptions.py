@@ -48,6 +48,7 @@ from minray.exceptions import (
     TaskFailure,
     UnserializableException,
     WorkerCrashedError,
+    is_raised_by_body,
     pack_exception,
     unpack_exception,
     wrap_packed_dependency,
@@ -1041,3 +1042,8 @@ def test_system_errors_are_caught_as_what_they_are() -> None:
     assert isinstance(GetTimeoutError(), TimeoutError)
     assert isinstance(ReferenceCountingAssertionError(), AssertionError)
     assert isinstance(fail_with(GetTimeoutError(timeout_s=1.0)), TimeoutError)
+
+
+def test_what_a_body_has_raised_is_told_from_what_the_system_says() -> None:
+    assert is_raised_by_body(packed(ValueError())) and not is_raised_by_body(packed(GetTimeoutError()))
+    assert is_raised_by_body(pack_exception(GetTimeoutError(), task_name="f", is_bodys=True, **EXECUTOR))

@@ -11,8 +11,8 @@ from minray.protocol.core_worker import PrintLines
 from minray.worker_output import LinePrinter
 
 
-def lines(sequence: int, *texts: str) -> PrintLines:
-    return PrintLines(b"n" * 16, "127.0.0.1", 7, False, [("f", text) for text in texts], sequence)
+def lines(sequence: int, *texts: str, pid: int = 7, is_stderr: bool = False) -> PrintLines:
+    return PrintLines(b"n" * 16, "127.0.0.1", pid, is_stderr, [("f", text) for text in texts], sequence)
 
 
 class Closed(io.StringIO):
@@ -22,15 +22,35 @@ class Closed(io.StringIO):
         raise BrokenPipeError(32, "Broken pipe")
 
 
-def test_a_batch_is_shown_once_and_repeated_lines_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_is_shown_once_and_what_several_workers_print_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     printer = LinePrinter(5.0, lambda: now)
     printer.show(lines(1, "a", "b"))
     printer.show(lines(1, "a", "b"))
-    printer.show(lines(2, "a"))
+    printer.show(lines(1, "a", pid=8))
     now = 6.0
-    printer.show(lines(3, "c"))
-    assert capsys.readouterr().out == "(f pid=7) a\n(f pid=7) b\n(f pid=7) c\n(repeated 1 more time by other workers) a\n"
+    printer.show(lines(2, "c"))
+    assert capsys.readouterr().out == "(f pid=7) a\n(f pid=7) b\n(f pid=7) c\n(repeated 1 more time across the cluster) a\n"
+
+
+def test_what_one_worker_alone_repeats_is_shown_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = LinePrinter(5.0, lambda: 0.0)
+    printer.show(lines(1, "tick", "tick"))
+    printer.show(lines(2, "tick"))
+    printer.show(lines(1, "tick", pid=8))
+    printer.show(lines(3, "tick"))
+    printer.flush_repetitions()
+    assert capsys.readouterr().out == "(f pid=7) tick\n" * 3 + "(repeated 2 more times across the cluster) tick\n"
+
+
+def test_the_streams_are_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = LinePrinter(5.0, lambda: 0.0)
+    printer.show(lines(1, "a"))
+    for pid in (7, 8, 9):
+        printer.show(lines(1, "a", pid=pid, is_stderr=True))
+    printer.flush_repetitions()
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("(f pid=7) a\n", "(f pid=7) a\n(repeated 2 more times across the cluster) a\n")
 
 
 @pytest.mark.parametrize("stream", [Closed(), None], ids=["broken pipe", "closed"])

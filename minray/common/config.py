@@ -84,6 +84,8 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether processes remember which line of the user's code has made each reference; costs microseconds for each."""
     get_warning_s: float = 10.0
     """A ``get`` blocked for this long prints why, once."""
+    report_unseen_errors: bool = True
+    """Whether the error of a task at which nobody has looked is printed when its last reference goes."""
     task_retry_delay_ms: int = 0
     log_deduplication_window_s: float = 5.0
     max_direct_call_object_size: int = MAX_DIRECT_CALL_OBJECT_SIZE

@@ -42,6 +42,30 @@ def check_key(key: str) -> None:
         raise ValueError(f"{key!r} is not the name of a label: letters, digits, '-', '_' and '.', perhaps after 'prefix/'")
 
 
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raises TypeError or ValueError for what cannot be the labels of a node."""
+    for key, value in labels.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
+        check_key(key)
+        if key == NODE_ID_LABEL:
+            raise ValueError(f"every node has the label {key!r} already")
+        if not re.fullmatch(_WORD, value):
+            raise ValueError(f"label {key!r} cannot be {value!r}: letters, digits, '-', '_' and '.'")
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """The labels of a node, as they are written on a command line: ``zone=a,disk=fast``; ValueError for anything else."""
+    labels: dict[str, str] = {}
+    for pair in text.split(",") if text else ():
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise ValueError(f"{pair!r} is not a label such as zone=a")
+        labels[key] = value
+    check_labels(labels)
+    return labels
+
+
 def labels_of(node_id: bytes, labels: Mapping[str, str]) -> dict[str, str]:
     """All labels of a node: its own, and the one that every node has."""
     return {NODE_ID_LABEL: node_id.hex(), **labels}

@@ -211,11 +211,15 @@ class CoreWorker:
         self.actor_receiver = ActorTaskReceiver(platform, self.executor, intake, self.host, max_wait_s)
         self._closes += [self.borrowing.close, self.lease_client.close, self.patient.close]
 
-    async def close(self) -> None:
-        """A driver leaves its cluster; also after a ``start`` that has failed. Nothing of it is left on its loop."""
+    async def close(self, tells_threads: bool = True) -> None:
+        """A driver leaves its cluster; also after a ``start`` that has failed. Nothing of it is left on its loop.
+
+        Threads that wait are told so, unless they end with the interpreter anyway.
+        """
         self.is_exiting = True
         if self.job is not None:
-            self.outcomes.fail_all("this driver has left its cluster")
+            if tells_threads:
+                self.outcomes.fail_all("this driver has left its cluster")
             await self._finish_job()
         for close in self._closes:
             close()

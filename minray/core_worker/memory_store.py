@@ -26,7 +26,7 @@ SWEEP_AT = 64
 
 
 class StoredObject(msgspec.Struct, eq=False, gc=False):
-    """A serialised value. Immutable, but for tickets that ``nested`` loses when they are noted, and ``is_fetched``."""
+    """A serialised value. Immutable, but for tickets that ``nested`` loses when they are noted, and the flags."""
 
     data: Any
     """The pickle stream, or a packed exception."""
@@ -41,6 +41,8 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
     """Of a large value: it was seen on this node."""
     is_freed: bool = False
     """It is the error that says so: somebody has freed the value by hand."""
+    unseen: int = 0
+    """Of a task's error that nobody has looked at: how many objects it is, or will be; it is said when the last one goes."""
 
     def size(self) -> int:
         return self.place.size if self.place is not None else len(self.data) + sum(map(len, self.buffers))
@@ -106,16 +108,23 @@ class MemoryStore:
             old = AWAITED if object_id in self._waiters else GONE
             self._record("object", _name(object_id), old, ERROR if stored.is_error else HERE)
 
-    def delete(self, object_ids: Iterable[bytes]) -> None:
-        """Nobody here holds these any more: they are not needed, or those that have not come never will."""
+    def delete(self, object_ids: Iterable[bytes]) -> list[StoredObject]:
+        """Nobody here holds these any more: they are not needed, or those that have not come never will.
+
+        Returns the errors among them that nobody has looked at.
+        """
+        unseen: list[StoredObject] = []
         for object_id in object_ids:
             stored = self.objects.pop(object_id, None)
+            if stored is not None and stored.unseen:
+                unseen.append(stored)
             if self._record is not None and (stored is not None or object_id in self._waiters):
                 old = AWAITED if stored is None else ERROR if stored.is_error else HERE
                 self._record("object", _name(object_id), old, GONE)
             if self._waiters:
                 for waiter in self._waiters.pop(object_id, ()):
                     waiter.on_enough()
+        return unseen
 
     def wait(self, object_ids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
         """Begin to wait; returns the objects that are not here. May release the waiter at once."""

@@ -6,22 +6,30 @@ What each table is for stands in its own room: who holds an object (``reference_
 its copies (``object_directory``), who has borrowed it (``borrowing``). An event that concerns several of them is taken
 apart here, in the order in which they may hear of it: a value is kept only if anybody wants it, and what is inside it is
 held before the ticket with which that came goes back.
+
+The error of a task that nobody has looked at, by ``get`` or as an argument, is logged when nobody can any more: a task that
+was submitted and forgotten does not fail in silence.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.reference_counter import Effects
-from minray.exceptions import OwnerDiedError, RayError, pack_exception
+from minray.exceptions import OwnerDiedError, RayError, describe_packed, pack_exception
 from minray.object_ref import ObjectRef
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
+
+logger = logging.getLogger(__name__)
+
+UNSEEN = "nobody has looked at this error of a task (RAY_IGNORE_UNHANDLED_ERRORS=1 hides such)"
 
 
 class Objects:
@@ -61,6 +69,14 @@ class Objects:
             wanted = core.references.is_in_scope(object_id)
         if wanted:
             core.store.put(object_id, stored)
+        elif stored.unseen:
+            self.on_unseen(stored)
+
+    def on_unseen(self, error: StoredObject) -> None:
+        """An object has gone that was an error of a task, and nobody has looked at it; perhaps at the task's others."""
+        error.unseen -= 1
+        if error.unseen <= 0 and self._core.config.system_config.report_unseen_errors:
+            logger.error("%s:\n%s", UNSEEN, describe_packed(bytes(error.data)))
 
     def put_error(self, object_id: bytes, error: RayError) -> None:
         """This object will never be anything but an error."""
@@ -92,7 +108,8 @@ class Objects:
         core = self._core
         core.recovery.on_freed(effects)
         freed = effects.freed
-        core.store.delete(freed)
+        for error in core.store.delete(freed):
+            self.on_unseen(error)
         core.directory.free(freed)
         core.resolver.forget(freed)
         core.actors.on_freed(freed)

@@ -32,6 +32,7 @@ from minray.exceptions import (
     TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
+    is_raised_by_body,
     wrap_packed_dependency,
 )
 from minray.platform.base import PlatformError
@@ -71,7 +72,8 @@ class TaskOutcomes:
         if task.prepared.template.actor is not None:
             self._core.actors.on_constructor_failed(task, packed)
         else:
-            self._finish_with_error(task, StoredObject(packed, (), True, ()))
+            stored.unseen = 0
+            self._finish_with_failure(task, StoredObject(packed, (), True, ()))
             self._on_ended_early(task)
 
     def _on_ended_early(self, task: PendingTask) -> None:
@@ -97,7 +99,9 @@ class TaskOutcomes:
             self.retry(task)
         else:
             *yielded, error = from_values(reply.values, buffers)
-            self._finish_with_error(task, error, yielded)
+            is_news = reply.status == FAILED and (task.prepared.client is None or is_raised_by_body(bytes(error.data)))
+            finish = self._finish_with_failure if is_news else self._finish_with_error  # that its actor exits is none
+            finish(task, error, yielded)
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         again = []
@@ -154,7 +158,8 @@ class TaskOutcomes:
         elif self._core.tasks.may_retry(task, self._is_preempted(worker, failure)):
             self.retry(task)
         else:
-            self._finish_with_system_error(task, self._death_certificate(task, worker, failure))
+            certificate = self._death_certificate(task, worker, failure)
+            self._finish_with_failure(task, self._core.objects.as_error(certificate, task.prepared.template.name))
 
     def _is_preempted(self, worker: LeasedWorker, failure: LeaseFailure | None) -> bool:
         """G21: whether it was lost because its node had to go."""
@@ -260,6 +265,14 @@ class TaskOutcomes:
             task.prepared.client.ended += 1
             if task.handle_id:
                 core.actors.let_go(task)
+
+    def _finish_with_failure(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
+        """This error is news to the user, who has neither cancelled the task nor ended its actor."""
+        is_read = task.stream is not None and self._core.generators.streams.is_wanted(task.task_id)
+        error.unseen = task.prepared.template.num_returns - len(yielded) + is_read
+        if not error.unseen:
+            self._core.objects.on_unseen(error)
+        self._finish_with_error(task, error, yielded)
 
     def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
         """All return values but those that a generator has yielded before are the error."""

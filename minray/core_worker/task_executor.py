@@ -33,7 +33,7 @@ from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.results import Result
 from minray.core_worker.return_values import BrokenOff, ReturnValues
-from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError, pack_exception
+from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError, describe_packed, pack_exception
 from minray.object_ref import ObjectRef
 from minray.platform.base import Platform
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
@@ -49,6 +49,8 @@ CALL, READY, TERMINATE = "__ray_call__", "__ray_ready__", "__ray_terminate__"
 """Methods that every actor has: to run a function on it, to wait until it exists, to end it after all calls made before."""
 _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", default=None)
 """What runs in this thread, or on this event loop, if that is not the main thread alone."""
+MOST_WORDS = 100
+"""An actor's description of itself is cut there, in characters."""
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
 
@@ -88,6 +90,8 @@ class TaskExecutor:
         """The task on the stack of the main thread; written there only."""
         self.actor: Any = None
         """The instance that lives here."""
+        self._actor_words = ""
+        """How it has described itself after its constructor, if its class says how; empty otherwise."""
         self.wants_exit = ""
         """Why the actor wants to end; the user thread writes it."""
         self.used_up = False
@@ -99,6 +103,13 @@ class TaskExecutor:
     def current(self) -> ReceivedTask | None:
         """The task that the calling thread or coroutine belongs to."""
         return _beside_main.get() or self._in_main
+
+    def shown_name(self, task: ReceivedTask) -> str:
+        """What a task is called where its output is shown: a call, after its actor."""
+        template = task.header.template
+        if self._actor_words and template.name.endswith(f".{template.method}"):
+            return f"{self._actor_words}.{template.method}"
+        return template.name
 
     def execute(self, task: ReceivedTask) -> None:
         """Run it, and leave an ``Execution`` on it; not if it was cancelled or taken back, or this process is used up."""
@@ -190,6 +201,7 @@ class TaskExecutor:
 
     def _construct(self, actor_class: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         self.actor = actor_class(*args, **kwargs)
+        self._actor_words = _words_of(self.actor)
 
     def _method(self, name: str) -> Callable[..., Any]:
         if name == CALL:
@@ -233,7 +245,10 @@ class TaskExecutor:
         if retryable and results:
             self._returns.discard(task, results)
             results = []
-        return Execution(FAILED, results, self._pack(task, error), duration_us, retryable)
+        packed = self._pack(task, error)
+        if task.header.template.actor is not None:  # perhaps nobody will ever call it, and hear of this
+            logger.error("the constructor of an actor has failed:\n%s", describe_packed(packed))
+        return Execution(FAILED, results, packed, duration_us, retryable)
 
     @staticmethod
     def _is_orderly_exit(error: BaseException) -> bool:
@@ -273,6 +288,17 @@ def _streaming(task: ReceivedTask) -> StreamingTask:
     owner, rerun = task.header.owner, task.rerun
     most_unread, lost = template.most_unread, frozenset(rerun.items_lost)
     return StreamingTask(task.task_id, task.attempt, owner, rerun.items_arrived, most_unread, lost)
+
+
+def _words_of(actor: Any) -> str:
+    kind: Any = type(actor)
+    if kind.__repr__ is object.__repr__:
+        return ""
+    try:
+        return " ".join(repr(actor).split())[:MOST_WORDS]
+    except Exception:
+        logger.exception("the actor cannot be described")
+        return ""
 
 
 def _us_since(started_ns: int) -> int:

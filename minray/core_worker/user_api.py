@@ -179,7 +179,7 @@ class UserApi:
         found = [stored for stored in values if stored is not None]
         if any(stored.place is not None for stored in found):
             found = self._reach(refs, found, timeout_s, deadline)
-        return [self.value_of(stored) for stored in found]
+        return [self.value_of(stored, found) for stored in found]
 
     def _known(self, refs: Sequence[ObjectRef[Any]]) -> list[StoredObject | None]:
         """What is here; if not all of it is, raises the first error that is."""
@@ -187,7 +187,7 @@ class UserApi:
         if None in values:
             for stored in values:
                 if stored is not None and stored.is_error:
-                    raise unpack_exception(bytes(stored.data))
+                    self.value_of(stored, [known for known in values if known is not None])
         return values
 
     def _reach(
@@ -204,9 +204,11 @@ class UserApi:
             values[index] = value
         return values
 
-    def value_of(self, stored: StoredObject) -> Any:
-        """Deserialise, or raise."""
+    def value_of(self, stored: StoredObject, beside: Sequence[StoredObject] = ()) -> Any:
+        """Deserialise, or raise; whoever hears of an error need not look at those ``beside`` it."""
         if stored.is_error:
+            for error in (stored, *beside):
+                error.unseen = 0
             raise unpack_exception(bytes(stored.data))
         refs = self.core.objects.make_refs(stored) if stored.nested else []
         return serialization.deserialize(stored.data, stored.buffers, refs)

@@ -261,8 +261,9 @@ class GcsServer:
 
         async def on_dead(cause: str) -> None:
             driver = job.driver
-            logger.info("the driver of job %s is gone: %s", job.job_id.hex(), cause)
-            death = protocol.WorkerDeath(driver.worker_id, driver.node_id, job.driver_pid, f"the driver is gone: {cause}")
+            said = protocol.DRIVER_LEFT if self._jobs.is_over(job.job_id) else f"the driver is gone: {cause}"
+            logger.info("job %s: %s", job.job_id.hex(), said)
+            death = protocol.WorkerDeath(driver.worker_id, driver.node_id, job.driver_pid, said)
             await until_stored(self._store_death, death)
             await until_stored(self._finish, job.job_id)
             await self._actors.on_worker_death(death)

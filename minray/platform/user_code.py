@@ -188,8 +188,45 @@ def _ignore(_names: Sequence[bytes]) -> None:
     """Nobody keeps count."""
 
 
+class DriverParker(LockParker):
+    """Of a thread in a driver, which may leave its cluster meanwhile."""
+
+    __slots__ = ("_border",)
+
+    def __init__(self, border: DriverUserCode) -> None:
+        super().__init__()
+        self._border = border
+
+    def wait(self, timeout_s: float | None) -> bool:
+        border = self._border
+        border.parked.add(self)
+        try:
+            is_released = border.on_closed is not None or super().wait(timeout_s)
+        finally:
+            border.parked.discard(self)
+        if border.on_closed is not None:
+            raise border.on_closed()
+        return is_released
+
+
 class DriverUserCode(LoopBorder):
     """A driver's user code: threads of the user's own, which only call in."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.parked: set[DriverParker] = set()
+        """What threads wait with."""
+        self.on_closed: Callable[[], Exception] | None = None
+        """Once the loop calls nobody back any more: what threads that wait for that are told."""
+
+    def parker(self) -> DriverParker:
+        return DriverParker(self)
+
+    def close(self, on_closed: Callable[[], Exception]) -> None:
+        """The loop has ended: whoever waits, now or later, raises this."""
+        self.on_closed = on_closed
+        for parker in list(self.parked):
+            parker.release()
 
     def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
         raise RuntimeError("a driver has no thread that runs work")

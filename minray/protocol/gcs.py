@@ -69,6 +69,10 @@ class NodeResources(Record, frozen=True):
     """Shapes of the lease requests that wait there, with how many of each; also those no node can hold."""
 
 
+DRIVER_LEFT = "the driver has left its cluster"
+"""It has finished its job before it went."""
+
+
 class WorkerDeath(Record, frozen=True):
     """The certificate of a dead worker, on channel WORKER_DEATHS by its worker id."""
 
@@ -76,7 +80,7 @@ class WorkerDeath(Record, frozen=True):
     node_id: bytes
     pid: int
     cause: str
-    """For people: ``exit code 3``, ``signal SIGKILL``, ``node died``."""
+    """For people: ``exit code 3``, ``signal SIGKILL``, ``node died``, or DRIVER_LEFT."""
 
 
 class JobConfig(Record, frozen=True):

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 import minray
 from minray import cluster_client
 from minray.cli import main
-from minray.discovery import find_nodes
+from minray.common.config import SystemConfig
+from minray.discovery import find_nodes, with_environment
 from tests.cluster.command_line import CommandLine, lines_with
 from tests.cluster.programs import hold, where
 from tests.helpers import wait_for_condition
@@ -48,7 +49,7 @@ def test_a_cluster_is_started_joined_used_looked_at_and_stopped(connected: Comma
     assert f"{head.session_dir}/token" in said
     assert Path(head.session_dir, "token").read_text().strip() not in said
     spilling = tmp_path / "spilled"
-    description = ['--resources={"disk": 2}', '--labels={"zone": "b"}', "--node-ip-address=127.0.0.2"]
+    description = ['--resources={"disk": 2}', "--labels=zone=b", "--node-ip-address=127.0.0.2"]
     description.append(f"--object-spilling-directory=file://{spilling}")
     other = connected.join(head, "--node-name=second", *description)
     assert other.gcs_endpoint == f"tcp:{head.gcs_address}"
@@ -155,6 +156,14 @@ def test_settings_of_the_environment_become_the_clusters(connected: CommandLine,
         assert (file.system_config.get_warning_s, file.system_config.task_retry_delay_ms) == (3.5, 7)
 
 
+def test_switches_that_rays_messages_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
+    monkeypatch.setenv("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    config = SystemConfig.from_overrides(with_environment(None))
+    assert (config.log_deduplication_window_s, config.report_unseen_errors) == (0, False)
+    assert with_environment({"report_unseen_errors": True})["report_unseen_errors"]
+
+
 def test_the_version_is_shown() -> None:
     assert minray.__version__ in CliRunner().invoke(main, ["--version"]).output
 
@@ -201,6 +210,7 @@ def test_an_address_that_is_not_of_this_machine(minray_command: CommandLine) -> 
         (["start", "--head", "--node-ip-address=0.0.0.0"], "is nowhere in particular"),
         (["start", "--head", "--resources=[1]"], "is not a JSON object"),
         (["start", "--head", "--resources={"], "is not JSON"),
+        (["start", "--head", "--labels=zone"], "'zone' is not a label such as zone=a"),
         (["start", "--head", '--resources={"CPU": 1}'], "has an argument of its own"),
         (["start", "--head", '--resources={"a": "b"}'], "must be a number"),
         (["start", "--head", "--num-gpus=1.5"], "must be a whole number"),

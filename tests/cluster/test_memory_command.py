@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -85,7 +86,8 @@ def test_who_does_not_answer_is_named(connected: CommandLine, tmp_path: Path, mo
         (line,) = lines_with(memory(), "Worker", "PINNED_IN_MEMORY")
         pid = int(line.split()[1])
         os.kill(pid, signal.SIGSTOP)
-        try:
+        try:  # it may answer until it has noticed
+            wait_for_condition(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
             seen = memory()
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import minray
 from minray.cli import main
 from tests.cluster.command_line import CommandLine, lines_with
+from tests.helpers import wait_for_condition
 
 
 def told(*arguments: str) -> str:
@@ -69,6 +70,13 @@ def test_what_there_is_is_listed_shown_and_counted(busy: Any) -> None:
     assert lines_with(workers, "DRIVER", str(os.getpid())) and lines_with(workers, "WORKER", str(pid))
 
 
+def test_a_driver_that_has_left_did_so_on_purpose(minray_command: CommandLine) -> None:
+    minray_command.start_head()
+    minray.init()
+    minray.shutdown()
+    wait_for_condition(lambda: lines_with(told("list", "workers"), "DRIVER", "INTENDED_USER_EXIT", str(os.getpid())))
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -77,7 +85,7 @@ def test_what_there_is_is_listed_shown_and_counted(busy: Any) -> None:
         (["list", "tasks", "-f", "colour=red"], "tasks have no 'colour' to filter by"),
         (["list", "horses"], "No such command 'horses'"),
         (["list", "nodes", "--limit=0"], "0 is not in the range"),
-        (["get", "actors", "not hexadecimal"], "non-hexadecimal"),
+        (["get", "actors", "not hexadecimal"], "'not hexadecimal' is no id"),
         (["summary", "nodes"], "No such command 'nodes'"),
     ],
 )

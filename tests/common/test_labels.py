@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minray.common.labels import labels_of, matches, parse_selector
+from minray.common.labels import labels_of, matches, parse_labels, parse_selector
 
 NODE = labels_of(b"\x01" * 16, {"zone": "a", "disk": "fast"})
 
@@ -52,3 +52,14 @@ def test_values_that_mean_nothing_are_value_errors(value: str) -> None:
 def test_names_that_are_none_are_value_errors(key: str) -> None:
     with pytest.raises(ValueError, match="not the name of a label"):
         parse_selector({key: "a"})
+
+
+def test_labels_of_a_node_on_a_command_line() -> None:
+    assert parse_labels("") == {}
+    assert parse_labels("zone=a, example.com/disk = very-fast") == {"zone": "a", "example.com/disk": "very-fast"}
+
+
+@pytest.mark.parametrize("text", ["zone", "zone=a,", "=a", "zone=", "zone=a=b", "a b=c", "zone=b c", "ray.io/node-id=x"])
+def test_what_cannot_be_labels_of_a_node(text: str) -> None:
+    with pytest.raises(ValueError, match="label"):
+        parse_labels(text)

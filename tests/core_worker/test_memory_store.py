@@ -52,6 +52,14 @@ def test_g5_the_first_error_releases_a_get_but_not_a_wait(store: MemoryStore) ->
     assert (get.releases, wait.releases) == (1, 1)
 
 
+def test_errors_that_go_unseen_are_named(store: MemoryStore) -> None:
+    seen, unseen = stored(is_error=True), stored(is_error=True)
+    unseen.unseen = 2
+    for key, error in ((A, seen), (B, unseen)):
+        store.put(key, error)
+    assert store.delete([A, B, C]) == [unseen]
+
+
 def test_g112_the_first_arrival_stands(store: MemoryStore) -> None:
     first = stored(b"first")
     store.put(A, first)

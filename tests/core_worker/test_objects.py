@@ -61,6 +61,9 @@ class Keeper:
     def address(self) -> str:
         return str(minray.worker.current_api().core.address.endpoint)
 
+    def exit(self) -> None:
+        minray.actor.exit_actor()
+
     def die(self) -> None:
         minray.worker.current_api().core.platform.processes.exit(1)
 
@@ -178,6 +181,162 @@ def test_the_object_of_a_dead_owner_is_an_error_that_says_whose_it_was(driver: C
 @minray.remote(max_retries=0, num_cpus=99)
 def never() -> None:
     return
+
+
+# --- errors that nobody looks at
+
+
+@minray.remote(max_retries=0)
+def fail(*_arguments: Any) -> None:
+    raise ValueError("it was told to")
+
+
+@minray.remote(max_retries=0)
+def fail_late() -> Any:
+    yield 1
+    yield 2
+    raise ValueError("it was told to")
+
+
+@minray.remote(max_retries=0)
+def look(refs: list[Any]) -> str:
+    return type(outcome(refs[0])).__name__
+
+
+@minray.remote(max_retries=0)
+def forget() -> None:
+    fail.remote()
+
+
+def outcome(ref: Any) -> Any:
+    try:
+        return minray.get(ref)
+    except Exception as error:
+        return error
+
+
+def submitted_and_forgotten() -> None:
+    fail.remote()
+
+
+def waited_for() -> None:
+    minray.wait([fail.remote()])
+
+
+def without_results() -> None:
+    fail.options(num_returns=0).remote()
+
+
+def a_crash() -> None:
+    die.remote()
+
+
+def an_argument_of_what_is_forgotten() -> None:
+    """Said once: of the task that was given it."""
+    fail.remote(fail.remote())
+
+
+def by_another_task() -> None:
+    minray.get(forget.remote())
+
+
+def several_results() -> None:
+    """Said once, when the last one goes."""
+    first, second = fail.options(num_returns=2).remote()
+    minray.wait([first, second], num_returns=2)
+    del first
+    let_pass(0.1)
+
+
+def the_rest_of_a_stream() -> None:
+    items = fail_late.remote()
+    next(items)
+    minray.wait([items.completed()])
+
+
+def got() -> None:
+    assert isinstance(outcome(fail.remote()), ValueError)
+
+
+def got_with_others() -> None:
+    """The others are known to have failed too, or would not be heard of."""
+    refs = [fail.remote() for _ in range(3)]
+    minray.wait(refs, num_returns=3)
+    assert isinstance(outcome(refs), ValueError)
+
+
+def one_of_several_results() -> None:
+    _, second = fail.options(num_returns=2).remote()
+    assert isinstance(outcome(second), ValueError)
+
+
+def an_argument() -> None:
+    assert isinstance(outcome(make.remote(fail.remote())), ValueError)
+
+
+def lent() -> None:
+    assert minray.get(look.remote([fail.remote()])) == "RayTaskError(ValueError)"
+
+
+def the_last_item() -> None:
+    assert [type(outcome(ref)).__name__ for ref in fail_late.remote()] == ["int", "int", "RayTaskError(ValueError)"]
+
+
+def cancelled() -> None:
+    minray.cancel(never.remote())
+
+
+def of_an_actor_that_is_killed() -> None:
+    keeper = Keeper.remote()
+    keeper.read.remote()
+    minray.kill(keeper)
+
+
+def of_an_actor_that_exits() -> None:
+    keeper = Keeper.remote()
+    keeper.exit.remote()
+    keeper.__ray_terminate__.remote()
+
+
+UNHEARD = [
+    submitted_and_forgotten,
+    waited_for,
+    without_results,
+    a_crash,
+    an_argument_of_what_is_forgotten,
+    by_another_task,
+    several_results,
+    the_rest_of_a_stream,
+]
+HEARD = [
+    got,
+    got_with_others,
+    one_of_several_results,
+    an_argument,
+    lent,
+    the_last_item,
+    cancelled,
+    of_an_actor_that_is_killed,
+    of_an_actor_that_exits,
+]
+
+
+@pytest.mark.parametrize(("program", "count"), [*((each, 1) for each in UNHEARD), *((each, 0) for each in HEARD)])
+def test_an_error_is_said_aloud_once_if_nobody_looks_at_it(driver: Core, program: Any, count: int, caplog: Any) -> None:
+    def run() -> None:
+        program()
+        let_pass(2)
+
+    driver.run(run)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(said) == count and all("nobody has looked" in text for text in said)
+    assert all("it was told to" in text or "exited with code 1" in text for text in said)
+
+
+def test_what_is_not_to_be_said_is_not(heap_of_others: None, caplog: Any) -> None:
+    with cores(2, report_unseen_errors=False) as quiet:
+        quiet.driver().run(lambda: (submitted_and_forgotten(), let_pass(2)))
+    assert not caplog.records
 
 
 # --- freed

@@ -370,6 +370,42 @@ def test_a_constructor_makes_the_actor_and_has_no_value() -> None:
     assert machine.executor.actor == ("actor", 5)
 
 
+def test_a_constructor_that_fails_is_said_aloud_and_a_method_is_not(caplog: Any) -> None:
+    machine = Machine()
+    machine.of(raising(ValueError("it was told to")), name="A.__init__", actor=object())
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "task A.__init__ failed" in said and "ValueError: it was told to" in said
+    machine.executor.actor = SimpleNamespace(method=raising(ValueError()))
+    machine.of(None, method="method")
+    assert len(caplog.records) == 1
+
+
+class Described:
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __repr__(self) -> str:
+        assert self.words, "nothing to say"
+        return self.words
+
+
+@pytest.mark.parametrize(
+    ("actor", "shown"),
+    [
+        (object(), "A.f"),
+        (Described("A(7)"), "A(7).f"),
+        (Described("two\nlines"), "two lines.f"),
+        (Described("x" * 200), "x" * 100 + ".f"),
+        (Described(""), "A.f"),
+    ],
+)
+def test_a_call_is_shown_with_the_words_of_its_actor(actor: Any, shown: str) -> None:
+    machine = Machine()
+    machine.of(lambda: actor, name="A.__init__", actor=object())
+    assert machine.executor.shown_name(machine.task(method="f", name="A.f")) == shown
+    assert machine.executor.shown_name(machine.task(method="f", name="named by the user")) == "named by the user"
+
+
 def test_the_methods_that_every_actor_has() -> None:
     machine = Machine()
     machine.executor.actor = "the actor"

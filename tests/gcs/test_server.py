@@ -19,6 +19,7 @@ from minray.platform.base import PlatformError, RemoteFailure, Storage, StorageF
 from minray.protocol.actor import OUT_OF_SCOPE, DeathCause, EndActor
 from minray.protocol.base import Request, encode
 from minray.protocol.gcs import (
+    DRIVER_LEFT,
     IDLE_TERMINATION,
     JOBS,
     NODES,
@@ -254,6 +255,19 @@ def test_a_killed_driver_ends_its_job_at_once_and_has_a_certificate() -> None:
         death = (await client.ask(GetWorkerDeath(id_of("d"), id_of("a")))).death
         assert death and death.pid == 77 and "driver is gone" in death.cause
         assert list(await client.table(WORKER_DEATHS)) == [id_of("d")]
+
+    world.run(story)
+
+
+def test_the_certificate_of_a_driver_that_has_left_says_so() -> None:
+    world = World()
+
+    async def story(client: Client) -> None:
+        await join(world, client, "a")
+        await client.ask(FinishJob(await job_of(world, client, "d", "a")))
+        world.kill("d")
+        death = await client.until(WORKER_DEATHS, "d", lambda death: death)
+        assert death.cause == DRIVER_LEFT
 
     world.run(story)
 

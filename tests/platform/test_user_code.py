@@ -15,6 +15,7 @@ import pytest
 from minray.common.config import SystemConfig
 from minray.platform.real import io_thread
 from minray.platform.user_code import DROPS_AT_ONCE, DriverUserCode, IoThread, LockParker
+from tests.helpers import wait_for_condition
 
 
 @pytest.fixture
@@ -237,6 +238,31 @@ def test_a_parker_may_be_released_before_and_more_than_once() -> None:
     parker.release()
     parker.release()
     assert parker.wait(None) and parker.wait(1e12)
+
+
+def test_when_the_loop_has_ended_threads_that_wait_are_told_so() -> None:
+    """Also those that begin to wait later: what they have posted is never called."""
+    io = IoThread()
+    user_code = DriverUserCode(io.loop)
+    raised: list[str] = []
+
+    def wait() -> None:
+        parker = user_code.parker()
+        if io.loop.is_closed():
+            user_code.post(parker.release)
+        try:
+            parker.wait(None)
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    early = threading.Thread(target=wait)
+    early.start()
+    wait_for_condition(lambda: user_code.parked)
+    io.stop()
+    user_code.close(lambda: RuntimeError("over"))
+    early.join(10)
+    wait()
+    assert raised == ["over", "over"] and not user_code.parked
 
 
 def test_time_is_the_loops_clock(io: IoThread) -> None:

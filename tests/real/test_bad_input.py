@@ -55,6 +55,7 @@ def test_an_address_of_ray_client() -> None:
         ("resources=['x']", "TypeError"),
         ("resources={'CPU': 1}", "ValueError"),
         ("labels={'a': 1}", "TypeError"),
+        ("labels={'a b': 'x'}", "ValueError"),
         ("runtime_env={'conda': 'x'}", "ValueError"),
         ("_system_config={'no_such_entry': 1}", "ValueError"),
         ("_system_config={'get_warning_s': 'long'}", "TypeError"),

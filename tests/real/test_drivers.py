@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,23 @@ def test_the_first_call_starts_a_cluster() -> None:
     assert ray.get(ray.put(1)) == 1 and ray.is_initialized()
 
 
+@pytest.mark.usefixtures("shutdown_only")
+def test_threads_that_make_the_first_call_at_once_start_one_cluster() -> None:
+    barrier, nodes = threading.Barrier(4), set()
+
+    def call() -> None:
+        barrier.wait()
+        ray.put(1)
+        nodes.add(ray.get_runtime_context().get_node_id())
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert nodes == {ray.get_runtime_context().get_node_id()}
+
+
 def test_init_is_a_context_manager_and_a_mapping() -> None:
     with ray.init(num_cpus=1, namespace="n") as context:
         assert context["node_id"] == ray.get_runtime_context().get_node_id()
@@ -115,6 +133,38 @@ def test_a_thread_that_waits_during_shutdown_is_released(files: Files) -> None:
     ray.shutdown()
     thread.join(10)
     assert not thread.is_alive() and outcome
+
+
+def test_threads_that_are_left_end_with_the_program_in_silence() -> None:
+    """One waits, one calls on; and what is called after that begins nothing anew."""
+    program = """
+import atexit, threading
+def late():
+    try:
+        ray.put(1)
+    except RuntimeError as error:
+        print(error)
+    print(caller.is_alive(), ray.is_initialized())
+atexit.register(late)
+import minray as ray
+@ray.remote
+def f(seconds):
+    threading.Event().wait(seconds)
+calls = threading.Event()
+def call():
+    while True:
+        ray.get(f.remote(0))
+        calls.set()
+caller = threading.Thread(target=call, daemon=True)
+ray.init(num_cpus=2, logging_level="ERROR")
+long = f.remote(60)
+threading.Thread(target=lambda: ray.get(long), daemon=True).start()
+caller.start()
+calls.wait()
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "minray has been shut down, because the interpreter is ending\nTrue False\n"
 
 
 def test_a_driver_that_is_killed_leaves_nothing() -> None:

@@ -21,7 +21,12 @@ from tests.helpers import wait_for_condition
 from tests.real.support import Files, echo, hold
 
 pytestmark = pytest.mark.usefixtures("cluster")
-INIT = {"num_gpus": 2, "resources": {"token": 3}, "namespace": "here", "labels": {"zone": "a"}}
+INIT = {
+    "num_gpus": 2,
+    "resources": {"token": 3, "accelerator_type:T4": 1},
+    "namespace": "here",
+    "labels": {"zone": "a"},
+}
 
 
 @ray.remote
@@ -56,6 +61,8 @@ def test_an_unknown_option_is_a_value_error(name: str) -> None:
         ({"resources": {"CPU": 1}}, ValueError),
         ({"resources": {"GPU": 1}}, ValueError),
         ({"resources": {"token": -1}}, ValueError),
+        ({"accelerator_type": 4}, TypeError),
+        ({"enable_task_events": "yes"}, TypeError),
         ({"num_returns": "two"}, TypeError),
         ({"num_returns": 1.0}, TypeError),
         ({"num_returns": -1}, ValueError),
@@ -135,6 +142,7 @@ def test_a_function_keeps_its_name_documentation_and_signature() -> None:
         ({"num_cpus": 0.5, "resources": {"token": 2}}, {"CPU": 0.5, "token": 2}),
         ({"num_cpus": 0, "num_gpus": 0.5, "memory": 1000}, {"GPU": 0.5, "memory": 1000}),
         ({"num_cpus": None, "resources": None}, {"CPU": 1}),
+        ({"num_cpus": 0, "accelerator_type": "T4", "enable_task_events": False}, {"accelerator_type:T4": 0.001}),
     ],
 )
 def test_a_task_is_given_what_it_asks_for(options: dict[str, Any], resources: dict[str, float]) -> None:

@@ -70,6 +70,59 @@ def test_lines_carry_the_tasks_name_and_pid_on_the_same_stream() -> None:
     assert any(line.endswith("from a child") for line in out) and any(line.endswith("raw") for line in out)
 
 
+def test_nothing_fails_in_silence() -> None:
+    """Not what was forgotten, in the driver or in a task, nor an actor that is never called."""
+    done = run_driver(
+        """
+        import logging, threading
+        def fail_and_forget(where):
+            said = threading.Event()
+            handler = logging.Handler()
+            handler.emit = lambda record: said.set()
+            logging.getLogger("minray").addHandler(handler)
+            fail.remote(where)
+            assert said.wait(30)
+        @ray.remote
+        def fail(where):
+            raise ValueError("forgotten in " + where)
+        @ray.remote(num_cpus=0)
+        class Actor:
+            def __init__(self):
+                raise ValueError("never called")
+        ray.init(num_cpus=1, logging_level="ERROR")
+        fail_and_forget("the driver")
+        ray.get(ray.remote(num_cpus=0)(fail_and_forget).remote("a task"))
+        actor = Actor.remote()
+        from minray.util.state import list_actors
+        while list_actors()[0].state != "DEAD":
+            pass
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    said = {line.rpartition("ValueError: ")[2] for line in done.stderr.splitlines() if "ValueError: " in line}
+    assert said == {"forgotten in the driver", "forgotten in a task", "never called"}, done.stderr
+
+
+def test_lines_of_an_actor_carry_what_it_says_of_itself() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        class Shard:
+            def __init__(self, number):
+                self.number = number
+                print("made")
+            def __repr__(self):
+                return f"Shard({self.number})"
+            def work(self):
+                print("works")
+        shard = Shard.remote(7)
+        ray.get([shard.work.remote(), shard.work.options(name="named").remote()])
+        """
+    )
+    assert lines_of(done.stdout) == ["(Shard.__init__ pid=N) made", "(Shard(7).work pid=N) works", "(named pid=N) works"]
+
+
 def test_lines_of_one_worker_come_in_order_and_all_of_them() -> None:
     done = run_driver(
         """
@@ -87,18 +140,22 @@ def test_lines_of_one_worker_come_in_order_and_all_of_them() -> None:
 def test_what_many_workers_print_alike_is_shown_once_and_counted() -> None:
     done = run_driver(
         """
-        ray.init(num_cpus=2, logging_level="ERROR")
-        @ray.remote
-        def f(number):
-            print("a warning")
-            print("number", number)
-        ray.get([f.remote(number) for number in range(10)])
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote(num_cpus=0)
+        class Actor:
+            def work(self, number):
+                print("a warning")
+                print("number", number)
+                print("number", number)
+        actors = [Actor.remote() for _ in range(4)]
+        ray.get([actor.work.remote(number) for number, actor in enumerate(actors)])
         """
     )
     out = lines_of(done.stdout)
-    assert out.count("(f pid=N) a warning") == 1
-    assert [line for line in out if "repeated" in line] == ["(repeated 9 more times by other workers) a warning"]
-    assert sorted(line for line in out if "number" in line) == [f"(f pid=N) number {number}" for number in range(10)]
+    assert out.count("(Actor.work pid=N) a warning") == 1
+    assert [line for line in out if "repeated" in line] == ["(repeated 3 more times across the cluster) a warning"]
+    numbers = [f"(Actor.work pid=N) number {number}" for number in range(4) for _ in range(2)]
+    assert sorted(line for line in out if "number" in line) == numbers
 
 
 def test_de_duplication_can_be_switched_off() -> None:

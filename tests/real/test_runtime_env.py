@@ -43,6 +43,11 @@ def test_an_environment_may_be_written_down_first() -> None:
         RuntimeEnv(env_vars={"A": 1})
 
 
+def test_what_says_how_files_get_there_changes_nothing() -> None:
+    environment = RuntimeEnv(working_dir=".", excludes=["*.log"], config={"setup_timeout_seconds": 60})
+    assert ray.get(variable.options(runtime_env=environment).remote("OF_THE_JOB")) == ["job"]
+
+
 def test_tasks_of_tasks_inherit() -> None:
     @ray.remote(runtime_env={"env_vars": {"OF_THE_PARENT": "parent"}})
     def parent() -> Any:

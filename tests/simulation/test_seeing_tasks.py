@@ -211,7 +211,7 @@ def test_who_is_silent_is_an_error_unless_parts_are_enough() -> None:
 
 def test_unknown_ids() -> None:
     def body() -> Any:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="'not hexadecimal' is no id"):
             get_task("not hexadecimal")
         return get_actor("ab"), get_task("ab"), get_node("ab"), get_worker("ab"), get_job("ab")
 

@@ -127,7 +127,8 @@ class WorkerState(Row):
     worker_type: str
     """WORKER or DRIVER."""
     exit_type: str | None
-    """INTENDED_SYSTEM_EXIT (it ended with exit code 0) or SYSTEM_ERROR; None while it lives."""
+    """INTENDED_SYSTEM_EXIT (a worker with exit code 0), INTENDED_USER_EXIT (a driver that has left) or SYSTEM_ERROR; None
+    while it lives."""
     node_id: str
     ip: str
     pid: int

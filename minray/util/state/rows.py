@@ -15,7 +15,7 @@ from minray.common.ids import job_of, job_of_actor
 from minray.common.resources import to_floats
 from minray.core_worker.state_reader import ClusterObjects, StateReader
 from minray.protocol.actor import ActorInfo
-from minray.protocol.gcs import JobInfo, NodeInfo, WorkerDeath
+from minray.protocol.gcs import DRIVER_LEFT, JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.placement_group import PlacementGroupInfo
 from minray.protocol.state import ACTOR_CREATION_TASK, TaskInfo, TasksInfo
 from minray.util.state.common import (
@@ -45,6 +45,14 @@ class Kind(NamedTuple):
     state: type[Any]
     read: Callable[[StateReader, float, str | None], Coroutine[Any, Any, Listing]]
     """Of one id (hex), or of all."""
+
+
+def check_id(text: str) -> None:
+    """Raises ValueError for what is not the id of anything."""
+    try:
+        bytes.fromhex(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no id, for that has hexadecimal digits only") from None
 
 
 async def actors(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
@@ -135,7 +143,10 @@ async def workers(reader: StateReader, timeout_s: float, id: str | None) -> List
 
 def _dead_worker(death: WorkerDeath, ip: str, jobs: Sequence[JobInfo]) -> WorkerState:
     kind = "DRIVER" if any(job.driver.worker_id == death.worker_id for job in jobs) else "WORKER"
-    exit_type = "INTENDED_SYSTEM_EXIT" if death.cause.startswith("exit code 0") else "SYSTEM_ERROR"
+    if death.cause == DRIVER_LEFT:
+        exit_type = "INTENDED_USER_EXIT"
+    else:
+        exit_type = "INTENDED_SYSTEM_EXIT" if death.cause.startswith("exit code 0") else "SYSTEM_ERROR"
     return WorkerState(
         death.worker_id.hex(), False, kind, exit_type, death.node_id.hex(), ip, death.pid, exit_detail=death.cause
     )
