@@ -29,12 +29,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import click
+import msgspec
 
 from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import LONG_STALLS_S, RESETS, Key
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.campaign import REGRESSIONS, report
+from tests.spec.moves import Move
 from tests.spec.programs import (
+    Await,
     Body,
     Call,
     Cancel,
@@ -154,6 +157,24 @@ PROGRAMS: dict[str, Scenario] = {
         ),
         TWO_STORES,
     ),
+    "parts": Scenario(
+        one_driver(
+            Submit("a", Body((Sleep("long", 0.1),)), returns=2, yields=True),
+            Submit("b", Body((Sleep("longer", 0.2),)), args=("a",)),
+            Drop("drop", "a"),
+            Await("get", ("b", "a.2"), lets_go=True),
+        ),
+        TWO_STORES,
+    ),
+    "left": Scenario(
+        one_driver(
+            Submit("a", Body((Sleep("long", 0.1),))),
+            Submit("b", Body((Sleep("longer", 0.2),))),
+            Sleep("while", 1.0),
+            Get("get", ("a", "b")),
+        ),
+        msgspec.structs.replace(TWO_STORES, moves=(Move(1, leaves=True, when="works"),)),
+    ),
 }
 """Smallest first; then those with actors."""
 CALLED = (Create("a", max_restarts=1, max_task_retries=1), Call("c", "a", Body()), Get("get", ("c",)))
@@ -209,8 +230,8 @@ AIMS = {
     "zombie": Aim("long_stall", "raylet/n1"),
 }
 PAIRED = ("one task", "argument")
-ONLY_NAMED = ("large", "zombie")
-"""Each takes as long as all the others."""
+ONLY_NAMED = ("large", "parts", "left", "zombie")
+"""Each takes as long as most of the others together."""
 
 
 def listen(scenario: Scenario, faults: Sequence[Fault] = ()) -> tuple[Verdict, list[Key]]:
