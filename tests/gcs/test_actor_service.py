@@ -369,6 +369,15 @@ async def test_g25_a_driver_takes_its_actors_with_it(it: Cluster) -> None:
 
 
 @story
+async def test_g25_g26_of_a_job_that_is_kept_the_drivers_own_actors_end_with_the_driver(it: Cluster) -> None:
+    await it.begin_actor(1, "v", detached=True)
+    await it.begin_actor(2, "w")
+    it.world.kill("d")
+    assert (await it.until(2, DEAD)).death.kind == protocol.OWNER_DIED
+    assert (await it.known(1)).state == ALIVE and (await it.ask(GetJob(it.job_id))).job.kept
+
+
+@story
 async def test_g26_a_job_ends_with_its_last_detached_actor(it: Cluster) -> None:
     await it.begin_actor(1, "v", detached=True)
     await it.begin_actor(2, "w", owner=address("v", "a"))

@@ -530,6 +530,18 @@ def test_what_cannot_be_stored_is_refused_and_not_seen(caplog: pytest.LogCapture
 
 
 @story
+async def test_a_value_is_deleted_when_that_is_stored(it: Cluster) -> None:
+    await it.ask(KvPut("n", b"k", b"v", True))
+    it.world.head.disk_full = True
+    with pytest.raises(RemoteFailure, match="storage-failed"):
+        await it.ask(KvDel("n", b"k"))
+    assert (await it.ask(KvGet("n", b"k"))).value == b"v"
+    it.world.head.disk_full = False
+    await it.ask(KvDel("n", b"k"))
+    assert it.world.head.disk[DISK]["kv"] == {} and (await it.ask(KvGet("n", b"k"))).value is None
+
+
+@story
 async def test_a_node_whose_farewell_cannot_be_stored_is_still_watched(it: Cluster) -> None:
     await it.join("b")
     it.world.head.disk_full = True
@@ -743,7 +755,8 @@ def test_an_unknown_channel_is_refused() -> None:
 
     async def story(client: Client) -> None:
         with pytest.raises(RemoteFailure, match="bad-request.*no channel 'weather'"):
-            await client.ask(Poll("weather", b"", 0, 1.0))
+            await client.ask(Poll("weather", b"", 0, 1000.0))
+        assert not any("weather" in left for left in world.left_by_gcs())
 
     world.run(story)
 
