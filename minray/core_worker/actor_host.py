@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 from minray.common.ids import short_actor
 from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.task_intake import ReceivedTask
+from minray.exceptions import describe_packed
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ReportActorExit
 from minray.protocol.base import Address
+from minray.protocol.core_worker import FAILED
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
 
 if TYPE_CHECKING:
@@ -44,7 +46,14 @@ class ActorHost:
         """This process is the actor's from now on."""
         core = self._core
         actor = core.actor_receiver.actor = ActorProcess(core.platform, core.executor, task)
-        actor.construct(then)
+
+        def on_over() -> None:
+            failed = task.execution is not None and task.execution.status == FAILED and task.execution.error
+            if failed and core.config.system_config.report_unseen_errors:  # perhaps nobody will ever call it
+                logger.error("the constructor of an actor has failed:\n%s", describe_packed(failed))
+            then()
+
+        actor.construct(on_over)
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
         self._core.cancel_children(task_id, force)

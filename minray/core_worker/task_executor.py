@@ -33,7 +33,7 @@ from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.results import Result
 from minray.core_worker.return_values import BrokenOff, ReturnValues
-from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError, describe_packed, pack_exception
+from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError, pack_exception
 from minray.object_ref import ObjectRef
 from minray.platform.base import Platform
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
@@ -245,10 +245,7 @@ class TaskExecutor:
         if retryable and results:
             self._returns.discard(task, results)
             results = []
-        packed = self._pack(task, error)
-        if task.header.template.actor is not None:  # perhaps nobody will ever call it, and hear of this
-            logger.error("the constructor of an actor has failed:\n%s", describe_packed(packed))
-        return Execution(FAILED, results, packed, duration_us, retryable)
+        return Execution(FAILED, results, self._pack(task, error), duration_us, retryable)
 
     @staticmethod
     def _is_orderly_exit(error: BaseException) -> bool:

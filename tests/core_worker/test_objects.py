@@ -333,9 +333,27 @@ def test_an_error_is_said_aloud_once_if_nobody_looks_at_it(driver: Core, program
     assert all("it was told to" in text or "exited with code 1" in text for text in said)
 
 
+@minray.remote
+class Unmade:
+    def __init__(self) -> None:
+        raise ValueError("it was told to")
+
+
+def never_called() -> None:
+    actor = Unmade.remote()
+    let_pass(2)
+    del actor
+
+
+def test_a_constructor_that_fails_is_said_aloud(driver: Core, caplog: Any) -> None:
+    driver.run(never_called)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "task Unmade.__init__ failed" in said and "it was told to" in said
+
+
 def test_what_is_not_to_be_said_is_not(heap_of_others: None, caplog: Any) -> None:
     with cores(2, report_unseen_errors=False) as quiet:
-        quiet.driver().run(lambda: (submitted_and_forgotten(), let_pass(2)))
+        quiet.driver().run(lambda: (submitted_and_forgotten(), never_called(), let_pass(2)))
     assert not caplog.records
 
 

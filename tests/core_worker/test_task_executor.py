@@ -370,16 +370,6 @@ def test_a_constructor_makes_the_actor_and_has_no_value() -> None:
     assert machine.executor.actor == ("actor", 5)
 
 
-def test_a_constructor_that_fails_is_said_aloud_and_a_method_is_not(caplog: Any) -> None:
-    machine = Machine()
-    machine.of(raising(ValueError("it was told to")), name="A.__init__", actor=object())
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "task A.__init__ failed" in said and "ValueError: it was told to" in said
-    machine.executor.actor = SimpleNamespace(method=raising(ValueError()))
-    machine.of(None, method="method")
-    assert len(caplog.records) == 1
-
-
 class Described:
     def __init__(self, words: str) -> None:
         self.words = words
