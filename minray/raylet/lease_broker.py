@@ -146,7 +146,7 @@ class LeaseBroker:
         self._ended = EndedLeases()
         self._dead_owners: dict[bytes, None] = {}
         """Incarnations whose death certificates the gcs keeps, or that died here: their late requests are refused."""
-        self._finished_jobs: dict[bytes, None] = {}
+        self._finished_jobs: OrderedDict[bytes, None] = OrderedDict()
         self._removed_groups: OrderedDict[bytes, None] = OrderedDict()
         """Placement groups in which nothing is leased any more."""
         self._revoking: dict[bytes, None] = {}
@@ -298,7 +298,7 @@ class LeaseBroker:
     def on_job_finished(self, job_id: bytes) -> None:
         if job_id in self._finished_jobs:
             return
-        self._finished_jobs[job_id] = None
+        remember(self._finished_jobs, job_id, None)
         self.pool.on_job_finished(job_id)
         over = LeaseReply(CANCELLED, reason="its job has finished")
         self._reclaim_where(lambda entry: entry.request.shape.job_id == job_id, over)

@@ -18,11 +18,13 @@ Left out: workers dedicated to actors; they come with actors.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import RuntimeEnv
+from minray.common.tombstones import remember
 from minray.protocol.base import Address
 
 STARTING, IDLE, LEASED, EXITING, DYING, DEAD = "STARTING", "IDLE", "LEASED", "EXITING", "DYING", "DEAD"
@@ -125,7 +127,7 @@ class WorkerPool:
         self._last_failure_at = -1.0
         self._start_at = 0.0
         """No worker is started before this time."""
-        self._finished_jobs: dict[bytes, None] = {}
+        self._finished_jobs: OrderedDict[bytes, None] = OrderedDict()
 
     # --- Leases --------------------------------------------------------------------------------------------------------
 
@@ -198,7 +200,7 @@ class WorkerPool:
 
     def on_job_finished(self, job_id: bytes) -> None:
         """The next ``reap`` ends its workers; new leases of it do not come any more."""
-        self._finished_jobs[job_id] = None
+        remember(self._finished_jobs, job_id, None)
 
     def _make_idle(self, worker: Worker, now: float) -> None:
         self._states.set(worker.worker_id, IDLE)
