@@ -28,6 +28,7 @@ from minray.common.labels import check_labels
 from minray.common.resources import CPU
 from minray.common.task_spec import RuntimeEnv
 from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.job_environment import pack_hook
 from minray.core_worker.user_api import UserApi
 from minray.discovery import NodeFile, candidates, session_token, with_environment
 from minray.exceptions import LocalRayletDiedError
@@ -38,7 +39,7 @@ from minray.platform.real import io_thread, make_platform
 from minray.platform.user_code import DriverUserCode, IoThread, LockParker
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
-from minray.task_options import check_runtime_env, merge_runtime_env
+from minray.task_options import SETUP_HOOK, check_job_runtime_env, merge_runtime_env
 from minray.worker_output import LinePrinter
 
 CONNECT_TIMEOUT_S = 10.0
@@ -184,7 +185,8 @@ def init(
     ``num_cpus``, ``num_gpus`` (logical), ``resources``, ``labels``, ``object_store_memory`` (bytes) describe the node to
     be started and are ValueErrors when joining, as is ``object_spilling_directory``: where objects go when memory runs
     short, one directory or URL (``s3://...``), or several joined by ``os.pathsep``, which take turns. ``runtime_env``
-    holds for all tasks of this driver. ``log_to_driver`` shows what workers print. Returns a mapping with the cluster's
+    holds for all tasks of this driver; its ``worker_process_setup_hook``, a function or the name of one, is what each of its
+    workers calls before its first task. ``log_to_driver`` shows what workers print. Returns a mapping with the cluster's
     addresses that is also a context manager.
 
     Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
@@ -204,7 +206,7 @@ def init(
     _check_types(object_spilling_directory=(object_spilling_directory, str))
     check_labels(labels or {})
     if runtime_env:
-        check_runtime_env("runtime_env", runtime_env)
+        check_job_runtime_env("runtime_env", runtime_env)
     _set_level(logging_level)
     overrides = with_environment(_system_config)
     if object_spilling_directory is not None:
@@ -221,7 +223,8 @@ def init(
         system_config=system_config,
     )
     working_dir = _working_directory()
-    job = JobConfig(import_path(), working_dir, namespace or "", " ".join(sys.argv))
+    hook = pack_hook((runtime_env or {}).get(SETUP_HOOK))
+    job = JobConfig(import_path(), working_dir, namespace or "", " ".join(sys.argv), hook)
     files = candidates(address)
     if files:
         amounts = (num_cpus, num_gpus, object_store_memory, object_spilling_directory)

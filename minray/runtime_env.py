@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.task_options import check_runtime_env
+from minray.task_options import check_job_runtime_env
 
 __all__ = ["RuntimeEnv"]
 
@@ -17,9 +17,11 @@ __all__ = ["RuntimeEnv"]
 class RuntimeEnv(dict[str, Any]):
     """``RuntimeEnv(env_vars={"A": "1"}, working_dir=..., py_modules=[...])``; what is None is not said.
 
+    For ``init`` also ``worker_process_setup_hook``: a function, or the name of one, which each worker calls first.
+
     Raises ValueError for other fields and for paths that are not there, TypeError for wrong types.
     """
 
     def __init__(self, **fields: Any) -> None:
         super().__init__({name: value for name, value in fields.items() if value is not None})
-        check_runtime_env("RuntimeEnv", self)
+        check_job_runtime_env("RuntimeEnv", self)

@@ -45,6 +45,7 @@ STREAMING = "streaming"
 """As ``num_returns``: a generator, whose items are objects of their own as soon as they are yielded."""
 BACKPRESSURE = "_generator_backpressure_num_objects"
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
+SETUP_HOOK = "worker_process_setup_hook"
 MEANINGLESS_FIELDS = ("excludes", "config")
 """Of a runtime environment in Ray: what is not uploaded, and how installing goes. Nothing is uploaded or installed here."""
 ACCELERATOR_AMOUNT = 0.001
@@ -141,15 +142,27 @@ def check_bool(name: str, value: Any) -> None:
 
 
 def check_runtime_env(name: str, value: Any) -> None:
-    """Raises TypeError or ValueError for what minray's workers cannot be given."""
+    """Raises TypeError or ValueError for what minray's workers cannot be given for a task or an actor."""
+    if isinstance(value, Mapping) and SETUP_HOOK in value:
+        raise ValueError(f"{name}: {SETUP_HOOK} is for all workers of a job: pass it to minray.init(runtime_env=...)")
+    check_job_runtime_env(name, value)
+
+
+def check_job_runtime_env(name: str, value: Any) -> None:
+    """The same for a job."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a dict, not {type(value).__name__}")
     for key in value:
-        if key not in RUNTIME_ENV_FIELDS + MEANINGLESS_FIELDS:
+        if key not in (*RUNTIME_ENV_FIELDS, SETUP_HOOK, *MEANINGLESS_FIELDS):
             raise ValueError(
-                f"{name} has {key!r}, but knows only {', '.join(RUNTIME_ENV_FIELDS)}; "
+                f"{name} has {key!r}, but knows only {', '.join((*RUNTIME_ENV_FIELDS, SETUP_HOOK))}; "
                 "install packages into the environment that the cluster is started from instead"
             )
+    hook = value.get(SETUP_HOOK)
+    if hook is not None and not callable(hook) and not isinstance(hook, str):
+        raise TypeError(f"{name}: {SETUP_HOOK} must be a function or the name of one, not {type(hook).__name__}")
+    if isinstance(hook, str) and ("." not in hook or not all(part.isidentifier() for part in hook.split("."))):
+        raise ValueError(f"{name}: {SETUP_HOOK} {hook!r} is not a name such as module.function")
     env_vars = value.get("env_vars") or {}
     if not isinstance(env_vars, Mapping) or not all(isinstance(text, str) for pair in env_vars.items() for text in pair):
         raise TypeError(f"{name}: env_vars must be a dict from str to str")

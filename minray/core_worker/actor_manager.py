@@ -36,6 +36,7 @@ from minray.exceptions import (
     RaySystemError,
     RuntimeEnvSetupError,
     describe_packed,
+    unpack_exception,
 )
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.actor import (
@@ -392,7 +393,7 @@ def error_of(actor_id: bytes, death: DeathCause) -> RayError:
     if death.kind == GROUP_REMOVED:
         return ActorPlacementGroupRemoved(actor_id=actor_id.hex(), reason=death.message)
     if death.kind == RUNTIME_ENV_FAILED:
-        return RuntimeEnvSetupError(reason=death.message or describe_packed(death.error))
+        return unpack_exception(death.error) if death.error else RuntimeEnvSetupError(reason=death.message)
     if death.kind == CREATION_TASK_FAILED:
         reason = f"{death.message}\n{describe_packed(death.error)}" if death.error else death.message
         return ActorDiedError(actor_id=actor_id.hex(), actor_init_failed=True, reason=reason)

@@ -4,11 +4,18 @@ Ray: CoreWorker::HandlePushTask's first task, python/ray/_private/runtime_env/co
 
 A worker serves one job and one runtime environment all its life, because modules that were imported and variables that were
 read cannot be taken back. Its raylet knows that, and leases it to nobody else. Until the first task comes it is nobody's.
+The last step is the job's setup hook, in the thread that runs tasks, when paths and variables are there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import importlib
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
 
 from minray.common.ids import TaskIdFactory
 from minray.common.task_spec import TaskTemplate
@@ -37,3 +44,41 @@ async def take_on(core: CoreWorker, template: TaskTemplate) -> None:
         core.platform.user_code.enter_environment(paths, working_dir, dict(environment.env_vars))
     except OSError as error:
         raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
+    if job.setup_hook:
+        await _run_hook(core, job.setup_hook)
+
+
+def pack_hook(hook: Callable[[], Any] | str | None) -> bytes:
+    """A function, or the name of one, as ``JobConfig.setup_hook``; raises TypeError for what cannot be pickled."""
+    if hook is None:
+        return b""
+    try:
+        packed: bytes = cloudpickle.dumps(hook, 5)
+    except Exception as error:
+        raise TypeError(f"worker_process_setup_hook {hook!r} cannot be pickled: {error}") from error
+    return packed
+
+
+async def _run_hook(core: CoreWorker, packed: bytes) -> None:
+    failures: list[str] = []
+    over = asyncio.get_running_loop().create_future()
+
+    def run() -> None:
+        try:
+            _hook_of(packed)()
+        except (Exception, SystemExit) as error:
+            failures.append(f"worker_process_setup_hook raised {type(error).__name__}: {error}")
+
+    core.platform.user_code.run(run, lambda: over.set_result(None))
+    await over
+    if failures:
+        raise RuntimeEnvSetupError(reason=failures[0])
+
+
+def _hook_of(packed: bytes) -> Callable[[], Any]:
+    hook = pickle.loads(packed)
+    if isinstance(hook, str):
+        module, _, name = hook.rpartition(".")
+        hook = getattr(importlib.import_module(module), name)
+    function: Callable[[], Any] = hook
+    return function

@@ -90,6 +90,8 @@ class JobConfig(Record, frozen=True):
     working_dir: str
     namespace: str
     entrypoint: str
+    setup_hook: bytes = b""
+    """What each of its workers calls before its first task: a function, or the name of one, pickled; empty: nothing."""
 
 
 class JobInfo(Record, frozen=True):

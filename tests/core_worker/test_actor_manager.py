@@ -52,6 +52,9 @@ from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run, turns
 
 ACTOR_HOST, RAYLET = address("actor"), address("raylet")
+NO_ENVIRONMENT = pack_exception(
+    RuntimeEnvSetupError(reason="the directory is gone"), task_name="A.__init__", pid=1, node_id="", ip=""
+)
 ERROR = pack_exception(ValueError("no"), task_name="A", pid=1, node_id="", ip="")
 
 
@@ -545,6 +548,7 @@ def test_what_a_lost_call_has_made_is_discarded_where_that_was() -> None:
         (protocol.ACTOR_UNSCHEDULABLE, b"", ActorUnschedulableError, "because"),
         (protocol.GROUP_REMOVED, b"", ActorPlacementGroupRemoved, "because"),
         (protocol.RUNTIME_ENV_FAILED, b"", RuntimeEnvSetupError, "because"),
+        (protocol.RUNTIME_ENV_FAILED, NO_ENVIRONMENT, RuntimeEnvSetupError, "the directory is gone"),
         (protocol.CREATION_TASK_FAILED, ERROR, ActorDiedError, "ValueError: no"),
         (protocol.CREATION_TASK_FAILED, b"", ActorDiedError, "because"),
         (protocol.KILLED, b"", ActorDiedError, "because"),
