@@ -33,8 +33,12 @@ class _Names(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        """What it has imported has both names: imported once more, a module would hide the function of its name."""
         assert module.__spec__ is not None
         module.__spec__ = self._own_specs.pop(module.__spec__.name)
+        for name, inner in list(sys.modules.items()):
+            if name.startswith(f"{module.__name__}."):
+                sys.modules.setdefault(name.replace("ray", "minray", 1), inner)
 
 
 def _module_for(name: str) -> ModuleType:
