@@ -158,11 +158,7 @@ def check_job_runtime_env(name: str, value: Any) -> None:
                 f"{name} has {key!r}, but knows only {', '.join((*RUNTIME_ENV_FIELDS, SETUP_HOOK))}; "
                 "install packages into the environment that the cluster is started from instead"
             )
-    hook = value.get(SETUP_HOOK)
-    if hook is not None and not callable(hook) and not isinstance(hook, str):
-        raise TypeError(f"{name}: {SETUP_HOOK} must be a function or the name of one, not {type(hook).__name__}")
-    if isinstance(hook, str) and ("." not in hook or not all(part.isidentifier() for part in hook.split("."))):
-        raise ValueError(f"{name}: {SETUP_HOOK} {hook!r} is not a name such as module.function")
+    _check_hook(name, value.get(SETUP_HOOK))
     env_vars = value.get("env_vars") or {}
     if not isinstance(env_vars, Mapping) or not all(isinstance(text, str) for pair in env_vars.items() for text in pair):
         raise TypeError(f"{name}: env_vars must be a dict from str to str")
@@ -176,6 +172,14 @@ def check_job_runtime_env(name: str, value: Any) -> None:
         raise TypeError(f"{name}: py_modules must be a list, not {type(modules).__name__}")
     for module in modules:
         _module_parent(name, module)
+
+
+def _check_hook(name: str, hook: Any) -> None:
+    if isinstance(hook, str):
+        if "." not in hook or not all(part.isidentifier() for part in hook.split(".")):
+            raise ValueError(f"{name}: {SETUP_HOOK} {hook!r} is not a name such as module.function")
+    elif hook is not None and not callable(hook):
+        raise TypeError(f"{name}: {SETUP_HOOK} must be a function or the name of one, not {type(hook).__name__}")
 
 
 def _module_parent(name: str, module: Any) -> str:

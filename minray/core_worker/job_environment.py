@@ -75,10 +75,9 @@ async def _run_hook(core: CoreWorker, packed: bytes) -> None:
         raise RuntimeEnvSetupError(reason=failures[0])
 
 
-def _hook_of(packed: bytes) -> Callable[[], Any]:
+def _hook_of(packed: bytes) -> Any:
     hook = pickle.loads(packed)
-    if isinstance(hook, str):
-        module, _, name = hook.rpartition(".")
-        hook = getattr(importlib.import_module(module), name)
-    function: Callable[[], Any] = hook
-    return function
+    if not isinstance(hook, str):
+        return hook
+    module, _, name = hook.rpartition(".")
+    return getattr(importlib.import_module(module), name)

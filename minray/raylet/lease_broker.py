@@ -146,7 +146,6 @@ class LeaseBroker:
         self._ended = EndedLeases()
         self._dead_owners: dict[bytes, None] = {}
         """Incarnations whose death certificates the gcs keeps, or that died here: their late requests are refused."""
-        self._finished_jobs: OrderedDict[bytes, None] = OrderedDict()
         self._removed_groups: OrderedDict[bytes, None] = OrderedDict()
         """Placement groups in which nothing is leased any more."""
         self._revoking: dict[bytes, None] = {}
@@ -198,7 +197,7 @@ class LeaseBroker:
         node = self.nodes.get(message.owner.node_id)
         if message.owner.worker_id in self._dead_owners or (node is not None and not node.alive):
             return LeaseReply(CANCELLED, reason="its owner is dead")
-        if message.shape.job_id in self._finished_jobs:
+        if self.pool.is_over(message.shape.job_id):
             return LeaseReply(CANCELLED, reason="its job has finished")
         if message.shape.strategy.group_id in self._removed_groups:
             return IN_REMOVED_GROUP
@@ -296,9 +295,8 @@ class LeaseBroker:
         self._reclaim_where(lambda entry: entry.owner.node_id == node_id, over)
 
     def on_job_finished(self, job_id: bytes) -> None:
-        if job_id in self._finished_jobs:
+        if self.pool.is_over(job_id):
             return
-        remember(self._finished_jobs, job_id, None)
         self.pool.on_job_finished(job_id)
         over = LeaseReply(CANCELLED, reason="its job has finished")
         self._reclaim_where(lambda entry: entry.request.shape.job_id == job_id, over)

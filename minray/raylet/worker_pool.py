@@ -202,6 +202,10 @@ class WorkerPool:
         """The next ``reap`` ends its workers; new leases of it do not come any more."""
         remember(self._finished_jobs, job_id, None)
 
+    def is_over(self, job_id: bytes) -> bool:
+        """Whether a job has finished."""
+        return job_id in self._finished_jobs
+
     def _make_idle(self, worker: Worker, now: float) -> None:
         self._states.set(worker.worker_id, IDLE)
         worker.lease_id, worker.idle_since = b"", now
@@ -315,7 +319,7 @@ class WorkerPool:
         return [(worker, self._is_orphan(worker)) for worker in orphans + asked + retired]
 
     def _is_orphan(self, worker: Worker) -> bool:
-        return worker.binding is not None and worker.binding[0] in self._finished_jobs
+        return worker.binding is not None and self.is_over(worker.binding[0])
 
     def describe_wait(self, node: str) -> str:
         """For people: what a lease without a worker waits for."""

@@ -231,6 +231,10 @@ class SimCluster:
         victim = next(process for process in self.world.loop.processes if process.name == name and process.alive)
         victim.exit(None, 9)
 
+    def alive(self) -> set[str]:
+        """The names of all processes that live."""
+        return {process.name for process in self.world.loop.processes if process.alive}
+
     def workers(self, node: str | None = None) -> list[SimProcess]:
         """The living worker processes, oldest first; of one node if named."""
         return [

@@ -18,7 +18,7 @@ from minray.protocol.base import Address
 from minray.protocol.core_worker import ExitWorker, ExitWorkerReply
 from minray.raylet.log_monitor import TASK_NAME_MARK
 from minray.raylet.worker_processes import EXIT_TIMEOUT_S, Death, WorkerProcesses, describe_status
-from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.peers import Asked, RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run, turns
 
 ID, LEASE = b"worker".ljust(16), b"lease".ljust(24)
@@ -89,8 +89,11 @@ class Nursery:
         await turns()
         return process
 
-    def ask(self, force: bool = False) -> None:
+    async def ask(self, force: bool = False) -> Asked:
+        """Ask the worker to end; what it has been asked."""
         self.workers.ask_to_exit(ID, ADDRESS, force, lambda: self.told.append("refused"))
+        await turns()
+        return self.peers.take(ExitWorker)
 
     def is_empty(self) -> bool:
         """Nothing is remembered of any worker."""
@@ -164,9 +167,7 @@ def test_one_that_was_not_killed_while_it_started_lives() -> None:
 def test_a_worker_that_has_agreed_to_end_has_its_time(force: bool) -> None:
     async def story(nursery: Nursery) -> None:
         process = await nursery.start()
-        nursery.ask(force)
-        await turns()
-        asked = nursery.peers.take(ExitWorker)
+        asked = await nursery.ask(force)
         assert asked.address == ADDRESS and asked.request.force is force
         asked.answer(ExitWorkerReply(True))
         await pass_time(EXIT_TIMEOUT_S - 0.1)
@@ -180,9 +181,7 @@ def test_a_worker_that_has_agreed_to_end_has_its_time(force: bool) -> None:
 def test_a_worker_that_ends_in_time_is_not_killed() -> None:
     async def story(nursery: Nursery) -> None:
         process = await nursery.start()
-        nursery.ask()
-        await turns()
-        nursery.peers.take(ExitWorker).answer(ExitWorkerReply(True))
+        (await nursery.ask()).answer(ExitWorkerReply(True))
         await turns()
         process.ended.set_result(ExitStatus(0, None))
         await turns()
@@ -194,9 +193,7 @@ def test_a_worker_that_ends_in_time_is_not_killed() -> None:
 def test_a_worker_that_refuses_lives_on() -> None:
     async def story(nursery: Nursery) -> None:
         process = await nursery.start()
-        nursery.ask()
-        await turns()
-        nursery.peers.take(ExitWorker).answer(ExitWorkerReply(False))
+        (await nursery.ask()).answer(ExitWorkerReply(False))
         await pass_time(2 * EXIT_TIMEOUT_S)
         assert nursery.told[1:] == ["refused"] and process.kills == 0
 
@@ -207,9 +204,7 @@ def test_a_worker_that_refuses_lives_on() -> None:
 def test_a_worker_that_does_not_answer_is_killed(silent: bool) -> None:
     async def story(nursery: Nursery) -> None:
         process = await nursery.start()
-        nursery.ask()
-        await turns()
-        asked = nursery.peers.take(ExitWorker)
+        asked = await nursery.ask()
         if not silent:
             asked.fail(unreachable())
             await turns()
@@ -223,9 +218,7 @@ def test_a_worker_that_does_not_answer_is_killed(silent: bool) -> None:
 def test_at_the_end_all_are_killed_and_those_that_cannot_be_seen_to_die_are_given_up() -> None:
     async def story(nursery: Nursery) -> None:
         process = await nursery.start()
-        nursery.ask()
-        await turns()
-        nursery.peers.take(ExitWorker).answer(ExitWorkerReply(True))
+        (await nursery.ask()).answer(ExitWorkerReply(True))
         await turns()
         closing = asyncio.get_running_loop().create_task(nursery.workers.close(), name="closing")
         await pass_time(EXIT_TIMEOUT_S - 0.1)

@@ -117,7 +117,7 @@ def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[s
     ``but_detached``: that may have detached actors, and then has exactly what they need. ``lost``: the names of processes
     that have lost their cluster, and are not asked.
     """
-    alive = {process.name for process in cluster.world.loop.processes if process.alive}
+    alive = cluster.alive()
     cores = {name: core for name, core in cluster.cores.items() if name in alive and name not in lost}
     needs = NOTHING
     if but_detached and "gcs" in alive:

@@ -101,7 +101,7 @@ def _talk(cluster: SimCluster, resting: Container[str]) -> Iterator[str]:
 
 
 def _wrong_views(cluster: SimCluster) -> Iterator[str]:
-    alive = {process.name for process in cluster.world.loop.processes if process.alive}
+    alive = cluster.alive()
     living = {raylet._config.node_id: raylet for name, raylet in cluster.raylets.items() if f"raylet/{name}" in alive}
     gcs: Any = cluster.gcs
     if "gcs" in alive:

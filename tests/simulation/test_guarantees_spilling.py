@@ -60,7 +60,7 @@ def spilled(
     described = [{"num_cpus": 2, "object_store_memory": STORE_BYTES}] * nodes
     result, cluster = judged(body, strike, nodes=described, system_config=dict(system), **options)
     for name, raylet in cluster.raylets.items():
-        if any(process.name == f"raylet/{name}" and process.alive for process in cluster.world.loop.processes):
+        if f"raylet/{name}" in cluster.alive():
             assert (len(raylet.store.table), raylet.store.table.allocator.used) == (0, 0)
             assert raylet.io_workers._manager._files == {} and not raylet.io_workers._tasks
         assert cluster.world.nodes[name].files == {}

@@ -79,14 +79,14 @@ class Traffic:
 
     def stayed(self) -> list[str]:
         """Nodes that were to leave, and have not although nobody needs them any more."""
-        alive = {process.name for process in self._cluster.world.loop.processes if process.alive}
+        alive = self._cluster.alive()
         raylets = [(name, raylet) for name, raylet in self._cluster.raylets.items() if f"raylet/{name}" in alive]
         return [f"L1: node {name} was to leave, and stays" for name, raylet in raylets if raylet._broker.leaving is not None]
 
     def _join(self, move: Move) -> None:
         self._to_join -= 1
         name = move.name()
-        if not any(process.alive and process.name == f"raylet/{name}" for process in self._cluster.world.loop.processes):
+        if f"raylet/{name}" not in self._cluster.alive():
             self._cluster.add_node(name, **self._nodes[move.node % len(self._nodes)])
 
     def _send_away(self) -> None:

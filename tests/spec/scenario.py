@@ -333,7 +333,7 @@ def _drive(
     watch.look_at_gcs()
     found = watch.problems + [f"S1: {problem}" for problem in account.problems]
     losses = losses_of(cluster.oracle.answers, world)
-    if not is_alive(cluster, "raylet/head") or (losses.nodes and _has_lost_gcs(cluster)):
+    if "raylet/head" not in cluster.alive() or (losses.nodes and _has_lost_gcs(cluster)):
         return found
     gone = _killed_drivers(cluster) | (_lost_drivers(cluster, drivers) if losses.nodes else set())
     lost = {f"driver/{number}" for number in gone}
@@ -420,10 +420,6 @@ def _settle(cluster: SimCluster, busy_s: float) -> None:
 def reports(cluster: SimCluster) -> list[str]:
     """What tasks have printed; minray's own hints about long waits come by the same way."""
     return [line for line in printed(cluster) if line.startswith("[")]
-
-
-def is_alive(cluster: SimCluster, name: str) -> bool:
-    return any(process.alive and process.name == name for process in cluster.world.loop.processes)
 
 
 def _performed(cluster: SimCluster, scenario: Scenario, histories: dict[int, History]) -> Counter[str]:
