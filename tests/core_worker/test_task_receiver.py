@@ -25,15 +25,9 @@ from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.task_executor import MARKS, TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_receiver import TaskReceiver
-from minray.exceptions import (
-    OwnerDiedError,
-    RayTaskError,
-    RuntimeEnvSetupError,
-    TaskCancelledError,
-    pack_exception,
-    unpack_exception,
-)
+from minray.exceptions import OwnerDiedError, RayTaskError, RuntimeEnvSetupError, TaskCancelledError
 from minray.object_ref import ObjectRef
+from minray.packed_exception import pack_exception, unpack_exception
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
     CANCELLED,
