@@ -110,6 +110,27 @@ def _renamed(tree: Any, old: str, new: str) -> Any:
     return new if tree == old else tree
 
 
+def with_options(program: Program, random: Random) -> Program:
+    """In a third of the programs some tasks have what tasks seldom have.
+
+    An environment of their own, a node where they have to run, or would like to; no result; or a worker that ends with them.
+    """
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") != "Submit" or random.random() < 0.5:
+            return {}
+        changed: Tree = random.choice(({}, {}, {"mark": "a"}, {"mark": random.choice("ab")}))
+        if not tree.get("group") and random.random() < 0.4:
+            is_soft = random.random() < 0.5
+            changed |= {"node": random.randrange(4), "is_soft": is_soft, "spread": False}
+            changed |= {} if is_soft else {"num_cpus": min(1, tree.get("num_cpus", 1)), "resources": {}}
+        if tree.get("returns", 1) == 1:
+            changed |= random.choice(({}, {}, {"is_last": True}, {"is_last": True}, {"returns": 0}))
+        return changed
+
+    return _changed(program, change) if random.random() < 0.33 else program
+
+
 def with_leavers(program: Program, random: Random) -> Program:
     """In a quarter of the programs one driver leaves, or ends its process, in the middle of what it does."""
     if random.random() >= 0.25:
