@@ -116,6 +116,8 @@ class Scope:
     """the handles that were made last with them,"""
     freed: set[str] = field(default_factory=set)
     """and those that must be free now."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Handle -> the calls that were made with it."""
 
     def foresee_body(self, body: Body) -> None:
         for operation in body.operations:
@@ -156,8 +158,12 @@ class Scope:
                 errors.add(DIED)  # it was let go, and is gone when the call would have to be made again
             has_value = has_value and not fate.is_stillborn and model.fates.identity(call.actor) not in self.killed
         self._expect(call, [call.name], has_value, errors)
-        if call.actor not in self.sure:
+        may_be_refused = fate is None or 0 <= fate.create.max_pending_calls <= self.calls[call.actor]
+        if may_be_refused:
+            model.perhaps_refused.add(call.name)
+        if may_be_refused or call.actor not in self.sure:
             self.sure.discard(call.name)
+        self.calls[call.actor] += 1
 
     def _foresee_performance(self, task: Submit | Call) -> tuple[set[str], bool]:
         """What its body, its arguments and its cancellation may make of it: errors, and whether it may have a value."""
@@ -290,6 +296,8 @@ class Model:
         """Those ``Create`` whose names other actors must have,"""
         self.perhaps_taken: set[str] = set()
         """or may."""
+        self.perhaps_refused: set[str] = set()
+        """Calls of actors that take only so many at once."""
         self.freed: set[str] = set()
         """Names that drivers have made free for good,"""
         self.surely_made: set[str] = set()

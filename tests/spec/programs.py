@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import minray
-from minray.exceptions import RayError
+from minray.exceptions import PendingCallsLimitExceeded, RayError
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill
 from tests.spec.groups import Group, Ready, Remove, remove_groups
 from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word, raised
 
@@ -74,7 +74,7 @@ class Submit(Tagged, frozen=True):
     mark: str = ""
     """What the environment of its worker says."""
     node: int = -1
-    """Its place among all nodes that there have been: there it runs;"""
+    """Its place among the nodes that live: there it runs;"""
     is_soft: bool = True
     """or elsewhere, if that is not possible."""
 
@@ -99,7 +99,7 @@ class Submit(Tagged, frozen=True):
         if self.mark:
             options["runtime_env"] = {"env_vars": {MARK: self.mark}}
         if self.node >= 0:
-            nodes = minray.nodes()
+            nodes = [node for node in minray.nodes() if node["Alive"]]
             node_id = nodes[self.node % len(nodes)]["NodeID"]
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=self.is_soft)
             outcome["on"] = node_id
@@ -136,21 +136,32 @@ class Call(Tagged, frozen=True):
     max_task_retries: int | None = None
     """None: as the actor says."""
     retry_exceptions: bool = False
+    in_group: bool = False
+    """Whether it runs in the actor's concurrency group."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles, args, nested = stage.bound((self.actor,)), stage.bound(self.args), stage.bound(self.nested)
+        outcome: Outcome = {"of": handles + args + nested}
         for handle in handles:
             method = stage.refs[handle].perform.options(
-                max_task_retries=self.max_task_retries, retry_exceptions=self.retry_exceptions, name=self.name
+                max_task_retries=self.max_task_retries,
+                retry_exceptions=self.retry_exceptions,
+                name=self.name,
+                **({"concurrency_group": GROUP} if self.in_group else {}),
             )
-            stage.refs[self.name] = method.remote(self, stage.pick(nested), *stage.pick(args).values())
-        return {"of": handles + args + nested}
+            try:
+                stage.refs[self.name] = method.remote(self, stage.pick(nested), *stage.pick(args).values())
+            except PendingCallsLimitExceeded:
+                outcome["refused"] = True
+        return outcome
 
     def foresee(self, scope: Scope) -> None:
         scope.foresee_call(self)
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.actor, *self.args, *self.nested), outcome)
+        if "refused" in outcome and self.name not in reading.model.perhaps_refused:
+            yield f"G55: {self.name} was refused, and so many calls cannot be pending"
 
 
 class Put(Tagged, frozen=True):

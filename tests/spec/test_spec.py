@@ -305,6 +305,22 @@ def test_a_task_in_another_environment_than_its_own_or_its_parents_is_seen() -> 
     ]  # fmt: skip
 
 
+def test_g55_a_call_that_is_refused_too_early_is_seen() -> None:
+    program = one(Create("actor", max_pending_calls=1), *(Call(name, "actor", Body()) for name in "ab"))
+    taken, refused = {"of": ["actor"]}, {"of": ["actor"], "refused": True}
+    assert problems(program, Losses(), [[{"of": []}, taken, refused]], []) == []
+    found = problems(program, Losses(), [[{"of": []}, refused, taken]], [])
+    assert found == ["G55: a was refused, and so many calls cannot be pending"]
+    assert Model(program, Losses()).sure_before["b"] == {"actor", "a"}
+
+
+@pytest.mark.parametrize("manner", [{"has_group": True}, {"is_unordered": True}])
+def test_g51_calls_of_an_actor_that_promises_no_order_may_begin_in_any(manner: Any) -> None:
+    program = one(Create("actor", **manner), *(Call(name, "actor", Body()) for name in "ab"))
+    outcomes: list[Any] = [{"of": []}, {"of": ["actor"]}, {"of": ["actor"]}]
+    assert problems(program, Losses(), [outcomes], [ran("b"), ran("a")]) == []
+
+
 def test_nobody_knows_a_task_without_results() -> None:
     program = one(Submit("a", Body(), returns=0), Get("get", ("a",)))
     assert problems(program, Losses(), [[{"of": []}, {"of": [], "values": []}]], [ran("a")]) == []

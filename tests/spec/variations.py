@@ -131,6 +131,25 @@ def with_options(program: Program, random: Random) -> Program:
     return _changed(program, change) if random.random() < 0.33 else program
 
 
+def with_manners(program: Program, random: Random) -> Program:
+    """In a quarter of the programs some actors that have no name take calls in another way than most do.
+
+    Some in a concurrency group, or in any order, and some no more than a few at once.
+    """
+    generating = {operation.actor for operation in program.walk() if isinstance(operation, Generate)}
+    grouped: set[str] = set()
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") == "Create" and not tree.get("called") and random.random() < 0.6:
+            manner = random.choice(({"has_group": True}, {"has_group": True}, {"is_unordered": True}, {}))
+            grouped.update({tree["name"]} if "has_group" in manner else ())
+            few = tree["name"] not in generating and random.random() < 0.3
+            return manner | ({"max_pending_calls": random.randint(1, 3)} if few else {})
+        return {"in_group": random.random() < 0.5} if tree.get("actor") in grouped and tree["kind"] == "Call" else {}
+
+    return _changed(program, change) if random.random() < 0.25 else program
+
+
 def with_leavers(program: Program, random: Random) -> Program:
     """In a quarter of the programs one driver leaves, or ends its process, in the middle of what it does."""
     if random.random() >= 0.25:
