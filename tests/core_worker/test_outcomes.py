@@ -385,10 +385,44 @@ def test_a_retry_waits_for_its_delay_and_for_its_arguments() -> None:
         task = owner.pushed(object_id("a"))
         owner.died(task)
         await pass_time(1)
-        assert task.state is PUSHED and task.worker is None
+        assert task.state is WAITING and task.worker is None
         owner.store.delete([object_id("a")])
         await pass_time(2)
-        assert task.state is WAITING
+        assert task.state is WAITING and owner.resolver.missing_of(task) == [object_id("a")]
+        owner.store.put(object_id("a"), stored(b"large" * 100_000))
+        assert task.state is QUEUED
+
+    run(story)
+
+
+def test_g40_a_task_that_pauses_before_its_next_attempt_is_cancelled_at_once() -> None:
+    async def story() -> None:
+        owner = Owner(task_retry_delay_ms=60_000)
+        task, call = owner.pushed(), owner.call()
+        owner.died(task)
+        call.worker = None
+        assert owner.tasks.may_retry(call)
+        owner.outcomes.retry(call)
+        for each in (task, call):
+            owner.outcomes.cancel(each, False, True)
+        assert owner.results(task) == owner.results(call) == [TaskCancelledError]
+        await pass_time(61)
+        assert owner.tasks.tasks == {} and owner.asked.requests == []
+
+    run(story)
+
+
+def test_a_task_that_was_to_be_made_again_after_a_pause_ends_once_when_the_cluster_goes_meanwhile() -> None:
+    async def story() -> None:
+        owner = Owner(task_retry_delay_ms=2000)
+        tasks = [owner.pushed(), owner.pushed()]
+        for task in tasks:
+            owner.died(task)
+        owner.outcomes.cancel(tasks[0], False, True)
+        owner.outcomes.fail_all("it was told to")
+        await pass_time(3)
+        assert [owner.results(task) for task in tasks] == [[TaskCancelledError], [LocalRayletDiedError]]
+        assert owner.tasks.tasks == {}
 
     run(story)
 
@@ -479,7 +513,7 @@ def test_g20_killed_for_memory_it_is_made_again_later_each_time_and_without_end(
         for delay_s in (40.0, MAX_MEMORY_DELAY_S, MAX_MEMORY_DELAY_S):
             owner.died(task, LeaseFailure(True, True, memory_used=9, memory_total=10))
             await pass_time(delay_s - 0.1)
-            assert task.state is PUSHED and task.worker is None
+            assert task.state is WAITING and task.worker is None
             await pass_time(0.2)
             assert task.state is QUEUED and task.retries_left == 1
             owner.submitter.on_lease_reply(owner.request(), LeaseReply(GRANTED, WORKER), 0.0)
