@@ -31,8 +31,8 @@ class FunctionManager:
         """Fetched definitions that have not been unpickled, by function id."""
         self._functions: dict[bytes, Callable[..., Any]] = {}
         """Ready to call; written by the user thread."""
-        self._fetching: set[bytes] = set()
-        """Those that the gcs is asked for, now or in a moment again."""
+        self._wanted: set[bytes] = set()
+        """Those that the gcs was asked for; if need be, again and again."""
 
     def export(self, job_id: bytes, function_id: bytes, pickled: bytes, on_exported: Callable[[], None]) -> None:
         """Make a definition known to the cluster, then call back."""
@@ -51,14 +51,13 @@ class FunctionManager:
 
     def fetch(self, job_id: bytes, function_id: bytes, on_fetched: Callable[[], None]) -> None:
         """Bring a definition here, then call back; once, however often it is asked for."""
-        if function_id not in self._fetching:
-            self._fetching.add(function_id)
+        if function_id not in self._wanted:
+            self._wanted.add(function_id)
             self._ask(job_id, function_id, on_fetched)
 
     def _ask(self, job_id: bytes, function_id: bytes, on_fetched: Callable[[], None]) -> None:
         def on_answer(reply: KvGetReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             if reply is not None and reply.value is not None:
-                self._fetching.discard(function_id)
                 self._pickled[function_id] = reply.value
                 on_fetched()
             elif self._gcs.death is None:

@@ -8,6 +8,7 @@ An owner knows which nodes have copies of a large object. Whether the first copy
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -86,10 +87,8 @@ class ObjectLocator:
 
     async def _spilled_at(self, raylet: Address, object_ids: list[bytes]) -> set[bytes]:
         spilled: set[bytes] = set()
-        for portion in portions(object_ids, MOST_ENTRIES):
-            try:
+        with contextlib.suppress(PlatformError):  # a node that is dead has nothing
+            for portion in portions(object_ids, MOST_ENTRIES):
                 info = await self._core.peers.to(raylet).call(GetObjectsInfo(object_ids=list(portion)))
-            except PlatformError:
-                return spilled
-            spilled |= {copy.object_id for copy in info.copies if copy.is_on_disk}
+                spilled |= {copy.object_id for copy in info.copies if copy.is_on_disk}
         return spilled
