@@ -1,4 +1,4 @@
-"""What a task has made, kept for its owner: small values in the answer, as far as there is room, others in the object store."""
+"""What a task has made, kept for its owner: small values in the answer if there is room, others in the object store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def test_a_small_value_travels_as_a_copy_of_its_own() -> None:
     assert (result.stored.place, result.stored.is_error, result.inlined, store.kept) == (None, False, 9, [])
 
 
-@pytest.mark.parametrize(("size", "room", "is_small"), [(100, 100, True), (101, 1000, False), (50, 49, False), (50, 50, True)])
+ROOMS = [(100, 100, True), (101, 1000, False), (50, 49, False), (50, 50, True)]
+
+
+@pytest.mark.parametrize(("size", "room", "is_small"), ROOMS)
 def test_what_is_too_large_or_has_no_room_in_the_answer_goes_to_the_store(size: int, room: int, is_small: bool) -> None:
     result, store = keep(of_size(size), room=room)
     if is_small:
