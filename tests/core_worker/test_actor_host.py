@@ -187,7 +187,7 @@ async def test_it_ends_once_whoever_else_says_that_it_shall() -> None:
         await turns()
     home.user_is_done()
     await turns()
-    assert home.asked.take(ReportActorExit).request.reason == "exit_actor"
+    assert home.asked.take(ReportActorExit).request == ReportActorExit(ACTOR_ID, OWN.worker_id, "exit_actor")
     assert home.log == ["begins no more", "clean-up"] and len(home.background) == 1
 
 
