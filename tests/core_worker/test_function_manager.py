@@ -35,7 +35,11 @@ class Process:
         self.functions.export(JOB, FUNCTION, b"pickled", on_exported)
 
     def fetch(self, who: str) -> None:
-        self.functions.fetch(JOB, FUNCTION, lambda: self.fetched.append(who))
+        def on_fetched() -> None:
+            assert self.functions.is_here(FUNCTION)
+            self.fetched.append(who)
+
+        self.functions.fetch(JOB, FUNCTION, on_fetched)
 
     def give_up_the_gcs(self) -> None:
         self.gcs.local.death = unreachable()
@@ -132,6 +136,25 @@ async def test_it_is_unpickled_once_and_stays_what_it_is() -> None:
     function = process.functions.load(FUNCTION)
     assert process.functions.load(FUNCTION) is function and process.functions.is_here(FUNCTION)
     assert process.functions._pickled == {}
+
+
+@in_virtual_time
+async def test_while_one_thread_unpickles_it_the_loop_may_look_for_it_at_any_moment() -> None:
+    process = Process()
+
+    class Watched(dict[bytes, Any]):
+        def __setitem__(self, key: bytes, value: Any) -> None:
+            super().__setitem__(key, value)
+            assert process.functions.is_here(FUNCTION)
+
+        def __delitem__(self, key: bytes) -> None:
+            super().__delitem__(key)
+            assert process.functions.is_here(FUNCTION)
+
+    process.functions._functions, process.functions._pickled = Watched(), Watched()
+    process.fetch("first")
+    process.gcs.take(KvGet).answer(KvGetReply(cloudpickle.dumps(len)))
+    assert process.functions.load(FUNCTION) is len
 
 
 @in_virtual_time
