@@ -75,10 +75,9 @@ class ObjectLocator:
     async def _ask(self, object_id: bytes, owner: Address) -> ObjectLocations | None:
         if owner.worker_id == self._core.config.worker_id:
             return self.answer(object_id)
-        try:
+        with contextlib.suppress(PlatformError):
             return await self._core.peers.to(owner).call(GetObjectLocations(object_id))
-        except PlatformError:
-            return None
+        return None
 
     async def _spilled(self, firsts: dict[bytes, Address]) -> set[bytes]:
         """Those of these objects, each with the raylet of its first copy, that are on a disk."""

@@ -185,7 +185,7 @@ def test_g31_a_cancelled_creator_is_not_interrupted_between_the_registration_and
     moments: list[bool] = []
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.endswith("actor_api.py"):
+        if frame.f_code.co_filename.endswith("minray/core_worker/actor_api.py"):
             moments.append(main_thread._is_bad_moment(frame))
         return trace
 
