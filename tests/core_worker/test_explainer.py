@@ -12,7 +12,7 @@ import pytest
 
 from minray.common.bundles import ANY_BUNDLE
 from minray.common.ids import return_id, short
-from minray.common.task_spec import LabelSelector, LeaseShape, RuntimeEnv, SchedulingStrategy
+from minray.common.task_spec import ActorOptions, LabelSelector, LeaseShape, RuntimeEnv, SchedulingStrategy
 from minray.core_worker.explainer import MAX_HOPS, PATIENCE_S, Explainer
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
@@ -325,6 +325,29 @@ async def test_how_one_ended_whose_worker_is_lost_is_being_found_out() -> None:
     assert await process.why(task) == [
         f"{name_of(task)} was sent to a worker that cannot be reached any more; how that ended is being found out"
     ]
+
+
+# --- actors
+
+
+@in_virtual_time
+@pytest.mark.parametrize("state", [WAITING, QUEUED])
+async def test_calls_and_constructors_whose_arguments_are_there_are_explained_elsewhere(state: str) -> None:
+    process = Process()
+    explained: list[tuple[bytes, int]] = []
+
+    async def explain_call(task: PendingTask, hops: int) -> list[str]:
+        explained.append((task.task_id, hops))
+        return ["about a constructor"]
+
+    process.explainer.actors = SimpleNamespace(explain_call=explain_call)  # type: ignore[assignment]
+    task = process.waits("A.__init__", A)
+    task.prepared = prepare("A.__init__", actor=ActorOptions())
+    if state is WAITING:
+        assert "waits for 1 argument" in (await process.why(task))[0] and explained == []
+    else:
+        process.tasks.move(task, QUEUED)
+        assert await process.why(task) == ["about a constructor"] and explained == [(task.task_id, 0)]
 
 
 # --- people
