@@ -105,12 +105,12 @@ class TaskOutcomes:
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         again = []
-        for task in tasks:
+        for task in [task for task in tasks if task.state is PUSHED]:  # others have ended meanwhile
             if task.cancelled:
                 self._finish_cancelled(task)
-            elif task.state is PUSHED and self._core.resolver.is_resolved(task):
+            elif self._core.resolver.is_resolved(task):
                 again.append(task)
-            elif task.state is PUSHED:
+            else:
                 self._wait_again(task)
         if again and again[0].prepared.client is not None:
             for task in again:

@@ -50,7 +50,8 @@ class TaskAccount:
 
     def tasks(self, request: GetTasksInfo) -> TasksInfo:
         """The answer of this process."""
-        core, wanted = self._core, request.task_ids
+        core = self._core
+        wanted = None if request.task_ids is None else set(request.task_ids)
         pending = [task for task in reversed(core.tasks.tasks.values()) if wanted is None or task.task_id in wanted]
         ended = [one for one in reversed(core.tasks.recent) if wanted is None or one[0] in wanted]
         limit = min(request.limit, MOST_TASKS)

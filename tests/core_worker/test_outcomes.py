@@ -351,6 +351,17 @@ def test_what_did_not_start_is_pushed_again_in_its_order_unless_it_is_over_or_it
     assert tasks[1].state is not WAITING
 
 
+def test_what_has_ended_with_its_cluster_does_not_end_again_when_it_is_known_that_it_did_not_start(owner: Owner) -> None:
+    """Its worker was lost, and while others were asked how it had ended, the cluster went."""
+    cancelled, other = owner.pushed(), owner.pushed()
+    for task in (cancelled, other):
+        owner.submitter.on_worker_lost(task.worker)  # type: ignore[arg-type]
+    cancelled.cancelled = True
+    owner.outcomes.fail_all("it was told to")
+    owner.outcomes.on_unstarted([cancelled, other])
+    assert owner.results(cancelled) == owner.results(other) == [LocalRayletDiedError] and owner.asked.requests == []
+
+
 def test_calls_that_did_not_start_are_ready_again(owner: Owner) -> None:
     owner.outcomes.on_unstarted([owner.call(), owner.call()])
     assert owner.log == ["call", "call"]
