@@ -80,6 +80,8 @@ class Owner:
         self.log: list[str] = []
         """What others were told."""
         self.freed: list[bytes] = []
+        self.unseen: list[bytes] = []
+        """Of those, errors that nobody has looked at."""
         self.probes: dict[bytes, OnLarge] = {}
         """Who waits to hear where a borrowed object is."""
         self.cancelled: list[bool] = []
@@ -113,6 +115,10 @@ class Owner:
 
     def apply(self, effects: Effects) -> None:
         self.freed += effects.freed
+        self.unseen += [key for key in effects.freed if key in self.store.objects and self.store.objects[key].unseen]
+
+    def on_unseen(self, failure: StoredObject) -> None:
+        self.log.append(f"nobody will see {kind_of(bytes(failure.data))}")
 
     def discard(self, object_ids: Sequence[bytes], attempt: int, raylet: Address) -> None:
         self.discarded.append((list(object_ids), attempt, raylet))
@@ -261,6 +267,17 @@ def test_g1_a_failed_argument_fails_the_task_and_the_calls_behind_it_go_on(owner
         assert isinstance(owner.error(task), RayTaskError) and isinstance(owner.error(task), RaySystemError)
     assert (plain.state, call.state, constructor.state) == (FAILED, FAILED, WAITING)
     assert owner.log == ["constructor: RayTaskError(RaySystemError)", "no call to wait for"]
+
+
+def test_whoever_takes_a_failed_argument_has_looked_at_its_error_and_has_one_of_its_own(owner: Owner) -> None:
+    failing = owner.pushed()
+    (argument,) = failing.result_ids()
+    task = owner.submit(argument)
+    effects = Effects()
+    owner.references.remove_local([argument], effects)
+    owner.reply(failing, protocol.FAILED, failed(FAILURE))
+    assert effects.freed == [] and owner.freed == [argument] and owner.unseen == []
+    assert owner.store.objects[task.result_ids()[0]].unseen == 1
 
 
 def test_arguments_are_let_go_when_their_task_has_ended(owner: Owner) -> None:
@@ -567,6 +584,19 @@ def test_a_call_that_its_actor_does_not_answer_fails_or_is_cancelled(owner: Owne
     for task in (failing, cancelled):
         owner.outcomes.finish_with_error(task, FAILURE)
     assert [owner.results(task) for task in (failing, cancelled)] == [[RaySystemError], [TaskCancelledError]]
+
+
+def test_what_the_body_of_a_call_has_raised_is_news_and_that_its_actor_exits_is_none(owner: Owner) -> None:
+    raised = Value(pack_exception(ValueError("no"), task_name="A.f", pid=1, node_id="", ip=""), True)
+    calls = [owner.call(), owner.call()]
+    for call, value in zip(calls, (raised, failed(FAILURE)), strict=True):
+        owner.outcomes.on_reply(call, PushTaskReply(protocol.FAILED, [value], 500), ())
+    assert [owner.store.objects[call.result_ids()[0]].unseen for call in calls] == [1, 0]
+
+
+def test_the_error_of_a_task_without_results_is_said_when_it_fails(owner: Owner) -> None:
+    owner.reply(owner.pushed(num_returns=0), protocol.FAILED, failed(FAILURE))
+    assert owner.log == ["nobody will see RaySystemError"]
 
 
 # --- the end of the cluster
