@@ -3,7 +3,8 @@
 Ray: the methods of CoreWorker around actors that python/ray/_raylet.pyx calls
 
 Creating an actor without a name asks nobody: the gcs hears of it while the program goes on. One with a name is registered
-before its handle exists, because the name may be taken (G31).
+before its handle exists, because the name may be taken (G31). An interrupt is not raised in this file, but where it waits
+(see ``platform.main_thread``), so that what is registered is also created.
 """
 
 from __future__ import annotations

@@ -84,6 +84,8 @@ class Explainer:
         if task.state is QUEUED:
             return [f"{name} waits for a worker: needs {self._needs(task)}", *await self._explain_lease(task)]
         missing = self._core.resolver.missing_of(task)
+        if not missing:
+            return [f"{name} is made again after a pause (attempt {task.attempt})"]
         lines = [f"{name} waits for {len(missing)} argument{'s' if len(missing) != 1 else ''}"]
         owners = dict(task.slots)
         for object_id in missing[:1]:

@@ -31,7 +31,8 @@ class FunctionManager:
         """Fetched definitions that have not been unpickled, by function id."""
         self._functions: dict[bytes, Callable[..., Any]] = {}
         """Ready to call; written by the user thread."""
-        self._fetching: set[bytes] = set()
+        self._wanted: set[bytes] = set()
+        """Those that the gcs was asked for; if need be, again and again."""
 
     def export(self, job_id: bytes, function_id: bytes, pickled: bytes, on_exported: Callable[[], None]) -> None:
         """Make a definition known to the cluster, then call back."""
@@ -50,17 +51,17 @@ class FunctionManager:
 
     def fetch(self, job_id: bytes, function_id: bytes, on_fetched: Callable[[], None]) -> None:
         """Bring a definition here, then call back; once, however often it is asked for."""
-        if function_id in self._fetching:
-            return
-        self._fetching.add(function_id)
+        if function_id not in self._wanted:
+            self._wanted.add(function_id)
+            self._ask(job_id, function_id, on_fetched)
 
+    def _ask(self, job_id: bytes, function_id: bytes, on_fetched: Callable[[], None]) -> None:
         def on_answer(reply: KvGetReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
-            self._fetching.discard(function_id)
             if reply is not None and reply.value is not None:
                 self._pickled[function_id] = reply.value
                 on_fetched()
             elif self._gcs.death is None:
-                asyncio.get_running_loop().call_later(FETCH_AGAIN_S, self.fetch, job_id, function_id, on_fetched)
+                asyncio.get_running_loop().call_later(FETCH_AGAIN_S, self._ask, job_id, function_id, on_fetched)
 
         self._gcs.send(KvGet(job_namespace(job_id), function_id), on_answer)
 

@@ -51,10 +51,17 @@ class GeneratorReader:
             if known.set_running_or_notify_cancel():
                 known.set_result(None)
 
+        def on_done(_known: concurrent.futures.Future[None]) -> None:
+            """Whoever has lost patience waits no more: the generator may be dropped next, and then no such item comes."""
+            if known.cancelled():
+                self._post(self._core.waiting.end, [object_id], waiter)
+
+        waiter = Waiter(1, False, on_known)
         if object_id in self._objects:
             on_known()
         else:
-            self._post(self._core.waiting.begin, [(object_id, self._core.address)], Waiter(1, False, on_known))
+            self._post(self._core.waiting.begin, [(object_id, self._core.address)], waiter)
+            known.add_done_callback(on_done)
         return known
 
     def is_here(self, task_id: bytes, number: int) -> bool:

@@ -66,7 +66,7 @@ async def _run_hook(core: CoreWorker, packed: bytes) -> None:
     def run() -> None:
         try:
             _hook_of(packed)()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             failures.append(f"worker_process_setup_hook raised {type(error).__name__}: {error}")
 
     core.platform.user_code.run(run, lambda: over.set_result(None))

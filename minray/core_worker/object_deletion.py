@@ -12,6 +12,7 @@ A small value that a borrower has fetched already stays with that borrower.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -41,16 +42,15 @@ class ObjectDeletion:
         await asyncio.gather(*(self._ask(self._core.peers.to(owner), ids) for owner, ids in by_receiver(others)))
 
     async def _ask(self, owner: Peer, object_ids: list[bytes]) -> None:
-        for portion in portions(object_ids):
-            try:
+        with contextlib.suppress(PlatformError):  # what a dead process owned is gone anyway
+            for portion in portions(object_ids):
                 await owner.call(DeleteObjects(list(portion)))
-            except PlatformError:
-                return  # What a dead process owned is gone anyway.
 
     async def evict(self, object_ids: list[bytes]) -> None:
         """Only the copies on this node go, and only those that are not needed: others have the first ones."""
-        for portion in portions(object_ids):
-            await self._core.raylet.call(EvictObjects(list(portion)))
+        with contextlib.suppress(PlatformError):  # and so are the copies of a node whose raylet is dead
+            for portion in portions(object_ids):
+                await self._core.raylet.call(EvictObjects(list(portion)))
 
     def delete_owned(self, object_ids: Sequence[bytes]) -> None:
         """This process owns these, or did: free their values."""
@@ -64,9 +64,12 @@ class ObjectDeletion:
         known = [object_id for object_id in object_ids if core.references.get(object_id) is not None]
         error = self._error(known)
         for object_id in known:
-            put = core.store.replace if object_id in core.store.objects else core.store.put
+            old = core.store.objects.get(object_id)
+            put = core.store.put if old is None else core.store.replace
             put(object_id, error)
             core.directory.free([object_id])
+            if old is not None and old.unseen:
+                core.objects.on_unseen(old)
 
     def _error(self, object_ids: Sequence[bytes]) -> StoredObject:
         """One for all of them, since errors are slow to make."""

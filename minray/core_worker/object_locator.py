@@ -8,6 +8,7 @@ An owner knows which nodes have copies of a large object. Whether the first copy
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,10 +75,9 @@ class ObjectLocator:
     async def _ask(self, object_id: bytes, owner: Address) -> ObjectLocations | None:
         if owner.worker_id == self._core.config.worker_id:
             return self.answer(object_id)
-        try:
+        with contextlib.suppress(PlatformError):
             return await self._core.peers.to(owner).call(GetObjectLocations(object_id))
-        except PlatformError:
-            return None
+        return None
 
     async def _spilled(self, firsts: dict[bytes, Address]) -> set[bytes]:
         """Those of these objects, each with the raylet of its first copy, that are on a disk."""
@@ -86,10 +86,8 @@ class ObjectLocator:
 
     async def _spilled_at(self, raylet: Address, object_ids: list[bytes]) -> set[bytes]:
         spilled: set[bytes] = set()
-        for portion in portions(object_ids, MOST_ENTRIES):
-            try:
+        with contextlib.suppress(PlatformError):  # a node that is dead has nothing
+            for portion in portions(object_ids, MOST_ENTRIES):
                 info = await self._core.peers.to(raylet).call(GetObjectsInfo(object_ids=list(portion)))
-            except PlatformError:
-                return spilled
-            spilled |= {copy.object_id for copy in info.copies if copy.is_on_disk}
+                spilled |= {copy.object_id for copy in info.copies if copy.is_on_disk}
         return spilled

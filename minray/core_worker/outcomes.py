@@ -104,12 +104,12 @@ class TaskOutcomes:
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         again = []
-        for task in tasks:
+        for task in [task for task in tasks if task.state is PUSHED]:  # others have ended meanwhile
             if task.cancelled:
                 self._finish_cancelled(task)
-            elif task.state is PUSHED and self._core.resolver.is_resolved(task):
+            elif self._core.resolver.is_resolved(task):
                 again.append(task)
-            elif task.state is PUSHED:
+            else:
                 self._wait_again(task)
         if again and again[0].prepared.client is not None:
             for task in again:
@@ -221,16 +221,21 @@ class TaskOutcomes:
     # --- endings
 
     def retry(self, task: PendingTask, delay_s: float | None = None) -> None:
-        """Its next attempt has begun."""
+        """Its next attempt has begun. In a pause before that it is as if it waited for arguments: it can be cancelled."""
         if delay_s is None:
             delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
-            asyncio.get_running_loop().call_later(delay_s, lambda: self.on_unstarted([task]))
+            self._core.tasks.move(task, WAITING)
+            asyncio.get_running_loop().call_later(delay_s, self._on_pause_over, task)
         elif self._core.resolver.is_resolved(task):
             self.on_ready(task)
         else:
             self._wait_again(task)
+
+    def _on_pause_over(self, task: PendingTask) -> None:
+        if task.state is WAITING:
+            self._core.resolver.resolve(task)
 
     def finish_constructor(self, task: PendingTask, state: str) -> None:
         """It will not be called again."""

@@ -74,6 +74,6 @@ class Statistician:
         stored = self._core.store.objects.get(object_id)
         if task is not None:
             return task.state, task.attempt
-        if stored is None or reference.owner is not None or object_id.endswith(PUT_INDEX):
+        if stored is None or stored.is_freed or reference.owner is not None or object_id.endswith(PUT_INDEX):
             return NIL, 0
         return FAILED if stored.is_error else FINISHED, 0 if stored.place is None else stored.place.attempt

@@ -50,7 +50,8 @@ class TaskAccount:
 
     def tasks(self, request: GetTasksInfo) -> TasksInfo:
         """The answer of this process."""
-        core, wanted = self._core, request.task_ids
+        core = self._core
+        wanted = None if request.task_ids is None else set(request.task_ids)
         pending = [task for task in reversed(core.tasks.tasks.values()) if wanted is None or task.task_id in wanted]
         ended = [one for one in reversed(core.tasks.recent) if wanted is None or one[0] in wanted]
         limit = min(request.limit, MOST_TASKS)
@@ -85,8 +86,6 @@ class TaskAccount:
     def _ended(
         self, task_id: bytes, template: TaskTemplate, called: bytes, attempt: int, state: str, parent_id: bytes
     ) -> TaskInfo:
-        stored = self._core.store.objects.get(return_id(task_id, 1)) if state is FAILED else None
-        error = describe_packed(stored.data)[-MAX_ERROR_CHARACTERS:] if stored is not None and stored.is_error else ""
         return TaskInfo(
             task_id,
             attempt,
@@ -96,8 +95,16 @@ class TaskAccount:
             parent_id,
             _actor_id(task_id, template, called),
             resources=dict(template.shape.resources),
-            error=error,
+            error=self._error_of(task_id, template) if state is FAILED else "",
         )
+
+    def _error_of(self, task_id: bytes, template: TaskTemplate) -> str:
+        """What the first of its results says that is one; those before it were made before it failed."""
+        for index in range(1, template.num_returns + 1):
+            stored = self._core.store.objects.get(return_id(task_id, index))
+            if stored is not None and stored.is_error and not stored.is_freed:
+                return describe_packed(stored.data)[-MAX_ERROR_CHARACTERS:]
+        return ""
 
     def _whereabouts(self, task: PendingTask) -> tuple[Address | None, int]:
         worker = task.worker

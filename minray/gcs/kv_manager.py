@@ -11,7 +11,10 @@ Left out: leases, watches and transactions; this is no etcd.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
+
+from minray.common.tombstones import remember
 
 
 class KvManager:
@@ -20,6 +23,8 @@ class KvManager:
     def __init__(self) -> None:
         self._namespaces: dict[str, dict[bytes, bytes]] = {}
         """Namespace to key to value; never an empty namespace."""
+        self._dropped: OrderedDict[str, None] = OrderedDict()
+        """Namespaces that are over: what comes late is not kept."""
 
     def load(self, rows: Iterable[tuple[str, bytes, bytes]]) -> None:
         """After a restart: ``(namespace, key, value)``."""
@@ -42,8 +47,12 @@ class KvManager:
             self._namespaces.pop(namespace, None)
 
     def drop_namespace(self, namespace: str) -> list[bytes]:
-        """Forget all of it; returns the keys it had, whose rows are to go."""
+        """Forget all of it, for good; returns the keys it had, whose rows are to go."""
+        remember(self._dropped, namespace, None)
         return list(self._namespaces.pop(namespace, {}))
+
+    def is_dropped(self, namespace: str) -> bool:
+        return namespace in self._dropped
 
     def get(self, namespace: str, key: bytes) -> bytes | None:
         return self._namespaces.get(namespace, {}).get(key)

@@ -132,7 +132,7 @@ class GcsServer:
         self._actors.load(self._storage)
         for job in self._jobs.finished():
             if not job.kept:
-                self._drop_values_of(job.job_id)
+                self._drop_values(protocol.job_namespace(job.job_id))
         for job in self._jobs.running():
             await self._maybe_finish_with_node(job)
 
@@ -285,7 +285,7 @@ class GcsServer:
         await self._storage.commit()
         self.publish(self._jobs.on_committed(job))
         if not job.kept:
-            self._drop_values_of(job.job_id)
+            self._drop_values(protocol.job_namespace(job.job_id))
 
     def on_detached_actor_dead(self, actor_id: bytes) -> None:
         self._group_scheduler.on_actor_dead(actor_id)
@@ -314,8 +314,8 @@ class GcsServer:
             await until_stored(self._finish, job.job_id)
             self._health.unwatch(job.driver.worker_id)
 
-    def _drop_values_of(self, job_id: bytes) -> None:
-        namespace = protocol.job_namespace(job_id)
+    def _drop_values(self, namespace: str) -> None:
+        """Their rows go with the next commit."""
         for key in self._values.drop_namespace(namespace):
             self._storage.delete_value(namespace, key)
 
@@ -331,6 +331,8 @@ class GcsServer:
                 self._storage.put_value(namespace, key, value)
                 await self._storage.commit()
                 self._values.on_put(namespace, key, value)
+                if self._values.is_dropped(namespace):  # its job has ended, perhaps while this was being stored
+                    self._drop_values(namespace)
         return protocol.KvPutReply(True)
 
     @durable

@@ -55,6 +55,7 @@ DEFERRED_S = 0.003
 """And the pause after one that came at a bad moment."""
 _COUNTING = (
     "minray/object_ref.py",
+    "minray/core_worker/actor_api.py",
     "minray/core_worker/generator_reader.py",
     "minray/core_worker/outgoing_stream.py",
     "minray/core_worker/results.py",

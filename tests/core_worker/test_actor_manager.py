@@ -582,3 +582,12 @@ def test_the_gcs_is_told_of_an_actor_only_once_if_it_answers() -> None:
         assert creator.asked(CreateActor) == []
 
     tell(story)
+
+
+def test_g31_an_actor_for_which_nobody_has_waited_is_ended_at_the_gcs_whether_that_knows_it_or_not() -> None:
+    async def story(creator: Creator) -> None:
+        creator.actors.abandon(id_of("actor"))
+        (request,) = creator.asked(EndActor)
+        assert request == EndActor(id_of("actor"), DeathCause(protocol.OUT_OF_SCOPE, "its creator did not wait for it"))
+
+    tell(story)

@@ -79,6 +79,8 @@ class Owner:
         self.log: list[str] = []
         """What others were told."""
         self.freed: list[bytes] = []
+        self.unseen: list[bytes] = []
+        """Of those, errors that nobody has looked at."""
         self.probes: dict[bytes, OnLarge] = {}
         """Who waits to hear where a borrowed object is."""
         self.cancelled: list[bool] = []
@@ -112,6 +114,10 @@ class Owner:
 
     def apply(self, effects: Effects) -> None:
         self.freed += effects.freed
+        self.unseen += [key for key in effects.freed if key in self.store.objects and self.store.objects[key].unseen]
+
+    def on_unseen(self, failure: StoredObject) -> None:
+        self.log.append(f"nobody will see {kind_of(bytes(failure.data))}")
 
     def discard(self, object_ids: Sequence[bytes], attempt: int, raylet: Address) -> None:
         self.discarded.append((list(object_ids), attempt, raylet))
@@ -262,6 +268,17 @@ def test_g1_a_failed_argument_fails_the_task_and_the_calls_behind_it_go_on(owner
     assert owner.log == ["constructor: RayTaskError(RaySystemError)", "no call to wait for"]
 
 
+def test_whoever_takes_a_failed_argument_has_looked_at_its_error_and_has_one_of_its_own(owner: Owner) -> None:
+    failing = owner.pushed()
+    (argument,) = failing.result_ids()
+    task = owner.submit(argument)
+    effects = Effects()
+    owner.references.remove_local([argument], effects)
+    owner.reply(failing, protocol.FAILED, failed(FAILURE))
+    assert effects.freed == [] and owner.freed == [argument] and owner.unseen == []
+    assert owner.store.objects[task.result_ids()[0]].unseen == 1
+
+
 def test_arguments_are_let_go_when_their_task_has_ended(owner: Owner) -> None:
     owner.store.put(object_id("a"), stored())
     task = owner.pushed(object_id("a"))
@@ -350,6 +367,17 @@ def test_what_did_not_start_is_pushed_again_in_its_order_unless_it_is_over_or_it
     assert tasks[1].state is not WAITING
 
 
+def test_what_has_ended_with_its_cluster_does_not_end_again_when_it_is_known_that_it_did_not_start(owner: Owner) -> None:
+    """Its worker was lost, and while others were asked how it had ended, the cluster went."""
+    cancelled, other = owner.pushed(), owner.pushed()
+    for task in (cancelled, other):
+        owner.submitter.on_worker_lost(task.worker)  # type: ignore[arg-type]
+    cancelled.cancelled = True
+    owner.outcomes.fail_all("it was told to")
+    owner.outcomes.on_unstarted([cancelled, other])
+    assert owner.results(cancelled) == owner.results(other) == [LocalRayletDiedError] and owner.asked.requests == []
+
+
 def test_calls_that_did_not_start_are_ready_again(owner: Owner) -> None:
     owner.outcomes.on_unstarted([owner.call(), owner.call()])
     assert owner.log == ["call", "call"]
@@ -384,10 +412,44 @@ def test_a_retry_waits_for_its_delay_and_for_its_arguments() -> None:
         task = owner.pushed(object_id("a"))
         owner.died(task)
         await pass_time(1)
-        assert task.state is PUSHED and task.worker is None
+        assert task.state is WAITING and task.worker is None
         owner.store.delete([object_id("a")])
         await pass_time(2)
-        assert task.state is WAITING
+        assert task.state is WAITING and owner.resolver.missing_of(task) == [object_id("a")]
+        owner.store.put(object_id("a"), stored(b"large" * 100_000))
+        assert task.state is QUEUED
+
+    run(story)
+
+
+def test_g40_a_task_that_pauses_before_its_next_attempt_is_cancelled_at_once() -> None:
+    async def story() -> None:
+        owner = Owner(task_retry_delay_ms=60_000)
+        task, call = owner.pushed(), owner.call()
+        owner.died(task)
+        call.worker = None
+        assert owner.tasks.may_retry(call)
+        owner.outcomes.retry(call)
+        for each in (task, call):
+            owner.outcomes.cancel(each, False, True)
+        assert owner.results(task) == owner.results(call) == [TaskCancelledError]
+        await pass_time(61)
+        assert owner.tasks.tasks == {} and owner.asked.requests == []
+
+    run(story)
+
+
+def test_a_task_that_was_to_be_made_again_after_a_pause_ends_once_when_the_cluster_goes_meanwhile() -> None:
+    async def story() -> None:
+        owner = Owner(task_retry_delay_ms=2000)
+        tasks = [owner.pushed(), owner.pushed()]
+        for task in tasks:
+            owner.died(task)
+        owner.outcomes.cancel(tasks[0], False, True)
+        owner.outcomes.fail_all("it was told to")
+        await pass_time(3)
+        assert [owner.results(task) for task in tasks] == [[TaskCancelledError], [LocalRayletDiedError]]
+        assert owner.tasks.tasks == {}
 
     run(story)
 
@@ -478,7 +540,7 @@ def test_g20_killed_for_memory_it_is_made_again_later_each_time_and_without_end(
         for delay_s in (40.0, MAX_MEMORY_DELAY_S, MAX_MEMORY_DELAY_S):
             owner.died(task, LeaseFailure(True, True, memory_used=9, memory_total=10))
             await pass_time(delay_s - 0.1)
-            assert task.state is PUSHED and task.worker is None
+            assert task.state is WAITING and task.worker is None
             await pass_time(0.2)
             assert task.state is QUEUED and task.retries_left == 1
             owner.submitter.on_lease_reply(owner.request(), LeaseReply(GRANTED, WORKER), 0.0)
@@ -521,6 +583,19 @@ def test_a_call_that_its_actor_does_not_answer_fails_or_is_cancelled(owner: Owne
     for task in (failing, cancelled):
         owner.outcomes.finish_with_error(task, FAILURE)
     assert [owner.results(task) for task in (failing, cancelled)] == [[RaySystemError], [TaskCancelledError]]
+
+
+def test_what_the_body_of_a_call_has_raised_is_news_and_that_its_actor_exits_is_none(owner: Owner) -> None:
+    raised = Value(pack_exception(ValueError("no"), task_name="A.f", pid=1, node_id="", ip=""), True)
+    calls = [owner.call(), owner.call()]
+    for call, value in zip(calls, (raised, failed(FAILURE)), strict=True):
+        owner.outcomes.on_reply(call, PushTaskReply(protocol.FAILED, [value], 500), ())
+    assert [owner.store.objects[call.result_ids()[0]].unseen for call in calls] == [1, 0]
+
+
+def test_the_error_of_a_task_without_results_is_said_when_it_fails(owner: Owner) -> None:
+    owner.reply(owner.pushed(num_returns=0), protocol.FAILED, failed(FAILURE))
+    assert owner.log == ["nobody will see RaySystemError"]
 
 
 # --- the end of the cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,15 +14,17 @@ from minray.core_worker.state_reader import ClusterObjects, ObjectUse, StateRead
 from minray.core_worker.stats import Statistician
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
-from minray.protocol.gcs import JOBS, JobConfig, JobInfo, NodeInfo, Poll, PollReply
+from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobConfig, JobInfo, NodeInfo, Poll, PollReply, WorkerDeath
 from minray.protocol.object_store import CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.raylet import NodeStats, WorkerStatus
+from minray.protocol.state import GetTasksInfo, TasksInfo
 from minray.rpc.connection import PeerUnreachable
 from minray.simulation.loop import SimLoop
 
 T = TypeVar("T")
 A, B, X, Y = b"worker-a", b"worker-b", b"object-x", b"object-y"
 NODE = b"node"
+DEATH = WorkerDeath(b"dead-worker", NODE, 9, "exit code 1")
 
 
 def reference(object_id: bytes, owner: bytes = A, size: int = -1, **counts: Any) -> ObjectRefInfo:
@@ -31,6 +34,10 @@ def reference(object_id: bytes, owner: bytes = A, size: int = -1, **counts: Any)
 
 def process(worker_id: bytes, *references: ObjectRefInfo, total: int | None = None) -> CoreWorkerStats:
     return CoreWorkerStats(worker_id, NODE, 1, False, len(references) if total is None else total, list(references))
+
+
+def tasks_of(worker_id: bytes) -> TasksInfo:
+    return TasksInfo(NODE, worker_id, 1, False, 0, [], [])
 
 
 def copy(object_id: bytes, size: int = 5, readers: tuple[bytes, ...] = ()) -> CopyInfo:
@@ -90,9 +97,10 @@ class Pretended:
     """A gcs with two nodes, one of them dead, two jobs, one of them over; and all whom it names."""
 
     def __init__(self, worker: Any) -> None:
-        """``worker`` is what the only worker answers: its statistics, an error, or None for silence."""
-        self.answers = {A: process(A), B: worker}
+        """``worker`` is what the only worker answers: its statistics or tasks, an error, or None for silence."""
+        self.answers = {A: tasks_of(A) if isinstance(worker, TasksInfo) else process(A), B: worker}
         self.asked: list[bytes] = []
+        self.is_node_silent = False
 
     def to(self, address: Address) -> Pretended.Peer:
         return Pretended.Peer(self, address.worker_id)
@@ -107,8 +115,10 @@ class Pretended:
                 return self._news(request.channel)
             if isinstance(request, GetObjectsInfo):
                 return store(copy(X))
-            if isinstance(request, GetCoreWorkerStats):
+            if isinstance(request, GetCoreWorkerStats | GetTasksInfo):
                 return await self._stats()
+            if self._world.is_node_silent:
+                await asyncio.Event().wait()
             workers = [WorkerStatus(name, 7, "IDLE", b"", b"", False, to) for name, to in ((B, at(B)), (b"starting", None))]
             return NodeStats(NODE, 1, {}, {}, workers, [])
 
@@ -126,7 +136,7 @@ class Pretended:
             nodes = [alive, msgspec.structs.replace(alive, node_id=b"dead", alive=False)]
             job = JobInfo(b"job1", at(A), 1, JobConfig([], "", "", ""), 1.0)
             jobs = [job, msgspec.structs.replace(job, driver=at(b"over"), end_time=2.0)]
-            rows = jobs if channel == JOBS else nodes
+            rows = {JOBS: jobs, NODES: nodes, WORKER_DEATHS: [DEATH]}[channel]
             return PollReply(b"", 1, True, [(str(number).encode(), encode(row)) for number, row in enumerate(rows)])
 
 
@@ -162,6 +172,53 @@ def test_the_living_are_asked_and_who_is_silent_is_named(worker: Any, answered: 
     objects = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).read(0.01))
     assert world.asked == [A, B] and [one.worker_id for one in objects.processes] == answered
     assert objects.silent == silent and list(objects.nodes) == [NODE] and objects.stores == {NODE: store(copy(X))}
+
+
+@pytest.mark.parametrize("own_id", [b"", A])
+def test_the_tasks_of_the_living_are_told_and_each_answers_for_itself(own_id: bytes) -> None:
+    world: Any = Pretended(tasks_of(B))
+    asked: list[Any] = []
+    account = SimpleNamespace(tasks=lambda request: asked.append(request) or tasks_of(A))
+    own: Any = SimpleNamespace(account=account) if own_id else None
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs")), own_id, own).tasks(1, [b"task"]))
+    assert [one.worker_id for one in told.processes] == [A, B] and told.silent == []
+    assert world.asked == ([B] if own_id else [A, B])
+    assert asked == ([GetTasksInfo(task_ids=[b"task"])] if own_id else [])
+
+
+def test_of_tasks_too_who_is_silent_is_named() -> None:
+    world: Any = Pretended(None)
+    world.answers[A] = tasks_of(A)
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).tasks(0.01))
+    assert [one.worker_id for one in told.processes] == [A] and told.silent == [f"process 7 of node {NODE.hex()}"]
+
+
+def test_workers_that_live_are_those_of_living_nodes_and_jobs_that_go_on() -> None:
+    world: Any = Pretended(None)
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).workers(1))
+    assert told.living == [("DRIVER", A, NODE, 1), ("WORKER", B, NODE, 7), ("WORKER", b"starting", NODE, 7)]
+    assert [node.node_id for node in told.nodes] == [NODE, b"dead"] and [job.end_time for job in told.jobs] == [0.0, 2.0]
+    assert told.deaths == [DEATH] and told.silent == []
+
+
+def test_the_workers_of_a_node_that_is_silent_are_not_known() -> None:
+    world: Any = Pretended(None)
+    world.is_node_silent = True
+    reader = StateReader(world, world.to(at(b"gcs")))
+    told = in_virtual_time(reader.workers(1))
+    assert told.living == [("DRIVER", A, NODE, 1)] and told.silent == ["node first"]
+    objects = in_virtual_time(reader.read(1))
+    assert [one.worker_id for one in objects.processes] == [A] and objects.silent == ["node first"]
+    assert objects.stores == {NODE: store(copy(X))}
+
+
+def test_a_gcs_that_is_silent_is_not_waited_for() -> None:
+    world: Any = Pretended(None)
+    silent = SimpleNamespace(call=lambda request: asyncio.Event().wait())
+    reader: Any = StateReader(world, silent)  # type: ignore[arg-type]
+    for question in (reader.read, reader.tasks, reader.workers, reader.nodes, reader.jobs, reader.actors):
+        with pytest.raises(TimeoutError):
+            in_virtual_time(question(1))
 
 
 def test_a_process_answers_for_itself() -> None:

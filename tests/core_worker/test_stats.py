@@ -79,6 +79,7 @@ def test_of_a_borrowed_object_the_owner_is_told_and_nothing_of_its_task(tables: 
         ({"value": b"1"}, ("FINISHED", 0)),
         ({"value": b"", "place": Place(2, 5000, address("raylet"))}, ("FINISHED", 2)),
         ({"value": b"1", "is_error": True}, ("FAILED", 0)),
+        ({"value": b"freed by hand", "is_error": True, "is_freed": True}, ("NIL", 0)),
         ({}, ("NIL", 0)),
     ],
 )

@@ -362,6 +362,18 @@ def test_an_actor_cleans_up_before_its_interpreter_does(has_failed: bool, caplog
     assert machine.cleaned == 2
 
 
+def test_g27_an_actor_is_destroyed_when_the_exit_handlers_have_run() -> None:
+    machine, cleaned = Machine(), []
+
+    class Actor:
+        def __del__(self) -> None:
+            cleaned.append(machine.cleaned)
+
+    machine.executor.actor = Actor()
+    machine.executor.shut_down_actor()
+    assert cleaned == [1] and machine.executor.actor is None
+
+
 # --- actors
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from minray.common.state_table import InvalidTransition
@@ -13,7 +16,9 @@ from minray.core_worker.task_manager import (
     QUEUED,
     TRANSITIONS,
     WAITING,
+    FunctionExport,
     PendingTask,
+    PreparedTemplate,
     TaskManager,
 )
 from minray.protocol.core_worker import RefInfo
@@ -54,6 +59,37 @@ def test_a_task_that_has_ended_is_forgotten() -> None:
     assert (tasks.submitted_count, tasks.finished_count) == (3, 2)
 
 
+def test_of_a_task_that_has_ended_people_are_told_what_it_was() -> None:
+    tasks = TaskManager(None)
+    actor: Any = SimpleNamespace(actor_id=b"an actor")
+    call = pending(PreparedTemplate(prepare("c.m").template, b"", FunctionExport(b"", True), actor))
+    task = pending(prepare("f"), parent_id=b"a task")
+    task.attempt = 2
+    for each, end in ((task, FAILED), (call, FINISHED)):
+        tasks.add(each)
+        tasks.move(each, QUEUED)
+        tasks.move(each, PUSHED)
+        assert each.task_id not in [one[0] for one in tasks.recent]
+        tasks.move(each, end)
+    assert list(tasks.recent) == [
+        (task.task_id, task.prepared.template, b"", 2, FAILED, b"a task"),
+        (call.task_id, call.prepared.template, b"an actor", 0, FINISHED, b""),
+    ]
+
+
+def test_a_task_that_is_made_again_is_here_again_and_takes_what_it_is_said_to_need() -> None:
+    tasks = TaskManager(None)
+    task = pending(prepare(), slots=((object_id("small"), OWN), (object_id("large"), OWN)))
+    for step in (QUEUED, PUSHED, FINISHED):
+        if step is QUEUED:
+            tasks.add(task)
+        tasks.move(task, step)
+    tasks.begin_again(task, (object_id("large"),))
+    assert tasks.tasks == {task.task_id: task} and task.state is WAITING
+    assert task.held_ids() == (object_id("large"),)
+    assert (tasks.submitted_count, tasks.finished_count) == (2, 1)
+
+
 def test_every_step_is_recorded() -> None:
     seen: list[tuple[str, str, str]] = []
     tasks = TaskManager(lambda table, key, old, new: seen.append((table, old, new)))
@@ -81,6 +117,34 @@ def test_g19_a_cancelled_task_is_never_retried() -> None:
     task = pending(prepare(max_retries=-1))
     task.cancelled = True
     assert not TaskManager(None).may_retry(task) and task.attempt == 0
+
+
+def test_g21_a_preemption_uses_up_no_retry() -> None:
+    tasks = TaskManager(None)
+    task = pending(prepare(max_retries=1))
+    assert tasks.may_retry(task, preempted=True) and tasks.may_retry(task, preempted=True)
+    assert (task.attempt, task.preemptions, task.retries_left) == (2, 2, 1)
+    assert tasks.may_retry(task) and not tasks.may_retry(task)
+    assert tasks.may_retry(task, preempted=True) and task.attempt == 4
+
+
+def test_g21_what_is_never_to_be_retried_is_not_retried_for_a_preemption() -> None:
+    tasks = TaskManager(None)
+    once, cancelled = pending(prepare(max_retries=0)), pending(prepare(max_retries=-1))
+    cancelled.cancelled = True
+    assert not tasks.may_retry(once, preempted=True) and not tasks.may_retry(cancelled, preempted=True)
+    assert once.attempt == once.preemptions == cancelled.attempt == cancelled.preemptions == 0
+
+
+def test_g20_who_was_killed_for_memory_waits_longer_each_time_and_uses_up_no_retry() -> None:
+    tasks = TaskManager(None)
+    task = pending(prepare(max_retries=1))
+    assert [tasks.retry_after_memory(task) for _ in range(4)] == [1, 2, 4, 8]
+    assert (task.attempt, task.retries_left) == (4, 1)
+    once = pending(prepare(max_retries=0))
+    task.cancelled = True
+    assert tasks.retry_after_memory(task) is tasks.retry_after_memory(once) is None
+    assert (task.attempt, once.attempt) == (4, 0)
 
 
 def test_children_are_known_by_their_parent() -> None:

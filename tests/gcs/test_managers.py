@@ -227,6 +227,15 @@ def test_the_first_certificate_stands_and_the_oldest_is_forgotten() -> None:
     assert [workers.get(id_of(name)) for name in "abc"] == [None, first[1], first[2]]
 
 
+def test_a_namespace_that_was_dropped_is_over_whether_it_had_anything_or_not() -> None:
+    values = KvManager()
+    values.on_put("n", b"1", b"value")
+    assert not values.is_dropped("n")
+    for namespace in "nm":
+        values.drop_namespace(namespace)
+    assert values.is_dropped("n") and values.is_dropped("m") and not values.is_dropped("o")
+
+
 def test_of_a_namespace_without_keys_nothing_is_left() -> None:
     values = KvManager()
     for key in (b"1", b"2"):

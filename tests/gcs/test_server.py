@@ -583,13 +583,30 @@ def test_the_values_of_a_job_go_with_it() -> None:
             await client.ask(KvPut(namespace, b"function", b"code", True))
         await client.ask(FinishJob(job_id))
         assert (await client.ask(KvKeys(job_namespace(job_id), b""))).keys == []
-        straggler = KvPut(job_namespace(job_id), b"late", b"code", True)
-        await client.ask(straggler)
+        await client.ask(KvPut(job_namespace(job_id), b"late", b"code", True))
+        assert (await client.ask(KvKeys(job_namespace(job_id), b""))).keys == []
         world.restart_gcs()
         assert (await client.ask(KvKeys(job_namespace(job_id), b""))).keys == []
         assert (await client.ask(KvKeys("stays", b""))).keys == [b"function"]
         await client.ask(KvPut("stays", b"another", b"", True))
         assert len(world.head.disk[DISK]["kv"]) == 2
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_what_a_worker_exports_while_its_job_ends_is_not_kept(ends_first: bool) -> None:
+    """A task that still runs may define a function; the gcs is storing the one and the other."""
+    world = World()
+
+    async def story(client: Client) -> None:
+        await join(world, client, "a")
+        job_id = await job_of(world, client, "d", "a")
+        requests: list[Any] = [FinishJob(job_id), KvPut(job_namespace(job_id), b"function", b"code", True)]
+        await asyncio.gather(*(client.ask(request) for request in requests[:: 1 if ends_first else -1]))
+        assert (await client.ask(KvKeys(job_namespace(job_id), b""))).keys == []
+        await client.ask(KvPut("stays", b"another", b"", True))
+        assert len(world.head.disk[DISK]["kv"]) == 1
 
     world.run(story)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -23,6 +25,7 @@ class Room:
         self.view = memoryview(bytearray(pages * PAGE_BYTES))
         self.room = room * PAGE_BYTES
         self.blocks: dict[int, int] = {}
+        self.is_closed = False
 
     def reserve(self, start: int, size: int) -> None:
         if sum(self.blocks.values()) + size > self.room:
@@ -34,7 +37,7 @@ class Room:
         assert self.blocks.pop(start) == size
 
     async def close(self) -> None:
-        pass
+        self.is_closed = True
 
 
 class Line:
@@ -105,8 +108,27 @@ def test_g79_a_full_disk_refuses_and_is_remembered() -> None:
     assert line.heard == {"a": "memory", "b": "disk", "c": "refused"} and isinstance(line.table.fallback.trouble, DiskFull)
 
 
-def test_without_a_file_nothing_is_had() -> None:
-    assert Fallback(100).allocate(1) is None
+def test_without_a_file_nothing_is_had_and_nothing_is_to_be_closed() -> None:
+    fallback = Fallback(100)
+    assert fallback.allocate(1) is None
+    asyncio.run(fallback.close())
+
+
+def test_the_file_is_closed_at_the_end() -> None:
+    fallback, room = Fallback(100), Room()
+    fallback.open(room)
+    asyncio.run(fallback.close())
+    assert room.is_closed
+
+
+def test_of_the_disks_trouble_the_last_time_is_told() -> None:
+    fallback, room = Fallback(100), Room(room=1)
+    fallback.open(room)
+    first = fallback.allocate(1)
+    assert fallback.allocate(1) is None and isinstance(fallback.trouble, DiskFull)
+    assert first is not None and fallback.used == PAGE_BYTES
+    fallback.free(first)
+    assert fallback.allocate(1) == first and fallback.trouble is None
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -92,3 +95,39 @@ def test_no_bytes_make_it_read_beyond_its_memory(noise: bytes, around: int) -> N
 def test_heads_that_promise_too_much(head: bytes) -> None:
     with pytest.raises(ValueError, match="damaged"):
         layout.read(memoryview(head.ljust(152, b"\0")))
+
+
+# --- views that tell when they go
+
+
+class Reader:
+    """Whoever hands out views, and hears of their end."""
+
+    def __init__(self) -> None:
+        self.gone: list[str] = []
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        callback(*args)
+
+    def on_gone(self, name: str) -> None:
+        self.gone.append(name)
+
+
+def test_g61_it_is_told_once_that_a_view_and_all_that_were_made_of_it_have_gone() -> None:
+    reader = Reader()
+    view = layout.lasting_view(b"0123456789", 2, 5, reader.post, reader.on_gone, "a view")
+    part = view[1:3]
+    assert (bytes(view), bytes(part), view.readonly) == (b"23456", b"34", True)
+    del view
+    assert reader.gone == []
+    del part
+    assert reader.gone == ["a view"]
+
+
+def test_g61_views_keep_nobody_and_may_outlive_whoever_would_hear_of_it() -> None:
+    reader = Reader()
+    known = weakref.ref(reader)
+    view = layout.lasting_view(b"0123456789", 2, 5, reader.post, reader.on_gone, "a view")
+    del reader
+    assert known() is None and bytes(view) == b"23456"
+    del view

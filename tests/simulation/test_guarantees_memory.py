@@ -71,6 +71,23 @@ def test_g20_each_pause_is_twice_as_long() -> None:
     assert [round(pause - pauses[0]) for pause in pauses] == [0, 1, 3], "1, 2 and 4 seconds, each after the same time"
 
 
+def test_g40_a_task_that_pauses_after_it_was_killed_is_cancelled_at_once_and_can_say_why_it_waits() -> None:
+    """The third pause would take four seconds."""
+
+    def body() -> tuple[str, Any, float]:
+        ref = work.remote(3)
+        while "after a pause (attempt 3)" not in minray.why(ref):
+            time.sleep(0.1)
+        said, began = minray.why(ref), time.monotonic()
+        minray.cancel(ref)
+        return said, outcome_of(ref), time.monotonic() - began
+
+    (said, outcome, took_s), cluster = memory_judged(body, 3, 0)
+    assert said.endswith("is made again after a pause (attempt 3)")
+    assert outcome == "TaskCancelledError" and took_s < 1
+    assert printed(cluster).count("works") == 3
+
+
 def test_g20_a_task_without_retries_fails_with_what_the_node_had() -> None:
     def body() -> Any:
         with pytest.raises(minray.exceptions.OutOfMemoryError, match="is killed: nobody else was left") as caught:

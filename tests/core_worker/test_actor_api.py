@@ -1,0 +1,199 @@
+"""What a user thread does with actors: it makes, finds, kills and asks after them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import minray
+from minray.core_worker.actor_api import ActorApi
+from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
+from minray.platform import main_thread
+from minray.protocol.actor import ALIVE, DEAD, HandleSpec, RegisterActorReply
+from tests.core_worker.cores import Core, Cores, cores, let_pass, sent
+from tests.core_worker.parts import OWN, pending, prepare
+
+
+@pytest.fixture
+def cluster(heap_of_others: None) -> Iterator[Cores]:
+    with cores(2) as made:
+        yield made
+
+
+@minray.remote(num_cpus=0)
+class Clerk:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+
+    def read(self) -> int:
+        self.number += 1
+        return self.number
+
+    def rest(self, seconds: float) -> None:
+        let_pass(seconds)
+
+
+@minray.remote(max_retries=0)
+def rest(seconds: float) -> None:
+    let_pass(seconds)
+
+
+def api() -> ActorApi:
+    return ActorApi(minray.worker.current_api())
+
+
+def test_an_actor_without_a_name_is_there_at_once_and_one_with_a_name_is_asked_for_first(
+    cluster: Cores, driver: Core
+) -> None:
+    def program() -> None:
+        words = sent(cluster, driver.process.name)
+        plain = Clerk.remote()
+        assert "RegisterActor" not in words
+        named = Clerk.options(name="n").remote()
+        assert words.count("RegisterActor") == 2
+        assert minray.get([plain.read.remote(), named.read.remote()]) == [1, 1]
+
+    driver.run(program)
+
+
+def test_whose_name_is_taken_is_not_made_and_the_other_one_may_be_had_instead(driver: Core) -> None:
+    def program() -> None:
+        first = Clerk.options(name="n").remote(10)
+        with pytest.raises(ActorAlreadyExistsError, match="'n' exists"):
+            Clerk.options(name="n").remote(20)
+        again = Clerk.options(name="n", get_if_exists=True).remote(20)
+        assert again._actor_id == first._actor_id and minray.get(again.read.remote()) == 11
+        assert len(api().all()) == 1
+
+    driver.run(program)
+
+
+def test_a_name_finds_a_living_actor_and_an_id_any(driver: Core) -> None:
+    def program() -> None:
+        actor = Clerk.options(name="n").remote()
+        minray.get(actor.read.remote())
+        namespace = api().namespace()
+        found, same = api().named("n", namespace), api().get(actor._actor_id, actor._owner)
+        assert found is not None and same is not None and found.actor_id == same.actor_id == actor._actor_id
+        assert found.state == ALIVE and api().named("n", "elsewhere") is None
+        minray.kill(actor)
+        dead = api().get(actor._actor_id, actor._owner)
+        assert api().named("n", namespace) is None and dead is not None and dead.state == DEAD
+        assert [info.state for info in api().all()] == [DEAD]
+
+    driver.run(program)
+
+
+def test_g29_who_has_killed_an_actor_knows_that_it_is_dead(driver: Core) -> None:
+    def program() -> None:
+        actor = Clerk.options(max_restarts=1).remote()
+        minray.get(actor.read.remote())
+        api().kill(actor._actor_id, True)
+        info = driver.worker.actors.info_of(actor._actor_id)
+        assert info is not None and info.state == DEAD
+        with pytest.raises(ActorDiedError):
+            minray.get(actor.read.remote(), timeout=0.001)
+
+    driver.run(program)
+
+
+def test_g29_one_that_may_begin_anew_is_not_dead_for_whoever_has_killed_it(driver: Core) -> None:
+    def program() -> None:
+        actor = Clerk.options(max_restarts=-1, max_task_retries=-1).remote()
+        for restarts in (1, 2):
+            minray.get(actor.read.remote())
+            api().kill(actor._actor_id, False)
+            let_pass(1)
+            info = driver.worker.actors.info_of(actor._actor_id)
+            assert info is not None and info.restarts == restarts and minray.get(actor.read.remote()) == 1
+
+    driver.run(program)
+
+
+def test_g44_a_call_is_known_from_a_task_as_long_as_it_goes_on(driver: Core) -> None:
+    def program() -> None:
+        actor = Clerk.remote()
+        call, task = actor.rest.remote(1), rest.remote(1)
+        assert (api().is_call(call), api().is_call(task), api().is_call(minray.put(1))) == (True, False, False)
+        minray.get([call, task])
+        assert not api().is_call(call)
+
+    driver.run(program)
+
+
+def test_what_an_actor_does_is_told(driver: Core) -> None:
+    def program() -> None:
+        actor = Clerk.remote()
+        resting = actor.rest.remote(1)
+        let_pass(0.5)
+        assert api().why(actor._actor_id, actor._owner).endswith("Clerk.rest runs")
+        minray.get(resting)
+
+    driver.run(program)
+
+
+# --- between the gcs's answer and a handle
+
+
+class Registering:
+    """An ``UserApi`` whose gcs answers this to ``RegisterActor``, or this error."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        actors = SimpleNamespace(create="create", abandon="abandon")
+        self.core = SimpleNamespace(address=OWN, actors=actors, drop_ref=lambda name: None)
+        self.posted: list[str] = []
+
+    def make_task(self, prepared: Any, args: Any, kwargs: Any) -> Any:
+        return pending(prepare()), []
+
+    def run_on_loop(self, question: Any) -> Any:
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    def post(self, what: str, *_arguments: Any) -> None:
+        self.posted.append(what)
+
+    def create(self) -> Any:
+        myself: Any = self
+        spec = HandleSpec("A", [], 0, -1, True, False)
+        return ActorApi(myself).create(prepare(), (), {}, [], spec, name="n")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ActorDiedError(actor_id="00", reason="gone")])
+def test_g31_who_does_not_wait_until_it_is_registered_gives_the_actor_up(error: BaseException) -> None:
+    thread = Registering(error)
+    with pytest.raises(type(error)):
+        thread.create()
+    assert thread.posted == ["abandon"]
+
+
+def test_a_registration_that_is_refused_says_why() -> None:
+    thread = Registering(RegisterActorReply(None, "its job has finished"))
+    with pytest.raises(ActorDiedError, match="its job has finished"):
+        thread.create()
+    assert thread.posted == []
+
+
+def test_g31_a_cancelled_creator_is_not_interrupted_between_the_registration_and_the_handle() -> None:
+    """The gcs has an actor then, and nobody else: it would keep its name until the job ends."""
+    moments: list[bool] = []
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.endswith("minray/core_worker/actor_api.py"):
+            moments.append(main_thread._is_bad_moment(frame))
+        return trace
+
+    thread = Registering(RegisterActorReply(None))
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        thread.create()
+    finally:
+        sys.settrace(before)
+    assert thread.posted == ["create"] and len(moments) > 10 and all(moments)

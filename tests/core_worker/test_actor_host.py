@@ -1,0 +1,235 @@
+"""The beginning and the end of an actor, in its process: in which order it ends, and what holds it up for how long.
+
+``Home`` is that process; its calls, its dependants and its user thread are the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minray.common.task_spec import ActorOptions
+from minray.core_worker.actor_host import LOOK_AGAIN_S, ActorHost
+from minray.core_worker.task_executor import Execution
+from minray.core_worker.task_intake import ReceivedTask
+from minray.exceptions import RaySystemError, pack_exception
+from minray.protocol.actor import ReportActorExit
+from minray.protocol.base import DONE
+from minray.protocol.core_worker import FAILED, FIRST_RUN, OK, TaskHeader
+from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply, WorkerDeath
+from tests.core_worker.parts import OWN, address, config, id_of, template
+from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.rpc.fake_network import in_virtual_time, pass_time, turns
+
+GRACE_S = 10
+ACTOR_ID, CALLER = id_of("actor"), address("caller")
+
+
+class Home:
+    """See the head of this file."""
+
+    def __init__(self, **system: Any) -> None:
+        self.asked = RecordingPeers()
+        self.gcs = self.asked.local
+        self.config = SimpleNamespace(
+            worker_id=OWN.worker_id, system_config=config(actor_graceful_shutdown_timeout_ms=GRACE_S * 1000, **system)
+        )
+        self.platform = SimpleNamespace(user_code=self, processes=self)
+        self.actor_receiver = self.waiting = self.executor = self
+        self.background: set[asyncio.Task[None]] = set()
+        self.actor: Any = None
+        self.log: list[Any] = []
+        """What has happened, in order."""
+        self.calls_run = False
+        self.is_needed = False
+        self._then: list[Callable[[], None]] = []
+        myself: Any = self
+        self.host = ActorHost(myself)
+
+    # --- what it is made of
+
+    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """In the user thread; over when the test says so."""
+        work()
+        self._then.append(then)
+
+    def execute(self, task: ReceivedTask) -> None:
+        self.log.append("constructor")
+
+    def shut_down_actor(self) -> None:
+        self.log.append("clean-up")
+
+    def stop_beginning(self) -> None:
+        self.log.append("begins no more")
+
+    def is_idle(self) -> bool:
+        return not self.calls_run
+
+    def is_through(self) -> bool:
+        return not self.is_needed
+
+    def begin_to_end(self) -> None:
+        self.log.append("lends its CPUs")
+
+    def exit(self, code: int) -> None:
+        self.log.append(f"exit {code}")
+
+    def on_death(self, worker_id: bytes) -> None:
+        self.log.append(worker_id)
+
+    def cancel_children(self, task_id: bytes, force: bool) -> None:
+        self.log.append((task_id, force))
+
+    # --- what happens
+
+    def construct(self) -> ReceivedTask:
+        header = TaskHeader(template("A.__init__", actor=ActorOptions()), OWN)
+        task = ReceivedTask(id_of("t"), 0, ACTOR_ID, 1, 1, header, 0, [], FIRST_RUN, False, [])
+        self.host.run_constructor(task, lambda: self.log.append("constructed"))
+        return task
+
+    def live(self) -> None:
+        """Its constructor has run."""
+        self.construct()
+        self.user_is_done()
+        self.log.clear()
+
+    def user_is_done(self) -> None:
+        self._then.pop()()
+
+
+@in_virtual_time
+async def test_a_process_is_the_actors_when_its_constructor_begins() -> None:
+    home = Home()
+    task = home.construct()
+    assert home.actor.actor_id == ACTOR_ID and home.actor.constructor is task and home.log == ["constructor"]
+    home.user_is_done()
+    assert home.log == ["constructor", "constructed"]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_said", "is_wanted"), [(FAILED, True, True), (FAILED, False, False), (OK, False, True)]
+)
+def test_that_a_constructor_has_failed_is_said_before_it_is_answered(
+    caplog: pytest.LogCaptureFixture, status: int, is_said: bool, is_wanted: bool
+) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        home = Home(report_unseen_errors=is_wanted)
+        task = home.construct()
+        error = pack_exception(RaySystemError(reason="it was told to"), task_name="A", pid=1, node_id="", ip="")
+        task.execution = Execution(status, [], error, 0, False)
+        home.user_is_done()
+        assert home.log == ["constructor", "constructed"]
+
+    story()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert ["it was told to" in each for each in said] == [True] * is_said
+
+
+@in_virtual_time
+async def test_g27_c2_an_actor_ends_step_by_step() -> None:
+    home = Home()
+    home.live()
+    home.calls_run = home.is_needed = True
+    home.host.end_actor("there is no handle of it any more")
+    assert home.log == ["begins no more"] and home.actor.is_ending
+    await pass_time(5 * GRACE_S)
+    assert home.log == ["begins no more"], "running calls may take as long as they like"
+    home.calls_run = False
+    await pass_time(2 * LOOK_AGAIN_S)
+    assert home.log == ["begins no more", "lends its CPUs"]
+    home.is_needed = False
+    await pass_time(2 * LOOK_AGAIN_S)
+    assert home.log == ["begins no more", "lends its CPUs", "clean-up"] and home.asked.asked == []
+    home.user_is_done()
+    await turns()
+    told = home.asked.take(ReportActorExit)
+    assert told.request == ReportActorExit(ACTOR_ID, OWN.worker_id, "there is no handle of it any more")
+    assert home.log[-1] == "clean-up"
+    told.answer(DONE)
+    await turns()
+    assert home.log[3:] == ["exit 0"]
+
+
+@in_virtual_time
+async def test_g28_those_who_depend_on_it_are_waited_for_only_so_long() -> None:
+    home = Home()
+    home.live()
+    home.is_needed = True
+    home.host.end_actor("exit_actor")
+    await pass_time(GRACE_S - 0.1)
+    assert home.log == ["begins no more", "lends its CPUs"]
+    await pass_time(0.2)
+    assert home.log[2:] == ["clean-up"]
+
+
+@in_virtual_time
+async def test_an_actor_on_which_nobody_depends_ends_at_once_and_lends_nothing() -> None:
+    home = Home()
+    home.live()
+    home.host.end_actor("exit_actor")
+    await turns()
+    assert home.log == ["begins no more", "clean-up"]
+
+
+@in_virtual_time
+async def test_it_ends_once_whoever_else_says_that_it_shall() -> None:
+    home = Home()
+    home.live()
+    for reason in ("exit_actor", "there is no handle of it any more"):
+        home.host.end_actor(reason)
+        await turns()
+    home.user_is_done()
+    await turns()
+    assert home.asked.take(ReportActorExit).request == ReportActorExit(ACTOR_ID, OWN.worker_id, "exit_actor")
+    assert home.log == ["begins no more", "clean-up"] and len(home.background) == 1
+
+
+@in_virtual_time
+async def test_where_no_actor_lives_none_is_ended() -> None:
+    home = Home()
+    home.host.end_actor("exit_actor")
+    await pass_time(1)
+    assert home.log == [] and home.background == set()
+
+
+@in_virtual_time
+async def test_it_ends_although_the_gcs_cannot_be_told() -> None:
+    home = Home()
+    home.live()
+    home.host.end_actor("exit_actor")
+    await turns()
+    home.user_is_done()
+    await turns()
+    home.asked.take(ReportActorExit).fail(unreachable())
+    await turns()
+    assert home.log[-1] == "exit 0"
+
+
+@in_virtual_time
+async def test_a_caller_is_dead_if_the_gcs_has_its_certificate() -> None:
+    home = Home()
+    for _ in range(3):
+        home.host.ask_about(CALLER)
+    for asked, answer in zip(home.asked.take_all(GetWorkerDeath), (None, GetWorkerDeathReply(None), DEAD), strict=True):
+        assert asked.request == GetWorkerDeath(CALLER.worker_id, CALLER.node_id) and home.log == []
+        if answer is None:
+            asked.fail(unreachable())
+        else:
+            asked.answer(answer)
+    assert home.log == [CALLER.worker_id]
+
+
+DEAD = GetWorkerDeathReply(WorkerDeath(CALLER.worker_id, CALLER.node_id, 5, "exit code 1"))
+
+
+def test_children_of_a_call_are_cancelled_by_their_process() -> None:
+    home = Home()
+    home.host.cancel_children(id_of("call"), False)
+    assert home.log == [(id_of("call"), False)]

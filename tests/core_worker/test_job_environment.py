@@ -1,0 +1,196 @@
+"""A worker becomes part of a job: where it finds modules, where it works, its variables, and the hook that is called last.
+
+``Worker`` is the process; the gcs is the test, and so is the thread that runs users' code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from minray.common.ids import job_of
+from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.core_worker.job_environment import pack_hook, take_on
+from minray.exceptions import RuntimeEnvSetupError
+from minray.protocol.gcs import GetJob, GetJobReply, JobConfig, JobInfo
+from tests.core_worker.parts import JOB, OWN, address, template
+from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.rpc.fake_network import in_virtual_time, turns
+
+calls: list[str] = []
+"""Of hooks."""
+
+
+def hook() -> None:
+    calls.append("hook")
+
+
+def failing_hook() -> None:
+    raise ValueError("not today")
+
+
+def exiting_hook() -> None:
+    raise SystemExit(3)
+
+
+def interrupted_hook() -> None:
+    raise KeyboardInterrupt
+
+
+class Worker:
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self.asked = RecordingPeers()
+        self.gcs = self.asked.local
+        self.config = SimpleNamespace(worker_id=OWN.worker_id)
+        self.platform = SimpleNamespace(user_code=self)
+        self.job: JobInfo | None = None
+        self.job_id = b"\0\0\0\0"
+        self.environment = RuntimeEnv()
+        self.task_ids: Any = None
+        self.entered: list[Any] = []
+        self.has_directory = True
+        self.works: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        """In the user thread."""
+
+    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
+        if not self.has_directory:
+            raise FileNotFoundError(2, os.strerror(2), working_dir)
+        self.entered.append((list(sys_path), working_dir, env_vars))
+
+    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        self.works.append((work, then))
+
+    # --- what a test says
+
+    async def take_on(self, job: JobInfo | None = None, **environment: Any) -> asyncio.Task[None]:
+        """Its first task comes, and the gcs knows this job."""
+        myself: Any = self
+        taking = asyncio.get_running_loop().create_task(take_on(myself, of(**environment)))
+        await turns()
+        for asked in self.asked.take_all(GetJob):
+            assert asked.request == GetJob(JOB)
+            asked.answer(GetJobReply(job))
+        await turns()
+        return taking
+
+    async def run_hook(self) -> None:
+        ((work, then),) = self.works
+        self.works.clear()
+        work()
+        then()
+        await turns()
+
+
+def of(**environment: Any) -> TaskTemplate:
+    made = template()
+    return msgspec.structs.replace(made, shape=msgspec.structs.replace(made.shape, runtime_env=RuntimeEnv(**environment)))
+
+
+def job(setup_hook: bytes = b"", working_dir: str = "") -> JobInfo:
+    return JobInfo(JOB, address("driver"), 1, JobConfig(["/of-the-job"], working_dir, "", "", setup_hook), 1.0)
+
+
+@in_virtual_time
+async def test_a_worker_takes_on_the_job_of_its_first_task() -> None:
+    worker = Worker()
+    (await worker.take_on(job())).result()
+    assert worker.job == job() and worker.job_id == JOB and worker.entered == [(["/of-the-job"], None, {})]
+    assert job_of(worker.task_ids.next()) == JOB
+
+
+@in_virtual_time
+async def test_what_the_environment_says_comes_before_what_the_job_does() -> None:
+    worker = Worker()
+    environment = {"py_modules": ("/modules",), "working_dir": "/work", "env_vars": (("A", "1"),)}
+    (await worker.take_on(job(working_dir="/of-the-driver"), **environment)).result()
+    assert worker.entered == [(["/work", "/modules", "/of-the-job"], "/work", {"A": "1"})]
+    assert worker.environment == RuntimeEnv(**environment)  # type: ignore[arg-type]
+
+
+@in_virtual_time
+async def test_without_one_of_its_own_a_worker_works_where_its_driver_does() -> None:
+    worker = Worker()
+    (await worker.take_on(job(working_dir="/of-the-driver"))).result()
+    assert worker.entered == [(["/of-the-job"], "/of-the-driver", {})]
+
+
+@in_virtual_time
+async def test_a_job_that_the_gcs_does_not_know_cannot_be_taken_on() -> None:
+    worker = Worker()
+    with pytest.raises(RuntimeEnvSetupError, match=f"the gcs does not know job {JOB.hex()}"):
+        (await worker.take_on(None)).result()
+    assert worker.entered == [] and worker.job_id == b"\0\0\0\0"
+    (await worker.take_on(job())).result()
+    assert worker.job == job()
+
+
+@in_virtual_time
+async def test_a_directory_that_is_not_there_is_an_error_and_the_job_is_asked_for_once() -> None:
+    worker = Worker()
+    worker.has_directory = False
+    with pytest.raises(RuntimeEnvSetupError, match="No such file or directory: /gone"):
+        (await worker.take_on(job(), working_dir="/gone")).result()
+    worker.has_directory = True
+    taking = asyncio.get_running_loop().create_task(take_on(worker, of(working_dir="/back")))  # type: ignore[arg-type]
+    await turns()
+    taking.result()
+    assert worker.asked.asked == [] and worker.entered[0][1] == "/back"
+
+
+@in_virtual_time
+async def test_a_gcs_that_is_gone_is_nobodys_fault_here() -> None:
+    worker = Worker()
+    myself: Any = worker
+    taking = asyncio.get_running_loop().create_task(take_on(myself, of()))
+    await turns()
+    worker.asked.take(GetJob).fail(unreachable())
+    await turns()
+    assert type(taking.exception()) is type(unreachable())
+
+
+# --- the hook
+
+
+@in_virtual_time
+@pytest.mark.parametrize("what", [hook, f"{__name__}.hook"])
+async def test_the_hook_is_called_last_and_waited_for(what: Any) -> None:
+    calls.clear()
+    worker = Worker()
+    taking = await worker.take_on(job(pack_hook(what)))
+    assert len(worker.entered) == 1 and calls == [] and not taking.done()
+    await worker.run_hook()
+    taking.result()
+    assert calls == ["hook"]
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (failing_hook, "worker_process_setup_hook raised ValueError: not today"),
+        (exiting_hook, "worker_process_setup_hook raised SystemExit: 3"),
+        (interrupted_hook, "worker_process_setup_hook raised KeyboardInterrupt"),
+        ("nowhere.hook", "worker_process_setup_hook raised ModuleNotFoundError: No module named 'nowhere'"),
+        (f"{__name__}.nothing", "worker_process_setup_hook raised AttributeError: "),
+    ],
+)
+async def test_a_hook_that_fails_is_why_no_task_can_run(what: Any, words: str) -> None:
+    worker = Worker()
+    taking = await worker.take_on(job(pack_hook(what)))
+    await worker.run_hook()
+    with pytest.raises(RuntimeEnvSetupError, match=words):
+        taking.result()
+
+
+def test_a_hook_is_a_function_or_a_name_and_must_be_such_that_it_can_be_sent() -> None:
+    assert pack_hook(None) == b"" and pack_hook("a.b") != b""
+    with pytest.raises(TypeError, match="worker_process_setup_hook .* cannot be pickled: "):
+        pack_hook((each for each in ()).__next__)

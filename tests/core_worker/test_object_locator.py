@@ -1,0 +1,158 @@
+"""What an owner says of where his objects are, and how the curious find out.
+
+``Process`` has real tables; owners and raylets that are asked are the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from minray.core_worker.memory_store import MemoryStore, StoredObject
+from minray.core_worker.object_directory import ObjectDirectory
+from minray.core_worker.object_locator import Location, ObjectLocator
+from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.protocol.base import Address
+from minray.protocol.core_worker import INLINED, KNOWN, LOST, NOT_MADE, UNKNOWN, GetObjectLocations, ObjectLocations
+from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo, Place
+from tests.core_worker.parts import OWN, address, object_id, stored
+from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.rpc.fake_network import in_virtual_time, turns
+
+HERE, THERE, OWNER = address("raylet-here"), address("raylet-there"), address("another-owner")
+A, B, C = object_id("a"), object_id("b"), object_id("c")
+
+
+class Process:
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(worker_id=OWN.worker_id)
+        self.peers = RecordingPeers()
+        self.references, self.store = ReferenceCounter(), MemoryStore()
+        patient: Any = SimpleNamespace(send=lambda *_: None)
+        self.directory = ObjectDirectory(patient, lambda lost: None)
+        myself: Any = self
+        self.locator = ObjectLocator(myself)
+
+    def own(self, key: bytes, value: StoredObject | None = None) -> None:
+        self.references.add_owned(key)
+        if value is not None:
+            self.store.put(key, value)
+
+    def own_large(self, key: bytes, raylet: Address = HERE, size: int = 1000) -> None:
+        place = Place(0, size, raylet)
+        self.own(key, StoredObject(b"", (), False, (), place))
+        self.directory.add(key, place)
+
+    def locate(self, *objects: tuple[bytes, Address]) -> asyncio.Task[dict[bytes, Location]]:
+        return asyncio.get_running_loop().create_task(self.locator.locate(objects))
+
+
+def copy(key: bytes, is_on_disk: bool) -> Any:
+    return CopyInfo(key, 0, 1000, OWN.worker_id, "SEALED", True, 0, [], is_on_disk=is_on_disk)
+
+
+# --- the owner
+
+
+def test_an_owner_knows_the_nodes_of_what_is_large_and_that_other_things_are_nowhere() -> None:
+    process = Process()
+    process.own_large(A)
+    process.own(B, stored(b"small"))
+    process.own(C)
+    answers = [process.locator.answer(key) for key in (A, B, C)]
+    assert (answers[0].status, answers[0].raylets, answers[0].size) == (KNOWN, [HERE], 1000)
+    assert answers[1:] == [ObjectLocations(INLINED, size=5), ObjectLocations(NOT_MADE)]
+
+
+def test_whoever_is_going_to_have_a_copy_is_named_to_the_next() -> None:
+    process = Process()
+    process.own_large(A)
+    assert process.locator.answer(A, THERE, 1).receivers == []
+    assert process.locator.answer(A, OWNER, 1).receivers == [THERE]
+
+
+def test_of_what_was_freed_an_owner_knows_nothing() -> None:
+    process = Process()
+    process.own(A, stored(b"value"))
+    process.own(B, stored(b"an error", is_error=True))
+    process.store.objects[B].is_freed = True
+    process.references.remove_local([A], Effects())
+    assert [process.locator.answer(key) for key in (A, B, C)] == [ObjectLocations(UNKNOWN)] * 3
+
+
+def test_an_error_and_what_has_no_copies_any_more_are_lost() -> None:
+    process = Process()
+    process.own(A, stored(b"an error", is_error=True))
+    process.own(B, StoredObject(b"", (), False, (), Place(0, 1000, HERE)))
+    assert [process.locator.answer(key) for key in (A, B)] == [ObjectLocations(LOST)] * 2
+
+
+# --- the curious
+
+
+@in_virtual_time
+async def test_owners_are_asked_for_theirs_and_the_first_nodes_for_what_they_have_on_disk() -> None:
+    process = Process()
+    process.own_large(A)
+    process.own(B, stored(b"small"))
+    asking = process.locate((A, OWN), (B, OWN), (C, OWNER))
+    await turns()
+    asked = process.peers.take(GetObjectLocations)
+    assert (asked.address, asked.request) == (OWNER, GetObjectLocations(C))
+    asked.answer(ObjectLocations(KNOWN, 0, 2000, [THERE, HERE]))
+    await turns()
+    questions = process.peers.take_all(GetObjectsInfo)
+    assert [(one.address, one.request.object_ids) for one in questions] == [(HERE, [A]), (THERE, [C])]
+    questions[0].answer(ObjectsInfo(b"", 0, 0, 0, 1, [copy(A, False)]))
+    questions[1].answer(ObjectsInfo(b"", 0, 0, 0, 1, [copy(C, True)]))
+    assert await asking == {
+        A: Location([HERE.node_id], 1000, False),
+        B: Location([], 5, False),
+        C: Location([THERE.node_id, HERE.node_id], 2000, True),
+    }
+
+
+@in_virtual_time
+async def test_what_is_lost_or_not_made_has_no_size_and_what_nobody_knows_is_left_out() -> None:
+    process = Process()
+    process.own(A)
+    asking = process.locate((A, OWN), (B, OWNER), (C, OWNER), (object_id("d"), OWNER))
+    await turns()
+    for asked, status in zip(process.peers.take_all(GetObjectLocations), (LOST, UNKNOWN, ""), strict=True):
+        if status:
+            asked.answer(ObjectLocations(status))
+        else:
+            asked.fail(unreachable())
+    assert await asking == {A: Location([], None, False), B: Location([], None, False)}
+
+
+@in_virtual_time
+async def test_a_node_that_is_dead_says_nothing_of_its_disk_and_the_others_do() -> None:
+    process = Process()
+    process.own_large(A)
+    process.own_large(B, THERE)
+    asking = process.locate((A, OWN), (B, OWN))
+    await turns()
+    first, second = process.peers.take_all(GetObjectsInfo)
+    first.fail(unreachable())
+    second.answer(ObjectsInfo(b"", 0, 0, 0, 1, [copy(B, True)]))
+    assert {key: location.did_spill for key, location in (await asking).items()} == {A: False, B: True}
+
+
+@in_virtual_time
+async def test_a_node_is_not_asked_for_more_at_once_than_it_answers() -> None:
+    process = Process()
+    keys = [number.to_bytes(28, "big") for number in range(MOST_ENTRIES + 1)]
+    for key in keys:
+        process.own_large(key)
+    asking = process.locate(*((key, OWN) for key in keys))
+    for portion in (keys[:-1], keys[-1:]):
+        await turns()
+        asked = process.peers.take(GetObjectsInfo)
+        assert asked.request.object_ids == portion
+        asked.answer(ObjectsInfo(b"", 0, 0, 0, 1, [copy(portion[-1], True)]))
+    spilled = [key for key, location in (await asking).items() if location.did_spill]
+    assert spilled == [keys[-2], keys[-1]]
