@@ -86,6 +86,7 @@ class ActorService:
     async def resume(self) -> None:
         """Go on where an earlier gcs has left off; when the nodes are known."""
         for row in self._actors.rows():
+            self._maybe_kill(row.info.actor_id)
             if row.info.state == DEAD:
                 self._return_lease(row, "its actor is dead")
             elif (cause := self._missed_end(row)) is not None:
@@ -189,16 +190,21 @@ class ActorService:
     async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> protocol.ActorReply:
         cause = DeathCause(protocol.KILLED, "it was killed by minray.kill")
         row = await until_stored(self._row_or_doom, request.actor_id, cause)
-        if row is None or not self._actors.is_new_kill(request.kill_id):
-            return protocol.ActorReply(None if row is None else row.info)
-        info = row.info
-        if not request.no_restart and info.may_restart():
-            if row.lease_id and row.raylet is not None and info.state == protocol.ALIVE:
-                self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
-        else:
-            await self._end(request.actor_id, cause)
+        if row is not None and not self._actors.is_known_kill(request.kill_id):
+            info = row.info
+            if not request.no_restart and info.may_restart():
+                if await self._until_stored(info.actor_id, lambda _now: self._actors.kill(info.actor_id, request.kill_id)):
+                    self._maybe_kill(info.actor_id)
+            else:
+                await self._end(request.actor_id, cause)
             row = self._actors.get(request.actor_id)
         return protocol.ActorReply(None if row is None else row.info)
+
+    def _maybe_kill(self, actor_id: bytes) -> None:
+        """Its present incarnation, if that was wished; told again until the raylet has heard it, by the next gcs too."""
+        row = self._actors.get(actor_id)
+        if row is not None and row.is_to_be_killed() and row.raylet is not None:
+            self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
 
     @durable
     async def handle_EndActor(self, request: protocol.EndActor, call: Call) -> Done:

@@ -28,6 +28,7 @@ from minray.protocol.gcs import (
     job_namespace,
 )
 from minray.protocol.raylet import (
+    CANCELLED,
     ENVIRONMENT_FAILED,
     GRANTED,
     GROUP_REMOVED,
@@ -273,6 +274,51 @@ async def test_g29_a_kill_is_fulfilled_once_and_spares_the_next_incarnation(it: 
     assert (await it.kill(1, b"first", no_restart=False)).state == ALIVE
     leases = [request.lease_id for request in it.world.neighbours["a"].heard if isinstance(request, ReturnWorkerLease)]
     assert leases.count(lease_id) == 2, "killed, and dead"
+
+
+@story
+async def test_g29_g110_what_one_gcs_has_promised_to_kill_the_next_one_kills_once(it: Cluster) -> None:
+    """Before the raylet has heard of it, and after; the killer's wish may come again, for its answer was lost."""
+    it.world.neighbours["a"].answers[ReturnWorkerLease] = None
+    await it.begin_actor(1, max_restarts=-1)
+    lease_id = it.world.neighbours["w"].heard[0].lease_id
+    assert (await it.kill(1, b"wish", no_restart=False)).state == ALIVE
+    await it.hears("a", ReturnWorkerLease)
+    it.world.restart_gcs()
+    returned, heard = await it.hears("a", ReturnWorkerLease)
+    assert (returned.lease_id, returned.reason) == (lease_id, "killed by minray.kill")
+    it.world.neighbours["a"].answers[ReturnWorkerLease] = DONE
+    heard.reply(DONE)
+    await it.die("w")
+    await it.live(1, "v")
+    it.world.restart_gcs()
+    told = it.world.neighbours["a"].count(ReturnWorkerLease)
+    assert (await it.kill(1, b"wish", no_restart=False)).state == ALIVE
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.neighbours["a"].count(ReturnWorkerLease) == told
+
+
+@story
+async def test_g29_an_incarnation_is_killed_while_it_is_constructed_and_the_next_one_begins(it: Cluster) -> None:
+    """As it may be when its constructor does not return."""
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    push, _ = await it.grant("w")
+    assert (await it.kill(1, no_restart=False)).state == PENDING_CREATION
+    assert (await it.hears("a", ReturnWorkerLease))[0].lease_id == push.lease_id
+    await it.die("w")
+    assert (await it.live(1, "v")).restarts == 1
+
+
+@story
+async def test_g29_a_kill_while_a_worker_is_asked_for_costs_no_restart(it: Cluster) -> None:
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    first, call = await it.hears("a", RequestWorkerLease)
+    await it.kill(1, no_restart=False)
+    assert (await it.hears("a", CancelWorkerLease))[0].lease_id == first.lease_id
+    call.reply(LeaseReply(CANCELLED))
+    assert (await it.live(1)).restarts == 0
 
 
 @story
