@@ -112,6 +112,7 @@ class GcsServer:
         starts = self._storage.start_count() + 1
         self._storage.put_start_count(starts)
         self._group_scheduler.start(starts, self._storage.commit)
+        self._drainer.resume()
         await self._actors.resume()
         for job in self._jobs.finished():
             if job.kept and not self._actors.has_detached(job.job_id):
