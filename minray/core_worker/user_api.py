@@ -302,7 +302,7 @@ class UserApi:
 
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
         """Done on the loop when the value is here; for ``await`` and ``ObjectRef.future``."""
-        result: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        result = self._user_code.future()
 
         def on_known() -> None:
             stored = self._objects[ref._id]
