@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from minray.common.config import SystemConfig
-from minray.gcs.durable import Changes, durable
+from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.node_manager import NodeManager
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, DrainNode, DrainNodeReply, NodeDrain, NodeInfo
@@ -79,7 +79,7 @@ class NodeDrainer:
             await self._note(node.node_id, drain)
         if not await self._tell(node, drain):
             return DrainNodeReply(False, "it is not idle (any more)")
-        await self._note(node.node_id, drain)
+        await until_stored(self._note, node.node_id, drain)  # it leaves, whatever is answered here
         return GONE
 
     async def _note(self, node_id: bytes, drain: NodeDrain) -> None:

@@ -36,6 +36,8 @@ from minray.protocol.raylet import (
     SPILLBACK,
     UNSCHEDULABLE,
     CancelWorkerLease,
+    GetLeaseFailure,
+    LeaseFailure,
     LeaseReply,
     RequestWorkerLease,
     ReturnWorkerLease,
@@ -492,6 +494,35 @@ async def test_g110_the_next_gcs_asks_for_the_same_worker(it: Cluster) -> None:
     push, _ = await it.hears("w", PushTask)
     it.world.restart_gcs()
     assert (await it.hears("a", RequestWorkerLease))[0].lease_id == first.lease_id == push.lease_id
+
+
+@pytest.mark.parametrize("dead", [True, False])
+@story
+async def test_g35_g110_the_next_gcs_asks_whether_a_lease_that_is_over_has_lost_its_worker(it: Cluster, dead: bool) -> None:
+    raylet = it.world.neighbours["a"]
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    first = (await it.hears("a", RequestWorkerLease))[0].lease_id
+    raylet.answers[GetLeaseFailure] = LeaseFailure(known=True, dead=dead, cause="SIGSEGV")
+    it.world.restart_gcs()
+    request, call = await it.hears("a", RequestWorkerLease)
+    call.reply(LeaseReply(CANCELLED))
+    assert request.lease_id == first
+    alive = await it.live(1)
+    assert alive.restarts == int(dead) and (not dead or alive.death.message == "its worker died: SIGSEGV")
+    assert raylet.count(GetLeaseFailure) == 1
+
+
+@story
+async def test_g35_g110_on_a_node_that_is_gone_the_constructor_may_have_run(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.register(1, max_restarts=0)
+    await it.create(1, cpus=8)
+    await it.grant("w", "b")
+    it.world.kill("gcs")
+    it.world.kill("b")
+    it.world.start_gcs()
+    assert (await it.until(1, DEAD)).death.message == "its node died"
 
 
 @story
