@@ -542,6 +542,24 @@ async def test_a_value_is_deleted_when_that_is_stored(it: Cluster) -> None:
 
 
 @story
+async def test_g110_a_value_that_was_refused_does_not_come_back(it: Cluster) -> None:
+    """It was to be written, and nobody knows of it when the key is deleted, or put again as it was."""
+    await it.ask(KvPut("n", b"kept", b"v", True))
+    it.world.head.disk_full = True
+    for key in (b"k", b"kept"):
+        with pytest.raises(RemoteFailure, match="storage-failed"):
+            await it.ask(KvPut("n", key, b"refused", True))
+    with pytest.raises(RemoteFailure, match="storage-failed"):
+        await it.ask(KvDel("n", b"kept"))
+    it.world.head.disk_full = False
+    await it.ask(KvDel("n", b"k"))
+    await it.ask(KvPut("n", b"kept", b"v", True))
+    await it.ask(KvPut("n", b"another", b"v", True))
+    it.world.restart_gcs()
+    assert [(await it.ask(KvGet("n", key))).value for key in (b"k", b"kept")] == [None, b"v"]
+
+
+@story
 async def test_a_node_whose_farewell_cannot_be_stored_is_still_watched(it: Cluster) -> None:
     await it.join("b")
     it.world.head.disk_full = True
