@@ -261,7 +261,7 @@ def _check_arguments(ignored: dict[str, Any]) -> None:
 
 
 def _set_level(level: int | str) -> None:
-    logger.setLevel(level)
+    logger.setLevel(level.upper() if isinstance(level, str) else level)
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(message)s"))
