@@ -131,6 +131,15 @@ def test_a_session_whose_processes_are_gone_is_swept_by_the_next_one() -> None:
         shutil.rmtree(root, ignore_errors=True)
 
 
+# --- arguments of init, again
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_init_does_not_know_is_an_error_also_of_who_is_connected() -> None:
+    with pytest.raises(TypeError, match="unexpected argument 'number_of_cpus'"):
+        ray.init(number_of_cpus=1, ignore_reinit_error=True)
+
+
 # --- strangers
 
 
