@@ -71,7 +71,7 @@ def test_lines_carry_the_tasks_name_and_pid_on_the_same_stream() -> None:
 
 
 def test_what_tasks_log_is_shown_as_they_have_configured_it() -> None:
-    """Nothing is configured but minray's own logger: warnings are shown, as Python does, and ``basicConfig`` has an effect."""
+    """As in any Python program: warnings alone, until they call ``basicConfig``."""
     done = run_driver(
         """
         import logging
