@@ -313,6 +313,9 @@ class UserApi:
 
         def on_fetched(values: list[Fetched], _held: ObjectRef[Any] = ref) -> None:
             """Whoever awaits a value need not hold its reference; this does, while it is on its way."""
+            known = self._objects.get(ref._id)
+            if known is not None:
+                known.is_fetched = True
             finish(self.core.fetcher.as_stored(values[0]))
 
         def finish(stored: StoredObject) -> None:
