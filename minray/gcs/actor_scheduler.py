@@ -190,6 +190,8 @@ class ActorScheduler:
     async def _lease(self, row: ActorRow) -> _Lease | None:
         """A worker; None when there will be none."""
         lease_id, raylet, final = row.lease_id, row.raylet, False
+        if await self._is_lost(row):
+            return None
         while True:
             if raylet is None:
                 raylet, final = await self._choose_in_time(row), False
@@ -203,8 +205,7 @@ class ActorScheduler:
             if reply is not None and reply.kind in IMPOSSIBLE:
                 await self._outcomes.on_impossible(row, DeathCause(IMPOSSIBLE[reply.kind], reply.reason))
                 return None
-            if lease_id == row.lease_id and (loss := await self._loss(lease_id, raylet, reply)):
-                await self._outcomes.on_worker_lost(row, raylet, loss)
+            if lease_id == row.lease_id and reply is not None and reply.kind == CANCELLED and await self._is_lost(row):
                 return None
             lease_id = b""
             if reply is not None and reply.kind == SPILLBACK:
@@ -213,14 +214,16 @@ class ActorScheduler:
                 raylet = None
                 await asyncio.sleep(RETRY_S)
 
-    async def _loss(self, lease_id: bytes, raylet: Address, reply: LeaseReply | None) -> str:
-        """Of a lease that an earlier gcs has asked for: how the worker died that may have run the constructor (G35)."""
-        if reply is not None and reply.kind != CANCELLED:
-            return ""
-        failure = await self._call_living(raylet, GetLeaseFailure(lease_id, 0.0)) if reply is not None else None
-        if failure is None:
-            return "its node died"
-        return f"its worker died: {failure.cause}" if failure.dead else ""
+    async def _is_lost(self, row: ActorRow) -> bool:
+        """Whether an earlier gcs has asked for a lease whose worker has died: it may have run the constructor (G35)."""
+        if not row.lease_id or row.raylet is None:
+            return False
+        failure = await self._call_living(row.raylet, GetLeaseFailure(row.lease_id, 0.0))
+        if failure is not None and not failure.dead:
+            return False
+        loss = "its node died" if failure is None else f"its worker died: {failure.cause}"
+        await self._outcomes.on_worker_lost(row, row.raylet, loss)
+        return True
 
     async def _request(self, row: ActorRow, lease_id: bytes, raylet: Address, final: bool) -> LeaseReply | None:
         """None if the raylet is dead."""

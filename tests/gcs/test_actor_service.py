@@ -496,21 +496,39 @@ async def test_g110_the_next_gcs_asks_for_the_same_worker(it: Cluster) -> None:
     assert (await it.hears("a", RequestWorkerLease))[0].lease_id == first.lease_id == push.lease_id
 
 
-@pytest.mark.parametrize("dead", [True, False])
+@pytest.mark.parametrize("died", ["while the gcs was away", "when it was asked", "never"])
 @story
-async def test_g35_g110_the_next_gcs_asks_whether_a_lease_that_is_over_has_lost_its_worker(it: Cluster, dead: bool) -> None:
-    raylet = it.world.neighbours["a"]
+async def test_g35_g110_the_next_gcs_asks_whether_a_lease_has_lost_its_worker(it: Cluster, died: str) -> None:
+    raylet, loss = it.world.neighbours["a"], LeaseFailure(known=True, dead=True, cause="SIGSEGV")
     await it.register(1, max_restarts=1)
     await it.create(1)
     first = (await it.hears("a", RequestWorkerLease))[0].lease_id
-    raylet.answers[GetLeaseFailure] = LeaseFailure(known=True, dead=dead, cause="SIGSEGV")
+    if died == "while the gcs was away":
+        raylet.answers[GetLeaseFailure] = loss
     it.world.restart_gcs()
-    request, call = await it.hears("a", RequestWorkerLease)
-    call.reply(LeaseReply(CANCELLED))
-    assert request.lease_id == first
+    if died != "while the gcs was away":
+        request, call = await it.hears("a", RequestWorkerLease)
+        assert request.lease_id == first
+        if died == "when it was asked":
+            raylet.answers[GetLeaseFailure] = loss
+        call.reply(LeaseReply(CANCELLED))
     alive = await it.live(1)
-    assert alive.restarts == int(dead) and (not dead or alive.death.message == "its worker died: SIGSEGV")
-    assert raylet.count(GetLeaseFailure) == 1
+    assert alive.restarts == int(died != "never")
+    assert alive.death is None or alive.death.message == "its worker died: SIGSEGV"
+    assert raylet.count(GetLeaseFailure) == (1 if died == "while the gcs was away" else 2)
+
+
+@story
+async def test_g35_g110_on_a_node_that_goes_later_it_waited_and_has_not_run(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.register(1, max_restarts=0)
+    await it.create(1, cpus=8)
+    await it.hears("b", RequestWorkerLease)
+    it.world.restart_gcs()
+    await it.hears("b", RequestWorkerLease)
+    it.world.kill("b")
+    await it.join("c", cpus=8)
+    assert (await it.live(1, node="c")).restarts == 0
 
 
 @story
