@@ -197,11 +197,11 @@ def init(
     if _connection is not None and _connection.pid != os.getpid():
         _inherited.append(_connection)
         _connection = None
+    _check_arguments(ignored)
     if _connection is not None or worker.connected_api() is not None:
         if ignore_reinit_error:
             return RayContext(_address_info(_connection.file) if _connection is not None else _address_info_of_worker())
         raise RuntimeError("this process is connected already; call shutdown() first, or pass ignore_reinit_error=True")
-    _check_arguments(ignored)
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     _check_types(object_spilling_directory=(object_spilling_directory, str))
     check_labels(labels or {})
@@ -261,7 +261,7 @@ def _check_arguments(ignored: dict[str, Any]) -> None:
 
 
 def _set_level(level: int | str) -> None:
-    logger.setLevel(level)
+    logger.setLevel(level.upper() if isinstance(level, str) else level)
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(message)s"))

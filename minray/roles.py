@@ -42,13 +42,23 @@ from minray.worker_output import TaskNamedStream
 
 def run_role(role: str, config: bytes, ends: ChildEnds) -> None:
     """What a forked child is; returns when its part is over."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True)
+    _begin_to_log()
     if role == "worker":
         _run_worker(msgspec.msgpack.decode(config, type=WorkerConfig), ends)
     elif role == "gcs":
         _run_loop(_serve_gcs(msgspec.msgpack.decode(config, type=GcsConfig), ends))
     else:
         _run_loop(_serve_raylet(msgspec.msgpack.decode(config, type=RayletConfig), ends))
+
+
+def _begin_to_log() -> None:
+    """What minray has to say. The root logger is the user's: in a worker, ``logging.basicConfig`` is to have its effect."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("minray")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:

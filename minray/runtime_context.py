@@ -2,7 +2,8 @@
 
 Ray: python/ray/runtime_context.py
 
-Works in drivers and in tasks; ids are hexadecimal strings, None where there is none (a driver has no task).
+Works in drivers and in tasks; ids are hexadecimal strings (in the dictionary of ``get`` they are ids), None where there is
+none (a driver has no task).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from minray import worker
 from minray.actor import ActorHandle, own_handle
 from minray.common.bundles import plain
+from minray.common.ids import ActorID, BaseID, JobID, NodeID, TaskID
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.core_worker.actor_api import ActorApi
@@ -24,15 +26,15 @@ class RuntimeContext:
     """What a driver or a task may know of itself."""
 
     def get(self) -> dict[str, Any]:
-        """The ids of where this runs, without those that there are not."""
-        ids = {
-            "job_id": self.get_job_id(),
-            "node_id": self.get_node_id(),
-            "task_id": self.get_task_id(),
-            "actor_id": self.get_actor_id(),
-            "namespace": self.namespace,
+        """Of where this runs, without the ids that there are not."""
+        ids: dict[str, tuple[type[BaseID], str | None]] = {
+            "job_id": (JobID, self.get_job_id()),
+            "node_id": (NodeID, self.get_node_id()),
+            "task_id": (TaskID, self.get_task_id()),
+            "actor_id": (ActorID, self.get_actor_id()),
         }
-        return {name: value for name, value in ids.items() if value is not None}
+        known = {name: kind.from_hex(text) for name, (kind, text) in ids.items() if text is not None}
+        return {**known, "namespace": self.namespace}
 
     def get_job_id(self) -> str:
         return worker.current_api().core.job_id.hex()

@@ -43,6 +43,7 @@ from minray.protocol.actor import (
     ALIVE,
     CREATION_TASK_FAILED,
     DEAD,
+    DEPENDENCIES_UNREADY,
     GROUP_REMOVED,
     JOB_FINISHED,
     OUT_OF_SCOPE,
@@ -211,6 +212,17 @@ class ActorManager:
     def constructors(self) -> list[bytes]:
         """Tasks that do not end as long as their actor may have to be made again."""
         return [creation.task.task_id for creation in self._creations.values()]
+
+    def handed_over(self) -> set[bytes]:
+        """Those of them that the gcs can have called again without this process."""
+        return {
+            creation.task.task_id
+            for actor_id, creation in self._creations.items()
+            if creation.info.detached
+            and creation.task.carries_all()
+            and (info := self.info_of(actor_id)) is not None
+            and info.state != DEPENDENCIES_UNREADY
+        }
 
     def owns_living(self) -> bool:
         """Whether actors end when this process does."""

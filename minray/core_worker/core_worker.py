@@ -333,7 +333,9 @@ class CoreWorker:
 
     def is_free(self) -> bool:
         """Nobody depends on this process."""
-        return not self.tasks.tasks and not self.actors.owns_living() and self.is_through()
+        if self.tasks.tasks.keys() - self.actors.handed_over():
+            return False
+        return not self.actors.owns_living() and self.is_through()
 
     def is_through(self) -> bool:
         """Nobody does, but for actors that it has made."""

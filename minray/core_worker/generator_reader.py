@@ -44,7 +44,7 @@ class GeneratorReader:
             self._wait([self.peek(task_id, number)], 1, None, False)
 
     def future_of(self, task_id: bytes, number: int) -> concurrent.futures.Future[None]:
-        known: concurrent.futures.Future[None] = concurrent.futures.Future()
+        known = self._core.platform.user_code.future()
         object_id = item_id(task_id, number)
 
         def on_known() -> None:

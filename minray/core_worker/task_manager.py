@@ -147,6 +147,11 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
         """Whether it carries the value of this slot along."""
         return bool(self.arguments) and self.arguments[index].value is not None
 
+    def carries_all(self) -> bool:
+        """Whether it takes nothing but what it carries along, once not WAITING."""
+        values = [argument.value for argument in self.arguments]
+        return not self.nested and all(value is not None and not value.nested for value in values)
+
     def item_ids(self) -> list[bytes]:
         """Of a streaming generator: the items that have come, in order, whether they still exist or not."""
         return [] if self.stream is None else [item_id(self.task_id, number) for number in self.stream.numbers()]

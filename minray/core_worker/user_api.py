@@ -303,7 +303,7 @@ class UserApi:
 
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
         """Done on the loop when the value is here; for ``await`` and ``ObjectRef.future``."""
-        result: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        result = self._user_code.future()
 
         def on_known() -> None:
             stored = self._objects[ref._id]
@@ -314,6 +314,9 @@ class UserApi:
 
         def on_fetched(values: list[Fetched], _held: ObjectRef[Any] = ref) -> None:
             """Whoever awaits a value need not hold its reference; this does, while it is on its way."""
+            known = self._objects.get(ref._id)
+            if known is not None:
+                known.is_fetched = True
             finish(self.core.fetcher.as_stored(values[0]))
 
         def finish(stored: StoredObject) -> None:

@@ -59,6 +59,14 @@ TRANSITIONS = {
 """New and something else than DEPENDENCIES_UNREADY: an actor of the tables that a restarted gcs has loaded."""
 
 
+class Kill(Record, frozen=True):
+    """A wish to end an incarnation, after which the next one may begin."""
+
+    kill_id: bytes
+    lease_id: bytes
+    """That of the incarnation; empty: there was no process that could be killed."""
+
+
 class ActorRow(Record, frozen=True):
     """An actor as the gcs stores it."""
 
@@ -69,6 +77,12 @@ class ActorRow(Record, frozen=True):
     """The lease of the present incarnation, also while it is asked for; empty when there is none, or it was given back."""
     raylet: Address | None = None
     """Where that lease is."""
+    kill: Kill | None = None
+    """The last one that was wished."""
+
+    def is_to_be_killed(self) -> bool:
+        """Whether that was wished for the present incarnation."""
+        return self.kill is not None and bool(self.lease_id) and self.kill.lease_id == self.lease_id
 
     def needs_owner(self) -> bool:
         """Whether it ends with him: a detached actor only as long as nobody else knows how it is made."""
@@ -90,7 +104,7 @@ class ActorManager:
         """Ids of dead ones, the one that died first coming first."""
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._kills: OrderedDict[bytes, None] = OrderedDict()
-        """Wishes to kill that were fulfilled."""
+        """Wishes to kill that are stored, or were: a repeated wish spares the next incarnation."""
         self._outbid: OrderedDict[bytes, ActorInfo] = OrderedDict()
         """Actors that were not registered, because these had their names. Not stored: what was answered is not asked again,
         and what comes twice comes to the same gcs."""
@@ -141,6 +155,13 @@ class ActorManager:
             return None
         return msgspec.structs.replace(row, info=_with(row.info, ALIVE, address=address, raylet=row.raylet, pid=pid))
 
+    def kill(self, actor_id: bytes, kill_id: bytes) -> ActorRow | None:
+        """Its present incarnation is to end; None if that has been wished before."""
+        row = self._rows.get(actor_id)
+        if row is None or row.info.state == DEAD or self.is_known_kill(kill_id):
+            return None
+        return msgspec.structs.replace(row, kill=Kill(kill_id, row.lease_id))
+
     def lose(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
         """Its present incarnation has died: it begins anew if it may."""
         info = row.info
@@ -151,7 +172,7 @@ class ActorManager:
         begun = _with(
             info, RESTARTING, restarts=restarts, preemptions=preemptions, address=None, raylet=None, pid=0, death=cause
         )
-        return ActorRow(begun, row.creation)
+        return ActorRow(begun, row.creation, kill=row.kill)
 
     def end(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
         """It dies for good. The lease stays in the row until it was given back."""
@@ -177,6 +198,8 @@ class ActorManager:
         if old is not None and old.info.address is not None and old.info.address != info.address:
             self._of_worker.pop(old.info.address.worker_id, None)
         self._rows[actor_id] = row
+        if row.kill is not None:
+            remember(self._kills, row.kill.kill_id, None)
         if info.state == DEAD:
             return self._on_dead(row, old)
         if info.name:
@@ -209,12 +232,6 @@ class ActorManager:
     def _publication(info: ActorInfo) -> Publication:
         return Publication(actors_channel(job_of_actor(info.actor_id)), info.actor_id, info)
 
-    def is_new_kill(self, kill_id: bytes) -> bool:
-        """False for the repetition of a wish."""
-        if kill_id in self._kills:
-            return False
-        remember(self._kills, kill_id, None)
-        return True
 
     # --- Questions -------------------------------------------------------------------------------------------------------
 
@@ -232,6 +249,10 @@ class ActorManager:
     def named(self, name: str, namespace: str) -> ActorRow | None:
         actor_id = self._named.get((namespace, name))
         return None if actor_id is None else self._rows[actor_id]
+
+    def is_known_kill(self, kill_id: bytes) -> bool:
+        """Whether this wish was fulfilled, or will be."""
+        return kill_id in self._kills
 
     def of_worker(self, worker_id: bytes) -> ActorRow | None:
         """The actor that lives in this process."""

@@ -7,7 +7,8 @@ the actor's life. One task per incarnation tells the story; what came of it is f
 
 Rules
   * The lease's id is stored before it is asked for. So a restarted gcs asks for the same lease again and finds the worker
-    that its predecessor was given, and the constructor's outcome too, since a push is known by its lease (G110).
+    that its predecessor was given, and the constructor's outcome too, since a push is known by its lease (G110); or hears
+    that this worker has died, which is a death in the constructor.
   * The first choice is the owner's node, if what the actor needs to be placed is free there; then any that has it free,
     then any that could ever hold it. If there is none, it waits for one to join.
   * An incarnation that is over meanwhile (killed, out of scope) gives its lease back, whatever came of it.
@@ -32,12 +33,14 @@ from minray.protocol.base import Address, Done, R, Request
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import NodeInfo
 from minray.protocol.raylet import (
+    CANCELLED,
     ENVIRONMENT_FAILED,
     GRANTED,
     GROUP_REMOVED,
     SPILLBACK,
     UNSCHEDULABLE,
     CancelWorkerLease,
+    GetLeaseFailure,
     LeaseReply,
     RequestWorkerLease,
     ReturnWorkerLease,
@@ -81,8 +84,8 @@ class Outcomes(Protocol):
 
     async def on_impossible(self, row: ActorRow, cause: DeathCause) -> None: ...
 
-    async def on_worker_lost(self, row: ActorRow, worker: Address, reason: str) -> None:
-        """The worker died while it ran the constructor."""
+    async def on_worker_lost(self, row: ActorRow, place: Address, reason: str) -> None:
+        """The worker died while it ran the constructor, perhaps under an earlier gcs; ``place``: he, or his raylet."""
 
     def is_dead(self, worker: Address) -> bool:
         """Whether a process is known to be dead."""
@@ -187,6 +190,8 @@ class ActorScheduler:
     async def _lease(self, row: ActorRow) -> _Lease | None:
         """A worker; None when there will be none."""
         lease_id, raylet, final = row.lease_id, row.raylet, False
+        if await self._is_lost(row):
+            return None
         while True:
             if raylet is None:
                 raylet, final = await self._choose_in_time(row), False
@@ -200,12 +205,25 @@ class ActorScheduler:
             if reply is not None and reply.kind in IMPOSSIBLE:
                 await self._outcomes.on_impossible(row, DeathCause(IMPOSSIBLE[reply.kind], reply.reason))
                 return None
+            if lease_id == row.lease_id and reply is not None and reply.kind == CANCELLED and await self._is_lost(row):
+                return None
             lease_id = b""
             if reply is not None and reply.kind == SPILLBACK:
                 raylet, final = reply.raylet, True
             else:
                 raylet = None
                 await asyncio.sleep(RETRY_S)
+
+    async def _is_lost(self, row: ActorRow) -> bool:
+        """Whether an earlier gcs has asked for a lease whose worker has died: it may have run the constructor (G35)."""
+        if not row.lease_id or row.raylet is None:
+            return False
+        failure = await self._call_living(row.raylet, GetLeaseFailure(row.lease_id, 0.0))
+        if failure is not None and not failure.dead:
+            return False
+        loss = "its node died" if failure is None else f"its worker died: {failure.cause}"
+        await self._outcomes.on_worker_lost(row, row.raylet, loss)
+        return True
 
     async def _request(self, row: ActorRow, lease_id: bytes, raylet: Address, final: bool) -> LeaseReply | None:
         """None if the raylet is dead."""

@@ -86,14 +86,15 @@ class ActorService:
     async def resume(self) -> None:
         """Go on where an earlier gcs has left off; when the nodes are known."""
         for row in self._actors.rows():
+            self._maybe_kill(row.info.actor_id)
             if row.info.state == DEAD:
                 self._return_lease(row, "its actor is dead")
             elif (cause := self._missed_end(row)) is not None:
                 await self._end(row.info.actor_id, cause)
             elif row.info.state in (protocol.PENDING_CREATION, protocol.RESTARTING):
                 self._scheduler.create(row)
-            elif row.info.address is not None and (death := self._surroundings.worker_death(row.info.address)) is not None:
-                await self._lose(row, DeathCause(protocol.WORKER_DIED, death.cause))
+            elif row.info.address is not None and self.is_dead(row.info.address):
+                await self._lose(row, self._loss(row.info.address))
 
     def close(self) -> None:
         self._scheduler.close()
@@ -189,16 +190,21 @@ class ActorService:
     async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> protocol.ActorReply:
         cause = DeathCause(protocol.KILLED, "it was killed by minray.kill")
         row = await until_stored(self._row_or_doom, request.actor_id, cause)
-        if row is None or not self._actors.is_new_kill(request.kill_id):
-            return protocol.ActorReply(None if row is None else row.info)
-        info = row.info
-        if not request.no_restart and info.may_restart():
-            if row.lease_id and row.raylet is not None and info.state == protocol.ALIVE:
-                self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
-        else:
-            await self._end(request.actor_id, cause)
+        if row is not None and not self._actors.is_known_kill(request.kill_id):
+            info = row.info
+            if not request.no_restart and info.may_restart():
+                if await self._until_stored(info.actor_id, lambda _now: self._actors.kill(info.actor_id, request.kill_id)):
+                    self._maybe_kill(info.actor_id)
+            else:
+                await self._end(request.actor_id, cause)
             row = self._actors.get(request.actor_id)
         return protocol.ActorReply(None if row is None else row.info)
+
+    def _maybe_kill(self, actor_id: bytes) -> None:
+        """Its present incarnation, if that was wished; told again until the raylet has heard it, by the next gcs too."""
+        row = self._actors.get(actor_id)
+        if row is not None and row.is_to_be_killed() and row.raylet is not None:
+            self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
 
     @durable
     async def handle_EndActor(self, request: protocol.EndActor, call: Call) -> Done:
@@ -276,21 +282,18 @@ class ActorService:
             return self._actors.alive(row.info.actor_id, row.info.restarts, address, pid)
 
         created = await self._until_stored(row.info.actor_id, begin)
-        death = self._surroundings.worker_death(address)
-        if created and death is not None:
-            await self._lose_worker(row.info.actor_id, address, DeathCause(protocol.WORKER_DIED, death.cause))
+        if created and self.is_dead(address):
+            await self._lose_worker(row.info.actor_id, address, self._loss(address))
         return created
 
     async def on_impossible(self, row: ActorRow, cause: DeathCause) -> None:
         if self._actors.pending(row.info.actor_id, row.info.restarts) is not None:
             await self._end(row.info.actor_id, cause)
 
-    async def on_worker_lost(self, row: ActorRow, worker: Address, reason: str) -> None:
+    async def on_worker_lost(self, row: ActorRow, place: Address, reason: str) -> None:
         pending = self._actors.pending(row.info.actor_id, row.info.restarts)
         if pending is not None:
-            death = self._surroundings.worker_death(worker)
-            cause = f"its worker died: {death.cause}" if death is not None else reason
-            await self._lose(pending, DeathCause(protocol.WORKER_DIED, cause))
+            await self._lose(pending, self._loss(place, reason))
 
     def is_dead(self, worker: Address) -> bool:
         return self._surroundings.worker_death(worker) is not None
@@ -301,6 +304,13 @@ class ActorService:
         row = self._actors.get(actor_id)
         if row is not None and row.info.address == address:
             await self._lose(row, cause)
+
+    def _loss(self, place: Address, reason: str = "") -> DeathCause:
+        """Of an incarnation that was there; ``reason`` is what else is known."""
+        node_death, death = self._nodes.death_cause(place.node_id), self._surroundings.worker_death(place)
+        if node_death is not None:
+            return DeathCause(protocol.NODE_DIED, f"its node died: {node_death}")
+        return DeathCause(protocol.WORKER_DIED, reason if death is None else f"its worker died: {death.cause}")
 
     async def _lose(self, row: ActorRow, cause: DeathCause) -> None:
         """The incarnation that ``row`` tells of has died."""

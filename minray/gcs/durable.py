@@ -3,9 +3,9 @@
 Ray: the callbacks that follow each write in src/ray/gcs/ (a ``StatusCallback`` per table)
 
 A handler decides, commits, and only then makes its decision true and replies. When a write fails the request is refused;
-nobody sees anything of it, and whoever wants it asks again. A death is no request that could be refused: its write is
-tried again until it succeeds, and until then it is not told. Changes of one thing wait for each other, those of different
-things share one sync.
+nobody sees anything of it, and whoever wants it asks again. A death, or what else has happened, is no request that could be
+refused: its write is tried again until it succeeds, and until then it is not told. Changes of one thing wait for each
+other, those of different things share one sync.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minray.rpc.service import Call
 logger = logging.getLogger(__name__)
 
 STORAGE_RETRY_S = 1.0
-"""How long a death waits before its write is tried again."""
+"""How long what has happened waits before its write is tried again."""
 
 S = TypeVar("S")
 Q = TypeVar("Q", bound=Record)
@@ -67,5 +67,5 @@ async def until_stored(change: Callable[..., Awaitable[T]], *args: Any) -> T:
         try:
             return await change(*args)
         except StorageFailed as error:
-            logger.error("a death cannot be stored; trying again in %g s: %s", STORAGE_RETRY_S, error)
+            logger.error("what has happened cannot be stored; trying again in %g s: %s", STORAGE_RETRY_S, error)
             await asyncio.sleep(STORAGE_RETRY_S)

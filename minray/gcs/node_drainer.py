@@ -6,6 +6,8 @@ A node that is to be preempted is asked nothing: that it drains is stored and pu
 it over from then on. One that is to go because it is idle decides itself whether it is, and from that moment takes nothing
 new. In either case the wish is granted when its raylet has heard it, or is dead; what follows is the raylet's part
 (``raylet.departure``). The head cannot leave, because the gcs is on it.
+
+Of a preemption that was stored perhaps nobody has told the raylet, and nobody will ask again: the next gcs does so.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from minray.common.config import SystemConfig
-from minray.gcs.durable import Changes, durable
+from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.node_manager import NodeManager
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, DrainNode, DrainNodeReply, NodeDrain, NodeInfo
@@ -43,8 +45,20 @@ class NodeDrainer:
         self._store = store
         """Makes a record durable, then true; raises StorageFailed, and then it is neither."""
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
+        self._telling: set[asyncio.Task[bool]] = set()
+        """What an earlier gcs may not have told."""
+
+    def resume(self) -> None:
+        """Go on where an earlier gcs has left off."""
+        for node in self._nodes().living():
+            if node.drain is not None and node.is_preempted():
+                task = asyncio.get_running_loop().create_task(self._tell(node, node.drain), name="tell_preempted")
+                self._telling.add(task)
+                task.add_done_callback(self._telling.discard)
 
     def close(self) -> None:
+        for task in self._telling:
+            task.cancel()
         self._peers.close()
 
     def on_node_dead(self, node_id: bytes) -> None:
@@ -65,7 +79,7 @@ class NodeDrainer:
             await self._note(node.node_id, drain)
         if not await self._tell(node, drain):
             return DrainNodeReply(False, "it is not idle (any more)")
-        await self._note(node.node_id, drain)
+        await until_stored(self._note, node.node_id, drain)  # it leaves, whatever is answered here
         return GONE
 
     async def _note(self, node_id: bytes, drain: NodeDrain) -> None:

@@ -37,7 +37,7 @@ from minray.gcs.placement_group_manager import PlacementGroupManager
 from minray.gcs.placement_group_scheduler import PlacementGroupScheduler
 from minray.gcs.storage import GcsStorage
 from minray.gcs.worker_manager import WorkerManager
-from minray.platform.base import Listener, Platform
+from minray.platform.base import Listener, Platform, StorageFailed
 from minray.protocol import gcs as protocol
 from minray.protocol.actor import ACTORS
 from minray.protocol.base import DONE, Address, Done, encode
@@ -112,6 +112,7 @@ class GcsServer:
         starts = self._storage.start_count() + 1
         self._storage.put_start_count(starts)
         self._group_scheduler.start(starts, self._storage.commit)
+        self._drainer.resume()
         await self._actors.resume()
         for job in self._jobs.finished():
             if job.kept and not self._actors.has_detached(job.job_id):
@@ -327,9 +328,10 @@ class GcsServer:
         async with self._changes.of(namespace.encode() + b":" + key):
             if self._values.is_kept(namespace, key, value, request.overwrite):
                 return protocol.KvPutReply(False)
-            if self._values.get(namespace, key) != value:
+            old = self._values.get(namespace, key)
+            if old != value:
                 self._storage.put_value(namespace, key, value)
-                await self._storage.commit()
+                await self._commit_value(namespace, key, old)
                 self._values.on_put(namespace, key, value)
                 if self._values.is_dropped(namespace):  # its job has ended, perhaps while this was being stored
                     self._drop_values(namespace)
@@ -339,11 +341,23 @@ class GcsServer:
     async def handle_KvDel(self, request: protocol.KvDel, call: Call) -> Done:
         namespace, key = request.namespace, request.key
         async with self._changes.of(namespace.encode() + b":" + key):
-            if self._values.get(namespace, key) is not None:
+            old = self._values.get(namespace, key)
+            if old is not None:
                 self._storage.delete_value(namespace, key)
-                await self._storage.commit()
+                await self._commit_value(namespace, key, old)
                 self._values.on_deleted(namespace, key)
         return DONE
+
+    async def _commit_value(self, namespace: str, key: bytes, old: bytes | None) -> None:
+        """What is refused is staged, and would be written with what comes next, whoever asks for it: ``old`` is to stay."""
+        try:
+            await self._storage.commit()
+        except StorageFailed:
+            if old is None:
+                self._storage.delete_value(namespace, key)
+            else:
+                self._storage.put_value(namespace, key, old)
+            raise
 
     def handle_KvGet(self, request: protocol.KvGet, call: Call) -> protocol.KvGetReply:
         return protocol.KvGetReply(self._values.get(request.namespace, request.key))

@@ -108,10 +108,14 @@ class Question:
     def is_open(self) -> bool:
         return self._missing > 0
 
-    def answer(self) -> None:
-        """With what is here by now."""
+    def close(self) -> None:
+        """Its time does not run out any more."""
         if self.timer is not None:
             self.timer.cancel()
+
+    def answer(self) -> None:
+        """With what is here by now."""
+        self.close()
         self._on_answer([one or Pinned(NOT_HERE) for one in self._pinned])
 
 
@@ -160,6 +164,8 @@ class ObjectStore:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        for question in self._questions():
+            question.close()
         if hasattr(self, "arena"):
             await self.arena.close()
         await self.table.fallback.close()
@@ -277,6 +283,10 @@ class ObjectStore:
                 del self._waiting[object_id]
         question.answer()
 
+    def _questions(self) -> list[Question]:
+        """Those that are open, each once."""
+        return list(dict.fromkeys(question for waiting in self._waiting.values() for question, _, _ in waiting))
+
     def _pin(self, entry: Entry, wanted: Wanted, client: bytes) -> Pinned:
         if entry.attempt != wanted.attempt:
             return Pinned(CHANGED)
@@ -371,8 +381,7 @@ class ObjectStore:
     def on_death(self, worker_or_node_id: bytes) -> None:
         """A client, an owner, or a whole node of them is gone."""
         self.table.on_death(worker_or_node_id)
-        questions = [question for waiting in self._waiting.values() for question, _, _ in waiting]
-        for question in dict.fromkeys(questions):
+        for question in self._questions():
             if question.client == worker_or_node_id:
                 self.give_up(question)
         for object_id in list(self._waiting):

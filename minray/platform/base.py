@@ -23,6 +23,7 @@ The network contract, stated once
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -310,6 +311,10 @@ class UserCode(Protocol):
 
     def parker(self) -> Parker:
         """Make a parker for the calling user thread."""
+
+    def future(self) -> concurrent.futures.Future[Any]:
+        """For user threads, and their event loops, that wait without a parker: done on the loop. Where the loop may end
+        before its threads do, it fails then, as parkers do."""
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         """Raise KeyboardInterrupt in the main user thread if ``applies()``, asked in that thread, says so there."""

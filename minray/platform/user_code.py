@@ -27,6 +27,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from minray.platform.base import Threads
@@ -129,6 +130,9 @@ class LoopBorder:
     def parker(self) -> LockParker:
         return LockParker()
 
+    def future(self) -> Future[Any]:
+        return Future()
+
     def time(self) -> float:
         return time.monotonic()
 
@@ -216,17 +220,37 @@ class DriverUserCode(LoopBorder):
         super().__init__(loop)
         self.parked: set[DriverParker] = set()
         """What threads wait with."""
+        self.futures: set[Future[Any]] = set()
+        """Those that are not done."""
         self.on_closed: Callable[[], Exception] | None = None
         """Once the loop calls nobody back any more: what threads that wait for that are told."""
 
     def parker(self) -> DriverParker:
         return DriverParker(self)
 
+    def future(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.futures.add(future)
+        if self.on_closed is not None:
+            self._fail(future, self.on_closed())
+        else:
+            future.add_done_callback(self.futures.discard)
+        return future
+
     def close(self, on_closed: Callable[[], Exception]) -> None:
         """The loop has ended: whoever waits, now or later, raises this."""
         self.on_closed = on_closed
         for parker in list(self.parked):
             parker.release()
+        for future in list(self.futures):
+            self._fail(future, on_closed())
+
+    def _fail(self, future: Future[Any], error: Exception) -> None:
+        """Perhaps another thread has done so at the same moment."""
+        with suppress(KeyError):
+            self.futures.remove(future)
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
 
     def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
         raise RuntimeError("a driver has no thread that runs work")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import sys
@@ -312,6 +313,9 @@ class SimUserCode:
         thread = this_thread()
         assert thread is not None and thread.process is self._process, "only user threads of this process can wait"
         return SimParker(thread)
+
+    def future(self) -> concurrent.futures.Future[Any]:
+        return concurrent.futures.Future()
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self.thread.interrupt(applies)

@@ -7,6 +7,7 @@ judge of tasks is told is in ``told``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,8 @@ from minray.protocol import actor as protocol
 from minray.protocol.actor import (
     ALIVE,
     DEAD,
+    DEPENDENCIES_UNREADY,
+    PENDING_CREATION,
     ActorInfo,
     ActorReply,
     CreateActor,
@@ -44,7 +47,7 @@ from minray.protocol.actor import (
     RegisterActorReply,
 )
 from minray.protocol.base import DONE, Address, encode
-from minray.protocol.core_worker import NOT_STARTED, OK, PushTaskReply, Rerun
+from minray.protocol.core_worker import NOT_STARTED, OK, Argument, PushTaskReply, RefInfo, Rerun, Value
 from minray.protocol.gcs import Poll, PollReply
 from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, address, config, id_of, pending, prepare
@@ -282,6 +285,33 @@ def test_a_constructor_ends_when_it_cannot_be_called_again() -> None:
         assert creator.told[1:] == [(creator.constructor(again), FAILED)] and creator.actors.known() == []
 
     tell(story)
+
+
+def test_a_detached_actor_is_handed_over_when_the_gcs_knows_how_it_is_made_and_it_takes_nothing_of_ours() -> None:
+    async def story(creator: Creator) -> None:
+        bound = creator.create(registered=True, max_restarts=1)
+        plain, inlined, takes_large, takes_nested, refers = (
+            creator.create(detached=True, registered=True, max_restarts=1) for _ in range(5)
+        )
+        creator.constructor(inlined).arguments = [argument(b"value")]
+        creator.constructor(takes_large).arguments = [argument(b"value"), argument(None)]
+        creator.constructor(takes_nested).arguments = [argument(b"value", [RefInfo(b"r" * 28, OWN, b"")])]
+        creator.constructor(refers).nested = (RefInfo(b"r" * 28, OWN, b""),)
+        everything = (bound, plain, inlined, takes_large, takes_nested, refers)
+        for actor_id in everything:
+            creator.ready(actor_id)
+            creator.hear(actor_id, DEPENDENCIES_UNREADY)
+        assert creator.actors.handed_over() == set()
+        for actor_id in everything:
+            creator.hear(actor_id, PENDING_CREATION)
+        assert creator.actors.handed_over() == {creator.constructor(each).task_id for each in (plain, inlined)}
+
+    tell(story)
+
+
+def argument(data: bytes | None, nested: Sequence[RefInfo] = ()) -> Argument:
+    value = None if data is None else Value(data, nested=list(nested))
+    return Argument(value, b"o" * 28, OWN)
 
 
 def test_a_constructor_ends_once_although_only_its_arguments_kept_its_actor() -> None:

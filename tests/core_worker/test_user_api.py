@@ -111,6 +111,21 @@ def test_g7_the_time_holds_for_the_way_from_another_node_too(cluster: Cores, dri
     driver.run(program)
 
 
+@pytest.mark.parametrize("how", ["get", "await"])
+def test_g9_what_was_read_is_here(cluster: Cores, driver: Core, how: str) -> None:
+    def begin() -> Any:
+        ref = far(cluster)
+        return ref, minray.get(ref) if how == "get" else ref.future()
+
+    async def story() -> None:
+        ref, reading = await driver.thread(begin)
+        if how == "await":
+            await asyncio.wrap_future(reading)
+        assert await driver.thread(lambda: minray.wait([ref], timeout=0)) == ([ref], [])
+
+    driver.do(story())
+
+
 def test_what_comes_is_waited_for_once(driver: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting, waits = driver.worker.waiting, []
     begin = waiting.begin

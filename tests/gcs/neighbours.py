@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from minray.platform.base import RemoteFailure
@@ -28,17 +29,22 @@ from minray.protocol.raylet import (
     CancelWorkerLease,
     DrainRaylet,
     DrainRayletReply,
+    GetLeaseFailure,
+    LeaseFailure,
     RequestWorkerLease,
     ReturnWorkerLease,
 )
 from minray.rpc.service import Call
 
 Kind = type[Request[Any]]
-ANSWERS: dict[Kind, Record | RemoteFailure | None] = {
+Answer = Record | RemoteFailure | Callable[[Any], Record] | None
+"""Perhaps a function of the request."""
+ANSWERS: dict[Kind, Answer] = {
     CheckAlive: DONE,
     RequestWorkerLease: None,
     CancelWorkerLease: DONE,
     ReturnWorkerLease: DONE,
+    GetLeaseFailure: LeaseFailure(known=False, dead=False),
     PushTask: None,
     ExitActor: DONE,
     PrepareBundles: PrepareBundlesReply(),
@@ -77,6 +83,8 @@ class Neighbour:
             self.heard.append(request)
             self._calls[kind].put_nowait((request, call))
         answer = self.answers[kind]
+        if callable(answer):
+            return answer(request)
         if not isinstance(answer, RemoteFailure):
             return answer
         call.fail(answer.kind, answer.message)

@@ -193,7 +193,11 @@ def test_g112_repeated_requests_decide_nothing() -> None:
     assert table.actors.register(info(1), 5.0) is None
     table.create(1)
     assert table.actors.create(id_of(1), CREATION) is None
-    assert table.actors.is_new_kill(b"k1") and not table.actors.is_new_kill(b"k1") and table.actors.is_new_kill(b"k2")
+    killed = table.actors.kill(id_of(1), b"k1")
+    assert killed is not None and not table.actors.is_known_kill(b"k1")
+    table.actors.on_committed(killed)
+    assert table.actors.is_known_kill(b"k1") and not table.actors.is_known_kill(b"k2")
+    assert table.actors.kill(id_of(1), b"k1") is None
 
 
 def test_the_lease_of_a_dead_actor_stays_in_its_row_until_it_was_given_back() -> None:

@@ -28,6 +28,7 @@ from minray.protocol.gcs import (
     job_namespace,
 )
 from minray.protocol.raylet import (
+    CANCELLED,
     ENVIRONMENT_FAILED,
     GRANTED,
     GROUP_REMOVED,
@@ -35,6 +36,8 @@ from minray.protocol.raylet import (
     SPILLBACK,
     UNSCHEDULABLE,
     CancelWorkerLease,
+    GetLeaseFailure,
+    LeaseFailure,
     LeaseReply,
     RequestWorkerLease,
     ReturnWorkerLease,
@@ -276,6 +279,51 @@ async def test_g29_a_kill_is_fulfilled_once_and_spares_the_next_incarnation(it: 
 
 
 @story
+async def test_g29_g110_what_one_gcs_has_promised_to_kill_the_next_one_kills_once(it: Cluster) -> None:
+    """Before the raylet has heard of it, and after; the killer's wish may come again, for its answer was lost."""
+    it.world.neighbours["a"].answers[ReturnWorkerLease] = None
+    await it.begin_actor(1, max_restarts=-1)
+    lease_id = it.world.neighbours["w"].heard[0].lease_id
+    assert (await it.kill(1, b"wish", no_restart=False)).state == ALIVE
+    await it.hears("a", ReturnWorkerLease)
+    it.world.restart_gcs()
+    returned, heard = await it.hears("a", ReturnWorkerLease)
+    assert (returned.lease_id, returned.reason) == (lease_id, "killed by minray.kill")
+    it.world.neighbours["a"].answers[ReturnWorkerLease] = DONE
+    heard.reply(DONE)
+    await it.die("w")
+    await it.live(1, "v")
+    it.world.restart_gcs()
+    told = it.world.neighbours["a"].count(ReturnWorkerLease)
+    assert (await it.kill(1, b"wish", no_restart=False)).state == ALIVE
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.neighbours["a"].count(ReturnWorkerLease) == told
+
+
+@story
+async def test_g29_an_incarnation_is_killed_while_it_is_constructed_and_the_next_one_begins(it: Cluster) -> None:
+    """As it may be when its constructor does not return."""
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    push, _ = await it.grant("w")
+    assert (await it.kill(1, no_restart=False)).state == PENDING_CREATION
+    assert (await it.hears("a", ReturnWorkerLease))[0].lease_id == push.lease_id
+    await it.die("w")
+    assert (await it.live(1, "v")).restarts == 1
+
+
+@story
+async def test_g29_a_kill_while_a_worker_is_asked_for_costs_no_restart(it: Cluster) -> None:
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    first, call = await it.hears("a", RequestWorkerLease)
+    await it.kill(1, no_restart=False)
+    assert (await it.hears("a", CancelWorkerLease))[0].lease_id == first.lease_id
+    call.reply(LeaseReply(CANCELLED))
+    assert (await it.live(1)).restarts == 0
+
+
+@story
 async def test_g28_an_actor_without_handles_is_asked_to_end_and_then_ended(it: Cluster) -> None:
     await it.begin_actor(1, max_restarts=-1)
     cause = protocol.DeathCause(protocol.OUT_OF_SCOPE, "no handle")
@@ -446,6 +494,53 @@ async def test_g110_the_next_gcs_asks_for_the_same_worker(it: Cluster) -> None:
     push, _ = await it.hears("w", PushTask)
     it.world.restart_gcs()
     assert (await it.hears("a", RequestWorkerLease))[0].lease_id == first.lease_id == push.lease_id
+
+
+@pytest.mark.parametrize("died", ["while the gcs was away", "when it was asked", "never"])
+@story
+async def test_g35_g110_the_next_gcs_asks_whether_a_lease_has_lost_its_worker(it: Cluster, died: str) -> None:
+    raylet, loss = it.world.neighbours["a"], LeaseFailure(known=True, dead=True, cause="SIGSEGV")
+    await it.register(1, max_restarts=1)
+    await it.create(1)
+    first = (await it.hears("a", RequestWorkerLease))[0].lease_id
+    if died == "while the gcs was away":
+        raylet.answers[GetLeaseFailure] = loss
+    it.world.restart_gcs()
+    if died != "while the gcs was away":
+        request, call = await it.hears("a", RequestWorkerLease)
+        assert request.lease_id == first
+        if died == "when it was asked":
+            raylet.answers[GetLeaseFailure] = loss
+        call.reply(LeaseReply(CANCELLED))
+    alive = await it.live(1)
+    assert alive.restarts == int(died != "never")
+    assert alive.death is None or alive.death.message == "its worker died: SIGSEGV"
+    assert raylet.count(GetLeaseFailure) == (1 if died == "while the gcs was away" else 2)
+
+
+@story
+async def test_g35_g110_on_a_node_that_goes_later_it_waited_and_has_not_run(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.register(1, max_restarts=0)
+    await it.create(1, cpus=8)
+    await it.hears("b", RequestWorkerLease)
+    it.world.restart_gcs()
+    await it.hears("b", RequestWorkerLease)
+    it.world.kill("b")
+    await it.join("c", cpus=8)
+    assert (await it.live(1, node="c")).restarts == 0
+
+
+@story
+async def test_g35_g110_on_a_node_that_is_gone_the_constructor_may_have_run(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.register(1, max_restarts=0)
+    await it.create(1, cpus=8)
+    await it.grant("w", "b")
+    it.world.kill("gcs")
+    it.world.kill("b")
+    it.world.start_gcs()
+    assert (await it.until(1, DEAD)).death.message == "its node died"
 
 
 @story

@@ -22,7 +22,7 @@ from minray.protocol.gcs import (
 )
 from minray.protocol.raylet import DrainRaylet, DrainRayletReply
 from tests.gcs.stories import A_MOMENT_S, Cluster, story
-from tests.gcs.world import id_of, node_info
+from tests.gcs.world import Client, id_of, node_info
 
 GONE = DrainNodeReply(True)
 B = id_of("b")
@@ -98,6 +98,25 @@ async def test_a_node_is_told_until_it_answers(it: Cluster) -> None:
     assert again == first and it.now() - failed > A_MOMENT_S
     call.reply(DrainRayletReply(True))
     assert await asking == GONE
+
+
+@story
+async def test_g21_g110_a_preemption_that_was_stored_is_told_by_the_next_gcs(it: Cluster) -> None:
+    """Whoever has asked for it may be gone."""
+    await it.join("b")
+    it.world.neighbours["b"].answers[DrainRaylet] = None
+    client = Client(it.world.platform)
+    asking = asyncio.create_task(client.ask(DrainNode(B, PREEMPTION, "you have to go", 100.0)))
+    first, _ = await it.hears("b", DrainRaylet)
+    asking.cancel()
+    client.close()
+    it.world.restart_gcs()
+    again, _ = await it.hears("b", DrainRaylet)
+    assert again == first
+    it.world.restart_gcs()
+    _, call = await it.hears("b", DrainRaylet)
+    call.reply(DrainRayletReply(True))
+    assert await noted(it) == first.drain
 
 
 @story

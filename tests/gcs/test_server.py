@@ -542,6 +542,24 @@ async def test_a_value_is_deleted_when_that_is_stored(it: Cluster) -> None:
 
 
 @story
+async def test_g110_a_value_that_was_refused_does_not_come_back(it: Cluster) -> None:
+    """It was to be written, and nobody knows of it when the key is deleted, or put again as it was."""
+    await it.ask(KvPut("n", b"kept", b"v", True))
+    it.world.head.disk_full = True
+    for key in (b"k", b"kept"):
+        with pytest.raises(RemoteFailure, match="storage-failed"):
+            await it.ask(KvPut("n", key, b"refused", True))
+    with pytest.raises(RemoteFailure, match="storage-failed"):
+        await it.ask(KvDel("n", b"kept"))
+    it.world.head.disk_full = False
+    await it.ask(KvDel("n", b"k"))
+    await it.ask(KvPut("n", b"kept", b"v", True))
+    await it.ask(KvPut("n", b"another", b"v", True))
+    it.world.restart_gcs()
+    assert [(await it.ask(KvGet("n", key))).value for key in (b"k", b"kept")] == [None, b"v"]
+
+
+@story
 async def test_a_node_whose_farewell_cannot_be_stored_is_still_watched(it: Cluster) -> None:
     await it.join("b")
     it.world.head.disk_full = True
@@ -564,7 +582,7 @@ def test_a_death_is_told_when_it_can_be_stored(caplog: pytest.LogCaptureFixture)
         for name in "ade":
             world.kill(name)
         assert await client.news(NODES, for_s=5) == [] == await client.news(JOBS, for_s=0)
-        assert 3 * 4 < caplog.text.count("a death cannot be stored") <= 3 * 6, "once a second for each"
+        assert 3 * 4 < caplog.text.count("what has happened cannot be stored") <= 3 * 6, "once a second for each"
         world.head.disk_full = False
         await client.until(NODES, "a", lambda node: not node.alive)
         for ended in (job_id, other_id):

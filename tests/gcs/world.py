@@ -79,6 +79,10 @@ class Client:
     async def ask(self, request: Request[R]) -> R:
         return await self._peer.call(request)
 
+    def close(self) -> None:
+        """What was asked is not asked again."""
+        self._peer.close()
+
     async def table(self, channel: str) -> dict[bytes, Any]:
         """What a new subscriber receives."""
         return await self._entries(Poll(channel, b"", 0, PATIENCE_S))

@@ -265,6 +265,20 @@ def test_when_the_loop_has_ended_threads_that_wait_are_told_so() -> None:
     assert raised == ["over", "over"] and not user_code.parked
 
 
+def test_when_the_loop_has_ended_futures_that_are_not_done_fail() -> None:
+    """Also those that are made later."""
+    io = IoThread()
+    user_code = DriverUserCode(io.loop)
+    done, cancelled, early = (user_code.future() for _ in range(3))
+    done.set_result("in time")
+    cancelled.cancel()
+    assert user_code.futures == {early}
+    io.stop()
+    user_code.close(lambda: RuntimeError("over"))
+    assert [str(future.exception(10)) for future in (early, user_code.future())] == ["over", "over"]
+    assert done.result() == "in time" and cancelled.cancelled() and not user_code.futures
+
+
 def test_time_is_the_loops_clock(io: IoThread) -> None:
     async def loop_time() -> float:
         return asyncio.get_running_loop().time()

@@ -140,7 +140,7 @@ async def test_a_busy_node_leaves_as_little(scene: Scene) -> None:
     scene.worker(reply).print("a line\n")
     owner = await scene.other_owner(b"silent".ljust(16))
     scene.world.loop.stall(scene.processes[owner.worker_id.hex()], 1000)
-    pin = PinObjects(scene.address.worker_id, [Wanted(b"x" * 28, owner, b"pin", 0)], GET, None)
+    pin = PinObjects(scene.address.worker_id, [Wanted(b"x" * 28, owner, b"pin", 0)], GET, 1000.0)
     pinning = scene.begin(scene.raylet().call(pin))
     await scene.raylet().call(DrainRaylet(NodeDrain(PREEMPTION, "go", raylet._platform.host.time() + 500)))
     await scene.settle()

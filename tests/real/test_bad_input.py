@@ -68,6 +68,13 @@ def test_wrong_arguments_of_init(arguments: str, error: str) -> None:
     assert line.startswith(error), line
 
 
+@pytest.mark.parametrize("level", ["error", "ERROR", 40])
+def test_a_level_of_logging_may_be_written_small(level: str | int) -> None:
+    program = f"import logging\nray.init(num_cpus=1, logging_level={level!r})\nprint(logging.getLogger('minray').level)"
+    done = run_driver(program)
+    assert done.stdout.split() == ["40"] and done.stderr == ""
+
+
 @pytest.mark.usefixtures("shutdown_only")
 def test_a_token_that_is_wrong_or_cannot_be_read(tmp_path: Path) -> None:
     session = Path(ray.init(num_cpus=1)["session_dir"])
@@ -122,6 +129,15 @@ def test_a_session_whose_processes_are_gone_is_swept_by_the_next_one() -> None:
         assert not left.exists() or os.listdir(left) == ["logs"]
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+# --- arguments of init, again
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_init_does_not_know_is_an_error_also_of_who_is_connected() -> None:
+    with pytest.raises(TypeError, match="unexpected argument 'number_of_cpus'"):
+        ray.init(number_of_cpus=1, ignore_reinit_error=True)
 
 
 # --- strangers

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import minray as ray
+from minray.exceptions import LocalRayletDiedError
 from tests.helpers import wait_for_condition
 from tests.real.conftest import all_resources_are_free
 from tests.real.support import Files, driver_command, echo, hold, run_driver, start_driver
@@ -133,6 +134,20 @@ def test_a_thread_that_waits_during_shutdown_is_released(files: Files) -> None:
     ray.shutdown()
     thread.join(10)
     assert not thread.is_alive() and outcome
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shutdown_only")
+def test_whoever_awaits_a_value_that_is_on_its_way_during_shutdown_is_told() -> None:
+    """Its raylet stands still, and does not say farewell either."""
+    ray.init(num_cpus=1)
+    ref = ray.put(b"x" * 1_000_000)
+    (raylet,) = (one for one in psutil.Process().children(recursive=True) if one.name() == "minray:raylet")
+    raylet.suspend()
+    future = ref.future()
+    ray.shutdown()
+    with pytest.raises(LocalRayletDiedError, match="has left its cluster"):
+        future.result(10)
 
 
 def test_threads_that_are_left_end_with_the_program_in_silence() -> None:

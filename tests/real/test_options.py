@@ -191,6 +191,23 @@ def test_names_and_contexts() -> None:
     assert here.get_task_id() is None and here.get_assigned_resources() == {}
 
 
+def test_the_context_as_a_dictionary_has_ids() -> None:
+    @ray.remote
+    def task() -> Any:
+        return ray.get_runtime_context().get()
+
+    @ray.remote
+    class Actor:
+        def get(self) -> Any:
+            return ray.get_runtime_context().get()
+
+    here, there, actor = ray.get_runtime_context().get(), ray.get(task.remote()), Actor.remote()
+    assert set(here) == {"job_id", "node_id", "namespace"} and isinstance(here["job_id"], ray.JobID)
+    assert here == {name: there[name] for name in here} and set(there) == {*here, "task_id"}
+    assert isinstance(there["node_id"], ray.NodeID) and isinstance(there["task_id"], ray.TaskID)
+    assert ray.get(actor.get.remote())["actor_id"].hex() == actor._actor_id.hex()
+
+
 class Named:
     """Says what runs it, in its own words and in a thread's."""
 

@@ -70,6 +70,32 @@ def test_lines_carry_the_tasks_name_and_pid_on_the_same_stream() -> None:
     assert any(line.endswith("from a child") for line in out) and any(line.endswith("raw") for line in out)
 
 
+def test_what_tasks_log_is_shown_as_they_have_configured_it() -> None:
+    """As in any Python program: warnings alone, until they call ``basicConfig``."""
+    done = run_driver(
+        """
+        import logging
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        def plain():
+            logging.getLogger("library").warning("a warning")
+            logging.getLogger("library").info("not shown")
+            logging.getLogger("minray.util").info("of minray")
+        @ray.remote
+        def configured():
+            logging.basicConfig(level=logging.DEBUG, format="%(levelname)s %(message)s")
+            logging.debug("shown")
+            logging.getLogger("minray.util").info("of minray")
+        ray.get(plain.remote())
+        ray.get(configured.remote())
+        """
+    )
+    assert done.returncode == 0 and done.stdout == ""
+    lines = lines_of(done.stderr)
+    own = [line for line in lines if line.endswith("INFO minray.util: of minray")]
+    assert len(own) == 2 and set(lines) - set(own) == {"(plain pid=N) a warning", "(configured pid=N) DEBUG shown"}
+
+
 def test_nothing_fails_in_silence() -> None:
     """Not what was forgotten, in the driver or in a task, nor an actor that is never called."""
     done = run_driver(

@@ -103,6 +103,29 @@ def test_g110_what_happens_to_actors_while_the_gcs_is_away_is_known_afterwards(s
     assert printed(cluster).count("shut down after 8") == 1
 
 
+@minray.remote(num_cpus=0)
+class Born:
+    def __init__(self) -> None:
+        print("born")
+        time.sleep(5)
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_g35_g110_a_worker_that_dies_in_the_constructor_while_the_gcs_is_away_uses_up_a_restart(max_restarts: int) -> None:
+    def body() -> Any:
+        actor = Born.options(max_restarts=max_restarts).remote()
+        return outcome_of(actor.__ray_ready__.options(max_task_retries=-1).remote(), timeout=100)
+
+    def strike(cluster: SimCluster) -> None:
+        cluster.wait_until(lambda: printed(cluster) == ["born"])
+        cluster.kill("gcs")
+        cluster.kill(next(name for name, core in cluster.cores.items() if core.executor.current is not None))
+        cluster.world.loop.world.call_later(3, cluster.start_gcs)
+
+    outcome, cluster = judged(body, strike, storage="gcs.db")
+    assert outcome == (DEAD if max_restarts == 0 else True) and len(printed(cluster)) == 1 + max_restarts
+
+
 def kill_one_that_counts_from_0(cluster: SimCluster) -> None:
     alive = {process.name for process in cluster.workers()}
     for name, core in cluster.cores.items():

@@ -143,6 +143,39 @@ def test_g21_a_node_that_dies_long_before_its_time_was_not_preempted() -> None:
     assert reasons == [protocol.UNEXPECTED_TERMINATION]
 
 
+@minray.remote(num_cpus=0)
+class Made:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def read(self) -> int:
+        return self.value
+
+
+@minray.remote(resources={"there": 1}, max_retries=0)
+def make_detached(at: str, value: Any) -> None:
+    """Of a value that travels in the call."""
+    here = NodeAffinitySchedulingStrategy(node(at)["NodeID"], soft=False)
+    options = {"name": "n", "namespace": "x", "lifetime": "detached", "max_restarts": 1}
+    made = Made.options(scheduling_strategy=here, **options).remote(minray.put(value))
+    assert minray.get(made.read.remote()) == value
+
+
+def test_g26_who_has_made_a_detached_actor_may_leave_and_it_begins_anew_without_him() -> None:
+    def body() -> tuple[list[int], int]:
+        minray.get(make_detached.remote("head", 7))
+        ask_to_leave("n1")
+        reasons = until_gone("n1")
+        made = minray.get_actor("n", "x")
+        minray.kill(made, no_restart=False)
+        value = minray.get(made.read.options(max_task_retries=-1).remote())
+        minray.kill(made)
+        return reasons, value
+
+    result, _ = judged(body, nodes=[HEAD, THERE])
+    assert result == ([protocol.DRAINED_PREEMPTED], 7)
+
+
 # --- Choosing
 
 
