@@ -219,6 +219,7 @@ class Peer:
         delay_s = RECONNECT_FIRST_DELAY_S
         try:
             while True:
+                began = loop.time()  # what ends late, because this process has stood still, says nothing of the peer
                 try:
                     channel = await self._platform.network.connect(
                         self._endpoint, self.target, self._platform.identity, self._on_close
@@ -229,7 +230,7 @@ class Peer:
                 except ConnectFailed as error:
                     gone = isinstance(error, WrongIncarnation | AuthenticationFailed)
                     gone = gone or (isinstance(error, ConnectRefused) and not self.may_restart)
-                    if gone or loop.time() + delay_s > deadline:
+                    if gone or began + delay_s > deadline:
                         self.give_up(str(error), is_certain=gone)
                         return
                 await asyncio.sleep(delay_s)

@@ -162,6 +162,8 @@ class FakeNetwork:
         """Requests stay on the way."""
         self.unreachable = False
         """Nothing answers."""
+        self.stands_still_s = 0.0
+        """So long the next attempt takes, in which nobody here does anything; then it fails."""
         self.stillborn = 0
         """So many of the next channels break before anyone is told that they are open."""
         self.platform: Platform = SimpleNamespace(network=self, identity=OWN)  # type: ignore[assignment]
@@ -172,6 +174,10 @@ class FakeNetwork:
     async def connect(self, endpoint: str, target: bytes, identity: bytes, on_close: Callable[[], None]) -> FakeChannel:
         self.attempts.append(asyncio.get_running_loop().time())
         await turns(1)
+        if self.stands_still_s:
+            stands_still_s, self.stands_still_s = self.stands_still_s, 0.0
+            await pass_time(stands_still_s)
+            raise ConnectFailed(f"{endpoint}: too late")
         if self.unreachable:
             raise ConnectFailed(f"{endpoint}: no answer")
         if endpoint not in self.listeners:

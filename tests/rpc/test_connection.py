@@ -286,6 +286,20 @@ def test_a_peer_that_merely_does_not_answer_is_tried_for_a_while() -> None:
     run(story)
 
 
+def test_who_has_stood_still_while_it_connected_tries_once_more() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.network.stands_still_s = 2 * TIMEOUT_S
+        assert (await scene.peer.call(Ask(1))).number == 1 and len(scene.network.attempts) == 2
+        scene.network.break_channels()
+        scene.network.unreachable, scene.network.stands_still_s = True, 2 * TIMEOUT_S
+        with pytest.raises(PeerUnreachable):
+            await scene.peer.call(Ask(2))
+        assert len(scene.network.attempts) == 4
+
+    run(story)
+
+
 def test_a_peer_that_answers_again_in_time_has_missed_nothing() -> None:
     async def story() -> None:
         scene = Scene()

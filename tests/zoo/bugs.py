@@ -114,7 +114,7 @@ BUGS = [
             Mutation(
                 "minray.rpc.connection",
                 "Peer._connect",
-                "gone or loop.time() + delay_s > deadline",
+                "gone or began + delay_s > deadline",
                 "gone",
             ),
         ),
