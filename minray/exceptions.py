@@ -1,50 +1,22 @@
-"""What `get` raises, and how an exception travels from the process that raised it to the one that asks.
+"""What `get` and the other calls raise.
 
-Ray: python/ray/exceptions.py (and the `RayException` message of src/ray/protobuf/common.proto). Names and bases are Ray's.
+Ray: python/ray/exceptions.py. Names and bases are Ray's.
 
 * A user's exception arrives as `RayTaskError(ValueError)`: an instance of both, with the original at `.cause`.
-* The original is rebuilt, not constructed: `__init__` never runs again, so its signature does not matter. Only an
-  author's own `__reduce__` is respected.
-* The packed form has two levels. The outer one is made of builtins and always loads: who failed, and the traceback as
-  text. The inner one is a pickle of the exception; when it cannot be written or read, the outer one is what remains.
-* Frames of minray itself are left out. If there are no others, the trouble is ours, and they stay.
-* A failed argument fails the task: the same error travels on, with a line for each task that it kept from running.
-* A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. One that a task's body let through
-  has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError; and so
-  has the cancellation of a body that ran.
+* Every other error here is the system's. All of its fields are optional, and its message is made of those that are known.
 
-What we do not like: an exception that is linked to one that cannot be unpickled (its cause, or a member of its group) is
-lost together with it.
+How an exception travels from the process that raised it to the one that asks is `packed_exception`'s to say.
 """
 
 from __future__ import annotations
 
 import enum
-import io
-import pickle
 import signal
-import traceback
-import types
-import weakref
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, NamedTuple
 
-import cloudpickle
-
-from minray.exception_parts import ARGS, group_of, members_of, new_exception, reduces_itself, set_members
-from minray.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
-
-TRACEBACK_TEXT_CHARACTERS = 64 * 1024
-"""Longer traceback texts lose their middle."""
-LINKS = 64
-"""Causes and contexts farther away than this stay behind; pickle's recursion is limited."""
 HOPS = 20
 """So many tasks that failed because of an argument are named, the first and the last ones."""
-
-_Own = dict[str, Any] | None
-"""The attributes of a RayTaskError where they may differ from its cause's; None if they do not."""
-
 
 
 class TaskFailure(NamedTuple):
@@ -65,7 +37,7 @@ class TaskFailure(NamedTuple):
         return f"task {self.task_name} failed {where}\n{self.traceback_str}"
 
 
-class _Hops(NamedTuple):
+class Hops(NamedTuple):
     """The tasks that did not run because of this error, oldest first."""
 
     task_names: tuple[str, ...] = ()
@@ -73,9 +45,9 @@ class _Hops(NamedTuple):
     total: int = 0
     """The number of all of them."""
 
-    def and_then(self, task_name: str) -> _Hops:
+    def and_then(self, task_name: str) -> Hops:
         names = (*self.task_names, task_name)
-        return _Hops(names if len(names) <= HOPS else names[: HOPS // 2] + names[HOPS // 2 + 1 :], self.total + 1)
+        return Hops(names if len(names) <= HOPS else names[: HOPS // 2] + names[HOPS // 2 + 1 :], self.total + 1)
 
     def lines(self) -> list[str]:
         lines = [f"at least one argument of task {name} failed" for name in self.task_names]
@@ -95,7 +67,7 @@ class RayError(Exception):
     original_str: str
     original_traceback_str: str
 
-    _minray_hops: _Hops = _Hops()
+    _minray_hops: Hops = Hops()
 
     def __str__(self) -> str:
         return "\n".join([*self._minray_hops.lines(), super().__str__()])
@@ -125,9 +97,9 @@ class RayTaskError(RayError):
         return "\n".join([*self._minray_hops.lines(), str(self._minray_failure)])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if _is_wrapper(self):
-            return unpack_exception, (_pack_unchanged(self),)
-        return _loads, (_dumps(self, None),)
+        from minray.packed_exception import reduced  # that needs this file for everything
+
+        return reduced(self)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return self.__reduce__()
@@ -425,335 +397,3 @@ class UnserializableException(_SystemError):
 
     task_failure: TaskFailure | None = None
     """What is left of it."""
-
-
-# --- packing and unpacking --------------------------------------------------------------------------------------------
-
-
-def pack_exception(
-    error: BaseException, *, task_name: str, pid: int, node_id: str, ip: str, is_bodys: bool = False
-) -> bytes:
-    """What the executor sends when the task has raised `error`, or when the runtime has to say `error` about it.
-
-    `is_bodys`: it is how the task's body ended, though the runtime has made it.
-    """
-    failure = TaskFailure(task_name, pid, node_id, ip, _traceback_text(error))
-    stack = traceback.walk_tb(error.__traceback__)
-    is_bodys = is_bodys or any(not is_runtime(frame.f_code.co_filename) for frame, _ in stack)
-    if not is_bodys and (_is_wrapper(error) or isinstance(error, RayError) and not isinstance(error, RayTaskError)):
-        return _pack_unchanged(error, failure)
-    if _is_wrapper(error):
-        # A `get` inside the task raised it, and the task let it through: still one wrapper around the original.
-        return _encode(True, failure, _Hops(), cast(BaseException, error.cause), _attributes_of(error))
-    return _encode(True, failure, _Hops(), error)
-
-
-def unpack_exception(data: bytes) -> RayError:
-    """What the getter raises. Unpack once per `raise`: an instance collects the frames it is raised through."""
-    # The frames that rebuild_traceback makes lead back to this one and its callers. What is in them must not lead to the
-    # exception again (hence every `del` of one below), or all locals of the getter would live until a garbage collection.
-    is_task_error, failure_fields, hops_fields, inner = pickle.loads(data)
-    failure = TaskFailure(*failure_fields)
-    try:
-        error, attributes = pickle.loads(inner)
-        if not isinstance(error, BaseException):
-            raise TypeError(f"its pickle holds a {type(error).__name__}")
-    except Exception as problem:
-        result: RayError = UnserializableException(task_failure=failure, reason=_one_line(problem))
-    else:
-        by_itself = isinstance(error, RayError) and not is_task_error
-        result = cast(RayError, error) if by_itself else _make_task_error(failure, error, attributes)
-    vars(result)["_minray_hops"] = _Hops(*hops_fields)
-    error = None
-    try:
-        return result
-    finally:
-        del result
-
-
-def is_raised_by_body(data: bytes) -> bool:
-    """Whether the body of a task has raised what is packed here; otherwise it is the system that says so."""
-    return bool(pickle.loads(data)[0])
-
-
-def describe_packed(data: bytes) -> str:
-    """The text of a packed exception; nothing of the user's is unpickled for it."""
-    _, failure_fields, _, _ = pickle.loads(data)
-    return str(TaskFailure(*failure_fields))
-
-
-def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
-    """The packed error of task `task_name`, which will not run because an argument of it failed with the error in `data`.
-
-    Nothing of the user's is unpickled, so it never fails and may run on the loop. What the system says of the argument's
-    task is, for this one, an error of a task like any other.
-    """
-    is_task_error, failure_fields, hops_fields, inner = pickle.loads(data)
-    if not is_task_error:
-        failure_fields = tuple(_said_by_the_system(TaskFailure(*failure_fields).traceback_str))
-    return pickle.dumps((True, failure_fields, tuple(_Hops(*hops_fields).and_then(task_name)), inner))
-
-
-def _said_by_the_system(text: str) -> TaskFailure:
-    """It is not how a body has ended."""
-    return TaskFailure("", 0, "", "", text)
-
-
-def _pack_unchanged(error: RayError, failure: TaskFailure | None = None) -> bytes:
-    """`failure` is what remains of a system error that cannot be unpickled; a RayTaskError has its own."""
-    if isinstance(error, RayTaskError) and error.task_failure is not None and error.cause is not None:
-        return _encode(True, error.task_failure, error._minray_hops, error.cause, _attributes_of(error))
-    failure = failure or _said_by_the_system(_traceback_text(error))
-    return _encode(False, failure, error._minray_hops, error)
-
-
-def _encode(is_task_error: bool, failure: TaskFailure, hops: _Hops, error: BaseException, attributes: _Own = None) -> bytes:
-    return pickle.dumps((is_task_error, tuple(failure), tuple(hops), _dumps(error, attributes)))
-
-
-def _is_wrapper(error: BaseException) -> TypeGuard[RayTaskError]:
-    """Is this a RayTaskError around an original? One that user code made with `type(error)(...)` is not: it is packed as
-    an exception of the user's type."""
-    return isinstance(error, RayTaskError) and error._minray_failure is not None
-
-
-def _attributes_of(error: RayTaskError) -> dict[str, Any]:
-    """The user's attributes: those of the original, and what was changed since, such as notes."""
-    return {name: value for name, value in vars(error).items() if not name.startswith("_minray_")}
-
-
-# --- dual classes -----------------------------------------------------------------------------------------------------
-
-_dual_classes: weakref.WeakValueDictionary[type, type[RayTaskError]] = weakref.WeakValueDictionary()
-"""The user's class -> RayTaskError of it. Weak: a class that is defined anew in every task must not stay for ever."""
-
-
-def _dual_class(cause_class: type[BaseException]) -> type[RayTaskError] | None:
-    # A RayTaskError that is a SystemExit or a KeyboardInterrupt too would end whoever asks.
-    if not issubclass(cause_class, Exception) or issubclass(RayTaskError, cause_class):
-        return None
-    names = {"__module__": __name__, "__doc__": cause_class.__doc__, "_minray_cause_class": cause_class}
-    try:
-        dual = _dual_classes.get(cause_class)
-        if dual is None:
-            bases = (RayTaskError, cause_class)
-            made = types.new_class(f"RayTaskError({cause_class.__name__})", bases, {}, lambda space: space.update(names))
-            dual = cast(type[RayTaskError], made)
-            _dual_classes[cause_class] = dual
-        return dual
-    except Exception:  # the class does not want subclasses, and has many ways to say so
-        return None
-
-
-def _make_task_error(failure: TaskFailure, cause: BaseException, attributes: _Own) -> RayTaskError:
-    error = RayTaskError()
-    dual = _dual_class(type(cause))
-    if dual is not None:
-        try:
-            error = cast(RayTaskError, new_exception(dual, group_of(cause)))
-            set_members(error, members_of(cause))
-        except Exception:  # as above: RayTaskError with .cause is promised, the rest is wished for
-            error = RayTaskError()
-    user_attributes = dict(vars(cause) if attributes is None else attributes)
-    if isinstance(user_attributes.get("__notes__"), list):
-        user_attributes["__notes__"] = user_attributes["__notes__"].copy()
-    ARGS.__set__(error, ARGS.__get__(cause))
-    vars(error).update(user_attributes, _minray_failure=failure, _minray_cause=cause)
-    object.__setattr__(error, "__cause__", cause)
-    return error
-
-
-# --- pickling ---------------------------------------------------------------------------------------------------------
-
-
-def _dumps(root: BaseException, attributes: _Own) -> bytes:
-    """Pickle (root, attributes); what cannot be pickled is replaced by a stand-in, and if need be root itself is."""
-    try:
-        return _pickle(root, attributes, {})
-    except Exception as problem:
-        reason = problem
-    family = _family(root)[0]
-    stand_ins = {id(member): RayError() for member in family}
-    bad: dict[int, RayError] = {}
-    for member in family:
-        others = {key: stand_in for key, stand_in in stand_ins.items() if key != id(member)}
-        try:
-            _pickle(member, None, others)
-        except Exception as problem:
-            bad[id(member)] = _stand_in(member, problem)
-    for kept in (attributes, None):
-        try:
-            return _pickle(root, kept, bad)
-        except Exception as problem:
-            reason = problem
-    return _pickle(root, None, {id(root): _stand_in(root, reason)})
-
-
-def _loads(data: bytes) -> Any:
-    return pickle.loads(data)[0]
-
-
-def _pickle(root: BaseException, attributes: _Own, stand_ins: Mapping[int, RayError]) -> bytes:
-    buffer = io.BytesIO()
-    _ExceptionPickler(buffer, root, stand_ins).dump((root, attributes))
-    return buffer.getvalue()
-
-
-def _stand_in(error: BaseException, reason: Exception) -> RayError:
-    name, text = type(error).__qualname__, _text_of(error)
-    stand_in = RayError(f"{name}: {text}\n(a {name} that could not be pickled: {_one_line(reason)})")
-    stand_in.original_type, stand_in.original_str = name, text
-    stand_in.original_traceback_str = _traceback_text(error)
-    return stand_in
-
-
-def _family(root: BaseException) -> tuple[list[BaseException], set[int]]:
-    """The exceptions that root is linked to, itself included, and the ids of those whose own links are too far away."""
-    family, frontier, seen = [root], [root], {id(root)}
-    for _ in range(LINKS):
-        if not frontier:
-            break
-        linked = {id(relative): relative for error in frontier for relative in _relatives(error)}
-        frontier = [relative for key, relative in linked.items() if key not in seen]
-        seen.update(linked)
-        family += frontier
-    return family, {id(error) for error in frontier}
-
-
-def _relatives(error: BaseException) -> list[BaseException]:
-    if _is_wrapper(error):
-        return []
-    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return [relative for relative in (error.__cause__, error.__context__, *members) if relative is not None]
-
-
-class _Links(NamedTuple):
-    """What pickle forgets about an exception."""
-
-    frames: tuple[Frame, ...]
-    cause: BaseException | None
-    context: BaseException | None
-    suppress_context: bool
-    notes: list[str] | None
-
-    def restore(self, error: BaseException) -> None:
-        # object.__setattr__ because exceptions may be frozen dataclasses; suppress_context after cause, which sets it.
-        object.__setattr__(error, "__traceback__", rebuild_traceback(self.frames))
-        object.__setattr__(error, "__cause__", error.cause if _is_wrapper(error) else self.cause)
-        object.__setattr__(error, "__context__", self.context)
-        object.__setattr__(error, "__suppress_context__", self.suppress_context)
-        if self.notes is not None:
-            object.__setattr__(error, "__notes__", self.notes)
-        del error
-
-
-def _links_of(error: BaseException, *, is_root: bool = True, is_end: bool = False) -> _Links:
-    cut = is_end or _is_wrapper(error)  # a wrapper's cause travels inside it
-    return _Links(
-        frames=frames_of(error, keep_ours=is_root and not isinstance(error, RayError)),
-        cause=None if cut else error.__cause__,
-        context=None if cut else error.__context__,
-        suppress_context=error.__suppress_context__,
-        notes=getattr(error, "__notes__", None),
-    )
-
-
-class _ExceptionPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, but for exceptions, wherever they occur."""
-
-    def __init__(self, buffer: io.BytesIO, root: BaseException, stand_ins: Mapping[int, RayError]) -> None:
-        super().__init__(buffer)
-        self._root = root
-        self._ends = _family(root)[1]
-        self._stand_ins = stand_ins
-
-    def reducer_override(self, value: Any) -> Any:
-        if not issubclass(type(value), BaseException):
-            return super().reducer_override(value)
-        error: BaseException = self._stand_ins.get(id(value), value)
-        links = _links_of(error, is_root=error is self._root, is_end=id(value) in self._ends)
-        if not _is_wrapper(error) and (isinstance(error, RayTaskError) or not reduces_itself(type(error))):
-            return _reduce_by_parts(error, links)
-        reduced = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-        if isinstance(reduced, str):  # the name of a global
-            return reduced
-        function, arguments, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
-        return function, arguments, (links, state, setter), items, pairs, _restore_reduced
-
-
-def _restore_reduced(error: Any, state: tuple[_Links, Any, Any]) -> None:
-    links, own_state, setter = state
-    if own_state is not None:
-        setter(error, own_state) if setter else error.__setstate__(own_state)
-    if isinstance(error, BaseException):
-        links.restore(error)
-    del error
-
-
-def _reduce_by_parts(error: BaseException, links: _Links) -> tuple[Any, ...]:
-    error_class = getattr(error, "_minray_cause_class", None) or type(error)
-    state = (ARGS.__get__(error), dict(vars(error)), members_of(error), links)
-    return new_exception, (error_class, group_of(error)), state, None, None, _restore_parts
-
-
-def _restore_parts(error: BaseException, state: tuple[tuple[Any, ...], dict[str, Any], dict[str, Any], _Links]) -> None:
-    args, attributes, members, links = state
-    ARGS.__set__(error, args)
-    vars(error).update(attributes)
-    set_members(error, members)
-    links.restore(error)
-    del error
-
-
-# --- tracebacks -------------------------------------------------------------------------------------------------------
-
-
-def _traceback_text(error: BaseException) -> str:
-    try:
-        if _is_wrapper(error):
-            # Passed on by a task: how it got there, and then the whole story so far.
-            stack = [line for line in traceback.extract_tb(error.__traceback__) if not is_runtime(line.filename)]
-            frames = "".join(traceback.StackSummary.from_list(stack).format())
-            text = f"Traceback (most recent call last):\n{frames}{error}" if stack else str(error)
-        else:
-            described = traceback.TracebackException.from_exception(error)
-            _leave_out_runtime(error, described)
-            text = "".join(described.format()).rstrip("\n")
-    except Exception as problem:  # exceptions can break whoever looks at them
-        text = f"(no traceback: {_one_line(problem)})\n{type(error).__qualname__}: {_text_of(error)}"
-    return _without_middle(text)
-
-
-def _leave_out_runtime(root: BaseException, root_described: traceback.TracebackException) -> None:
-    pairs: list[tuple[BaseException | None, traceback.TracebackException | None]] = [(root, root_described)]
-    while pairs:
-        error, described = pairs.pop()
-        if error is None or described is None:
-            continue
-        users = [line for line in described.stack if not is_runtime(line.filename)]
-        if users or error is not root or isinstance(error, RayError):
-            described.stack[:] = users
-        if _is_wrapper(error):  # its str tells all
-            described.__cause__ = described.__context__ = described.exceptions = None
-            continue
-        pairs += [(error.__cause__, described.__cause__), (error.__context__, described.__context__)]
-        if isinstance(error, BaseExceptionGroup):
-            pairs += zip(error.exceptions, described.exceptions or (), strict=False)
-
-
-def _without_middle(text: str) -> str:
-    if len(text) <= TRACEBACK_TEXT_CHARACTERS:
-        return text
-    half = TRACEBACK_TEXT_CHARACTERS // 2 - 50
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return _without_middle(str(error))
-    except Exception as problem:
-        return f"<its str() raised {type(problem).__name__}>"
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_text_of(error)}".partition("\n")[0]

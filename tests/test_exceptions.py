@@ -29,7 +29,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minray import exceptions, tracebacks
+from minray import exceptions, packed_exception, tracebacks
 from minray.exceptions import (
     GetTimeoutError,
     NodeDiedError,
@@ -48,14 +48,11 @@ from minray.exceptions import (
     TaskFailure,
     UnserializableException,
     WorkerCrashedError,
-    is_raised_by_body,
-    pack_exception,
-    unpack_exception,
-    wrap_packed_dependency,
 )
+from minray.packed_exception import is_raised_by_body, pack_exception, unpack_exception, wrap_packed_dependency
 
 EXECUTOR: dict[str, Any] = {"pid": 123, "node_id": "abcdef0123456789", "ip": "10.0.0.7"}
-RUNTIME = str(Path(exceptions.__file__).parent)
+RUNTIME = str(Path(packed_exception.__file__).parent)
 
 
 def caught(body: Callable[[], object]) -> BaseException:
@@ -359,7 +356,8 @@ def test_a_class_of_the_drivers_main_comes_home_from_another_process(tmp_path: P
     driver.write_text(
         textwrap.dedent("""
         import subprocess, sys, cloudpickle
-        from minray.exceptions import RayTaskError, unpack_exception
+        from minray.exceptions import RayTaskError
+        from minray.packed_exception import unpack_exception
 
         class Mine(Exception):
             def __init__(self, code, text):
@@ -371,7 +369,7 @@ def test_a_class_of_the_drivers_main_comes_home_from_another_process(tmp_path: P
 
         WORKER = '''
         import sys, pickle
-        from minray.exceptions import pack_exception
+        from minray.packed_exception import pack_exception
         task = pickle.load(sys.stdin.buffer)
         try:
             task()
@@ -470,7 +468,7 @@ def test_a_long_chain_of_contexts_loses_only_its_far_end() -> None:
     while link is not None:
         assert link.args == (1999 - length,)
         length, link = length + 1, link.__context__
-    assert length == exceptions.LINKS + 1
+    assert length == packed_exception.LINKS + 1
 
 
 picklable = st.recursive(
@@ -789,7 +787,7 @@ def test_a_runaway_recursion_arrives() -> None:
 def test_long_texts_lose_their_middle_and_long_arguments_do_not() -> None:
     error = fail_with(ValueError("a" * 1_000_000 + "end"))
     assert error.args == ("a" * 1_000_000 + "end",)
-    assert len(str(error)) < exceptions.TRACEBACK_TEXT_CHARACTERS + 200
+    assert len(str(error)) < packed_exception.TRACEBACK_TEXT_CHARACTERS + 200
     assert "characters left out" in str(error)
     assert str(error).endswith("aend")
 

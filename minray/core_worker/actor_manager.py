@@ -35,9 +35,8 @@ from minray.exceptions import (
     RayError,
     RaySystemError,
     RuntimeEnvSetupError,
-    describe_packed,
-    unpack_exception,
 )
+from minray.packed_exception import describe_packed, unpack_exception
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.actor import (
     ACTOR_UNSCHEDULABLE,

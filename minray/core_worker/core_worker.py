@@ -331,17 +331,6 @@ class CoreWorker:
     def on_over(self, task: ReceivedTask) -> None:
         self.waiting.on_task_over(task)
 
-    def on_exiting(self) -> None:
-        """``max_calls`` is reached: end as soon as nobody depends on this process."""
-        waiting = asyncio.get_running_loop().create_task(self._exit_when_free(), name="exit_when_free")
-        self.background.add(waiting)
-
-    async def _exit_when_free(self) -> None:
-        await asyncio.sleep(0.01)
-        while not self.is_free():
-            await asyncio.sleep(0.1)
-        self.platform.processes.exit(0)
-
     def is_free(self) -> bool:
         """Nobody depends on this process."""
         if self.tasks.tasks.keys() - self.actors.handed_over():

@@ -192,7 +192,7 @@ class LeaseClient:
         now = self._now()
         submitter = self.submitter
         if reply.worker_exiting:
-            submitter.on_worker_exiting(worker)
+            submitter.on_worker_used_up(worker)
         if reply.status == NOT_STARTED:
             self._outcomes.on_missing(reply.missing)
             submitter.on_task_given_back(worker, task, now)

@@ -101,6 +101,7 @@ class LeasedWorker:
         "idle_since",
         "progress_at",
         "closing",
+        "used_up",
         "stalled",
     )
 
@@ -123,7 +124,9 @@ class LeasedWorker:
         self.progress_at = now
         """When the oldest in flight had its turn, as far as is known: it was pushed, or the one before it was answered."""
         self.closing = False
-        """No more tasks: it is broken, exiting, or its lease is to go back when it is idle."""
+        """No more tasks: it is broken or used up, or its lease is to go back when it is idle."""
+        self.used_up = False
+        """Its process runs nothing any more."""
         self.stalled = False
         """Tasks were given back unstarted, or asked back, and the one that they waited behind has not ended."""
 
@@ -281,9 +284,9 @@ class NormalTaskSubmitter:
             task.worker = None
         return lost
 
-    def on_worker_exiting(self, worker: LeasedWorker) -> None:
+    def on_worker_used_up(self, worker: LeasedWorker) -> None:
         """The worker has said that it takes no more tasks (``max_calls``)."""
-        worker.closing = True
+        worker.closing = worker.used_up = True
 
     def on_revoke(self, now: float) -> None:
         """A raylet says that others wait: idle leases go back at once."""
@@ -439,11 +442,12 @@ class NormalTaskSubmitter:
                 self._give_back(worker, "idle")
 
     def _give_back(self, worker: LeasedWorker, reason: str) -> None:
-        """It is idle; if it has used up its calls, nobody may have it any more."""
-        if worker.address.node_id in self._leaving:
-            self._close(worker, kill_worker=False, reason="its node is to leave")
-        else:
-            self._close(worker, kill_worker=worker.closing, reason=MAX_CALLS if worker.closing else reason)
+        """It is idle; if it has used up its calls, nobody may have it any more, and its raylet asks it to end."""
+        if worker.used_up:
+            reason = MAX_CALLS
+        elif worker.address.node_id in self._leaving:
+            reason = "its node is to leave"
+        self._close(worker, kill_worker=worker.used_up, reason=reason)
 
     def _maybe_reclaim(self, key: KeyQueue, now: float) -> None:
         """Ask back what is queued behind a task that takes its time; while that is not known, keep idle workers for it."""

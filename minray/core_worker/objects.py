@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.reference_counter import Effects
-from minray.exceptions import OwnerDiedError, RayError, describe_packed, pack_exception
+from minray.exceptions import OwnerDiedError, RayError
 from minray.object_ref import ObjectRef
+from minray.packed_exception import describe_packed, pack_exception
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
 

@@ -32,9 +32,8 @@ from minray.exceptions import (
     TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
-    is_raised_by_body,
-    wrap_packed_dependency,
 )
+from minray.packed_exception import is_raised_by_body, wrap_packed_dependency
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply, Rerun

@@ -33,8 +33,9 @@ from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.results import Result
 from minray.core_worker.return_values import BrokenOff, ReturnValues
-from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError, pack_exception
+from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError
 from minray.object_ref import ObjectRef
+from minray.packed_exception import pack_exception
 from minray.platform.base import Platform
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
 

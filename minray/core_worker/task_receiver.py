@@ -56,9 +56,6 @@ class Surroundings(Protocol):
     def on_over(self, task: ReceivedTask) -> None:
         """It is over, and threads of it still wait for objects."""
 
-    def on_exiting(self) -> None:
-        """This worker takes no more tasks; it ends when nobody depends on it."""
-
 
 class TaskReceiver:
     """The loop's side of a worker."""
@@ -261,7 +258,6 @@ class TaskReceiver:
         if not self._exiting:
             self._exiting = True
             self.give_back_unstarted()
-            self._surroundings.on_exiting()
 
     def is_idle(self) -> bool:
         """No task is here that has not been answered."""

@@ -28,8 +28,9 @@ from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
 from minray.core_worker.store_provider import Fetched, LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
-from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, unpack_exception
+from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError
 from minray.object_ref import ObjectRef
+from minray.packed_exception import unpack_exception
 from minray.platform.base import Parker
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader

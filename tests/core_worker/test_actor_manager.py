@@ -27,8 +27,8 @@ from minray.exceptions import (
     RayError,
     RaySystemError,
     RuntimeEnvSetupError,
-    pack_exception,
 )
+from minray.packed_exception import pack_exception
 from minray.platform.base import RecordTooLarge, RemoteFailure
 from minray.protocol import actor as protocol
 from minray.protocol.actor import (

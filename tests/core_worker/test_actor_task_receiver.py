@@ -20,7 +20,8 @@ from minray.common.task_spec import ActorOptions
 from minray.core_worker import actor_task_receiver
 from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.actor_task_receiver import SILENT_S, ActorTaskReceiver
-from minray.exceptions import ActorDiedError, TaskCancelledError, pack_exception
+from minray.exceptions import ActorDiedError, TaskCancelledError
+from minray.packed_exception import pack_exception
 from minray.protocol.actor import ExitActor, PushActorTask
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from minray.exceptions import pack_exception, unpack_exception
+from minray.packed_exception import pack_exception, unpack_exception
 
 
 class Rebuilt(Exception):

@@ -20,6 +20,8 @@ from minray.util.placement_group import placement_group, remove_placement_group
 from tests.core_worker.cores import JOB, Core, Cores, cores, let_pass, outcome_of, pause, sent
 
 SOON_S = 0.5
+ASKED_AGAIN_S = 1.5
+"""So long a worker that refused to end may wait until its raylet asks again."""
 """Long before a raylet ends a worker that is idle."""
 
 
@@ -371,7 +373,7 @@ def test_g63_it_does_not_end_as_long_as_others_depend_on_what_it_owns(cluster: C
 
     value, pid = driver.do(story())
     assert value in ("mine", "made") and cluster.worker_of(pid).process.alive
-    cluster.wait_until(lambda: not cluster.worker_of(pid).process.alive, SOON_S)
+    cluster.wait_until(lambda: not cluster.worker_of(pid).process.alive, ASKED_AGAIN_S)
 
 
 def test_nor_as_long_as_its_own_tasks_have_not_ended(cluster: Cores, driver: Core) -> None:
@@ -384,7 +386,7 @@ def test_nor_as_long_as_its_own_tasks_have_not_ended(cluster: Cores, driver: Cor
 
     kept, pid = driver.do(story())
     assert kept == 2
-    cluster.wait_until(lambda: not cluster.worker_of(pid).process.alive, SOON_S)
+    cluster.wait_until(lambda: not cluster.worker_of(pid).process.alive, ASKED_AGAIN_S)
 
 
 # --- leaving as a driver

@@ -533,10 +533,19 @@ def test_tasks_of_a_lost_worker_that_had_not_started_ask_for_another(scene: Scen
 def test_g23_a_worker_that_exits_takes_no_more_tasks_and_goes_back(scene: Scene) -> None:
     scene.submit(prepare(max_calls=1), count=3)
     worker = scene.grant()
-    scene.submitter.on_worker_exiting(worker)
+    scene.submitter.on_worker_used_up(worker)
     scene.finish(worker)
     assert scene.asked.returned == [(worker, True, MAX_CALLS)] and len(scene.tasks_of(worker)) == 1
     assert len(scene.open_requests()) == 2
+
+
+def test_g23_a_used_up_worker_is_retired_also_where_its_node_is_to_leave(scene: Scene) -> None:
+    scene.submit(prepare(max_calls=1))
+    worker = scene.grant()
+    scene.submitter.on_node_leaving(worker.address.node_id, False, scene.now)
+    scene.submitter.on_worker_used_up(worker)
+    scene.finish(worker)
+    assert scene.asked.returned == [(worker, True, MAX_CALLS)]
 
 
 def test_a_queued_task_that_is_cancelled_takes_its_request_along(scene: Scene) -> None:

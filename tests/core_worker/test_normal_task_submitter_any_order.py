@@ -116,7 +116,7 @@ class AnyOrder(RuleBasedStateMachine):
         worker = self.busy()[which % len(self.busy())]
         for task in list(worker.in_flight.values())[1:]:
             if exiting:
-                self.submitter.on_worker_exiting(worker)
+                self.submitter.on_worker_used_up(worker)
             self.submitter.on_task_given_back(worker, task, self.now)
             self.limbo.append(task)
             self.submitter.refill(worker, self.now)

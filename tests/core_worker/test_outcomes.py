@@ -36,9 +36,8 @@ from minray.exceptions import (
     TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
-    pack_exception,
-    unpack_exception,
 )
+from minray.packed_exception import pack_exception, unpack_exception
 from minray.protocol import core_worker as protocol
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import FIRST_RUN, CancelTask, PushTaskReply, Rerun, Value

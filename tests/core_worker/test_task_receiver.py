@@ -25,15 +25,9 @@ from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.task_executor import MARKS, TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_receiver import TaskReceiver
-from minray.exceptions import (
-    OwnerDiedError,
-    RayTaskError,
-    RuntimeEnvSetupError,
-    TaskCancelledError,
-    pack_exception,
-    unpack_exception,
-)
+from minray.exceptions import OwnerDiedError, RayTaskError, RuntimeEnvSetupError, TaskCancelledError
 from minray.object_ref import ObjectRef
+from minray.packed_exception import pack_exception, unpack_exception
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
     CANCELLED,
@@ -138,7 +132,6 @@ class Worker:
         self.prepared: list[TaskTemplate] = []
         self.cancelled_children: list[tuple[bytes, bool]] = []
         self.exits: list[int] = []
-        self.exiting = 0
         self.over: list[int] = []
         self.freed: list[bytes] = []
         self.marks = memoryview(bytearray(64))
@@ -293,9 +286,6 @@ class Worker:
     def on_over(self, task: ReceivedTask) -> None:
         self.over.append(task.sequence)
         self.receiver.on_blocked(False)
-
-    def on_exiting(self) -> None:
-        self.exiting += 1
 
 
 @pytest.fixture
@@ -787,7 +777,7 @@ def test_g23_after_max_calls_nothing_runs_and_the_rest_goes_back(worker: Worker)
     worker.run_all()
     late = worker.push("a", 4, max_calls=2)
     worker.run_all()
-    assert worker.log == ["a", "a"] and worker.exiting == 1
+    assert worker.log == ["a", "a"]
     assert [each.status for each in (*asked, late)] == [OK, OK, NOT_STARTED, NOT_STARTED]
     assert [each.replies[0].worker_exiting for each in (*asked, late)] == [False, True, True, True]
 

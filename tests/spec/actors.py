@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
     from tests.spec.programs import Call, Generate
 
+GROUP = "io"
+"""The one concurrency group that actors have."""
 NAMESPACE = "spec"
 """Of all named actors, whichever driver makes them."""
 
@@ -50,10 +52,16 @@ class Create(Tagged, frozen=True):
     """So long its constructor takes,"""
     type: str = ""
     """and ends with this one of ``ERRORS``."""
+    has_group: bool = False
+    """Whether some of its calls may run in a concurrency group."""
+    is_unordered: bool = False
+    """Whether calls need not wait for those before them."""
+    max_pending_calls: int = -1
+    """By each handle."""
 
     def perform(self, stage: Stage) -> Outcome:
         args, nested = stage.bound(self.args), stage.bound(self.nested)
-        actor_class = (AsyncPerformer if self.is_async else Performer).options(
+        actor_class = CLASSES[self.is_async, self.has_group].options(
             num_cpus=self.num_cpus,
             max_restarts=self.max_restarts,
             max_task_retries=self.max_task_retries,
@@ -62,6 +70,8 @@ class Create(Tagged, frozen=True):
             namespace=NAMESPACE if self.called else None,
             lifetime="detached" if self.detached else None,
             get_if_exists=self.get_if_exists,
+            max_pending_calls=self.max_pending_calls,
+            **({"allow_out_of_order_execution": True} if self.is_unordered else {}),
         )
         outcome: Outcome = {"of": args + nested}
         try:
@@ -76,7 +86,7 @@ class Create(Tagged, frozen=True):
 
     def keeps_order(self) -> bool:
         """Whether its calls begin one after the other."""
-        return self.max_concurrency == 1 and not self.is_async
+        return self.max_concurrency == 1 and not (self.is_async or self.has_group or self.is_unordered)
 
     def foresee(self, scope: Scope) -> None:
         scope.foresee_actor(self)
@@ -160,7 +170,6 @@ class Actor:
         return call.body.end.perform(call.name, stage)
 
 
-@minray.remote
 class Performer(Actor):
     """Its methods are functions."""
 
@@ -172,7 +181,6 @@ class Performer(Actor):
         yield from operation.items(refs)
 
 
-@minray.remote
 class AsyncPerformer(Actor):
     """Its methods are coroutines."""
 
@@ -183,3 +191,10 @@ class AsyncPerformer(Actor):
     async def generate(self, operation: Generate, refs: dict[str, Any]) -> AsyncIterator[Any]:
         for item in operation.items(refs):
             yield item
+
+
+CLASSES = {
+    (is_async, has_group): minray.remote(concurrency_groups={GROUP: 2} if has_group else {})(performer)
+    for is_async, performer in ((False, Performer), (True, AsyncPerformer))
+    for has_group in (False, True)
+}

@@ -81,6 +81,10 @@ TWO_STORES = World((Node(1), Node(1)), inline_limit=16)
 """What is put, the bodies of tasks and their results are in the object store of a node, and are fetched from there."""
 PROGRAMS: dict[str, Scenario] = {
     "one task": Scenario(one_driver(Submit("a", Body()), Get("get", ("a",))), ONE_NODE),
+    "last task": Scenario(
+        one_driver(Submit("a", Body(end=Raise()), max_retries=1, retry_exceptions=True, is_last=True), Get("get", ("a",))),
+        ONE_NODE,
+    ),
     "argument": Scenario(
         one_driver(Submit("a", Body()), Submit("b", Body(), args=("a",)), Get("get", ("b",))),
         ONE_NODE,

@@ -43,6 +43,7 @@ from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, Rai
 from tests.spec.stage import BORN, END, RUN, History, parse_word
 
 LOST_OWNER = "OwnerDiedError"
+UNSCHEDULABLE = "TaskUnschedulableError"
 LOST_OBJECT = "ObjectReconstructionFailedError"
 LOST = frozenset({LOST_OBJECT, f"RayTaskError({LOST_OBJECT})"})
 """Of a result that was lost, or of a task that was sent with more than fits into a message: that is an object, too."""
@@ -72,6 +73,8 @@ class Losses:
     """Whether they may be on disk, from where they come when somebody waits for them."""
     preemptions: int = 0
     """So many of the deaths use up no retry and no restart."""
+    departures: bool = False
+    """Whether nodes may leave in good order."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
@@ -113,6 +116,8 @@ class Scope:
     """the handles that were made last with them,"""
     freed: set[str] = field(default_factory=set)
     """and those that must be free now."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Handle -> the calls that were made with it."""
 
     def foresee_body(self, body: Body) -> None:
         for operation in body.operations:
@@ -127,6 +132,8 @@ class Scope:
             errors |= losses.errors()
         if task.group in model.removed_groups:
             errors.add(REMOVED)
+        if task.node >= 0 and not task.is_soft and (losses.nodes or losses.departures):
+            errors.add(UNSCHEDULABLE)
         if losses.objects and (uses_up or task.name in model.cancelled):
             errors |= LOST
         if model.cancelled.get(task.name):
@@ -151,8 +158,12 @@ class Scope:
                 errors.add(DIED)  # it was let go, and is gone when the call would have to be made again
             has_value = has_value and not fate.is_stillborn and model.fates.identity(call.actor) not in self.killed
         self._expect(call, [call.name], has_value, errors)
-        if call.actor not in self.sure:
+        may_be_refused = fate is None or 0 <= fate.create.max_pending_calls <= self.calls[call.actor]
+        if may_be_refused:
+            model.perhaps_refused.add(call.name)
+        if may_be_refused or call.actor not in self.sure:
             self.sure.discard(call.name)
+        self.calls[call.actor] += 1
 
     def _foresee_performance(self, task: Submit | Call) -> tuple[set[str], bool]:
         """What its body, its arguments and its cancellation may make of it: errors, and whether it may have a value."""
@@ -285,6 +296,8 @@ class Model:
         """Those ``Create`` whose names other actors must have,"""
         self.perhaps_taken: set[str] = set()
         """or may."""
+        self.perhaps_refused: set[str] = set()
+        """Calls of actors that take only so many at once."""
         self.freed: set[str] = set()
         """Names that drivers have made free for good,"""
         self.surely_made: set[str] = set()
@@ -518,8 +531,12 @@ def problems(
     model = Model(program, losses, killed)
     told = [(driver, history) for driver, history in zip(program.drivers, histories, strict=True) if history is not None]
     found: list[str] = []
+    wished: dict[str, str] = {}
+    marks: dict[str, str | None] = {}
     for driver, history in told:
         found += Reading(model, DRIVER).check_body(driver, history)
+        wished |= _wished_nodes(driver, history)
+        marks |= _marks(driver, "")
     speakers = Program(tuple(driver for driver, _ in told)).speakers()
     said = [json.loads(line) for line in lines]
     runs: Counter[str] = Counter()
@@ -536,7 +553,10 @@ def problems(
             runs[name] += 1
             order.append(name)
             taker = model.actors[name] if word == BORN else model.tasks[name]
-            found += _check_arguments(Reading(model, name), taker, *details)
+            words, nested, *place = details
+            found += _check_arguments(Reading(model, name), taker, words, nested)
+            if isinstance(taker, Submit):
+                found += _check_place(taker, *place, wished.get(name), marks[name])
     born = {name for word, name, *_ in said if word == BORN}
     found += [*_check_runs(model, runs), *_check_order(model, order, histories, ends)]
     return [*found, *_check_farewells(model, born, farewells)]
@@ -566,6 +586,35 @@ def _check_arguments(reading: Reading, task: Submit | Call | Create, words: list
         yield from reading.check_value(f"the body of {task.name}", word)
     outcome: dict[str, object] = {"of": [parse_word(word)[0] for word in words] + nested}
     yield from reading.check_names(task.name, task.args + task.nested, outcome)
+
+
+def _wished_nodes(body: Body, history: History) -> dict[str, str]:
+    """Task -> the id of the node where it has to run, of those that it submits."""
+    return {
+        operation.name: outcome["on"]
+        for operation, outcome in zip(body.operations, history, strict=False)
+        if isinstance(operation, Submit) and not operation.is_soft and "on" in outcome
+    }
+
+
+def _marks(body: Body, inherited: str | None) -> Iterator[tuple[str, str | None]]:
+    """Task -> what its environment must say: if nothing else is said, the same as its parent's.
+
+    None: nobody knows, because the parent is a call of an actor, whose maker's that is.
+    """
+    for operation in body.operations:
+        if isinstance(operation, Submit | Call):
+            mark = None if isinstance(operation, Call) else operation.mark or inherited
+            yield operation.name, mark
+            yield from _marks(operation.body, mark)
+
+
+def _check_place(task: Submit, node_id: str, mark: str, wished: str | None, expected: str | None) -> Iterator[str]:
+    """G102: it runs on the node that it is bound to; and in its own environment, or its parent's."""
+    if wished is not None and node_id != wished:
+        yield f"G102: {task.name} ran on node {node_id}, and is bound to {wished}"
+    if expected is not None and mark != expected:
+        yield f"environment: {task.name} found {mark!r} in its environment, which should say {expected!r}"
 
 
 def _check_runs(model: Model, runs: Counter[str]) -> Iterator[str]:

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import minray
-from minray.exceptions import RayError
-from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from tests.spec.actors import Create, ExitActor, Find, Kill
+from minray.exceptions import PendingCallsLimitExceeded, RayError
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill
 from tests.spec.groups import Group, Ready, Remove, remove_groups
 from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word, raised
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 MOST_CALLS = 4
 """So often a call is made again, or an actor, with the retries that programs have."""
+MARK = "SPEC_MARK"
+"""The environment variable that tasks with an environment of their own find there."""
 NOBODY_S = "no task makes it any more"
 """What ``why`` says of an object that was freed."""
 
@@ -64,16 +66,25 @@ class Submit(Tagged, frozen=True):
     group: str = ""
     """The placement group that it runs in."""
     returns: int = 1
-    """So many objects, with the same references inside."""
+    """So many objects, with the same references inside. Nobody can wait for a task with none, or cancel it."""
     yields: bool = False
     """Whether a generator fills them; one that raises does so when they are filled."""
+    is_last: bool = False
+    """Whether its worker runs nothing after it (``max_calls``), if it returns one object."""
+    mark: str = ""
+    """What the environment of its worker says."""
+    node: int = -1
+    """Its place among the nodes that live: there it runs;"""
+    is_soft: bool = True
+    """or elsewhere, if that is not possible."""
 
     def parts(self) -> list[str]:
         """The names of what it returns: ``task3``, ``task3.2``, ``task3.3``."""
-        return [self.name, *(f"{self.name}.{number}" for number in range(2, self.returns + 1))]
+        return [self.name if number == 1 else f"{self.name}.{number}" for number in range(1, self.returns + 1)]
 
     def perform(self, stage: Stage) -> Outcome:
         args, nested = stage.bound(self.args), stage.bound(self.nested)
+        outcome: Outcome = {"of": args + nested}
         strategy: Any = "SPREAD" if self.spread else "DEFAULT"
         for group in stage.bound((self.group,)):
             strategy = PlacementGroupSchedulingStrategy(stage.refs[group])
@@ -85,15 +96,24 @@ class Submit(Tagged, frozen=True):
             "scheduling_strategy": strategy,
             "name": self.name,
         }
+        if self.mark:
+            options["runtime_env"] = {"env_vars": {MARK: self.mark}}
+        if self.node >= 0:
+            nodes = [node for node in minray.nodes() if node["Alive"]]
+            node_id = nodes[self.node % len(nodes)]["NodeID"]
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=self.is_soft)
+            outcome["on"] = node_id
         values = stage.pick(args).values()
-        if self.returns == 1:
-            task = execute.options(**options)
+        if self.returns == 0:
+            execute.options(num_returns=0, **options).remote(self.name, self.body, stage.pick(nested), *values)
+        elif self.returns == 1:
+            task = (execute_last if self.is_last else execute).options(**options)
             stage.refs[self.name] = task.remote(self.name, self.body, stage.pick(nested), *values)
         else:
             parted = (yield_parts if self.yields else execute_in_parts).options(num_returns=self.returns, **options)
             refs = parted.remote(self.parts(), self.body, stage.pick(nested), *values)
             stage.refs.update(zip(self.parts(), refs, strict=True))
-        return {"of": args + nested}
+        return outcome
 
     def foresee(self, scope: Scope) -> None:
         scope.foresee_task(self)
@@ -116,21 +136,32 @@ class Call(Tagged, frozen=True):
     max_task_retries: int | None = None
     """None: as the actor says."""
     retry_exceptions: bool = False
+    in_group: bool = False
+    """Whether it runs in the actor's concurrency group."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles, args, nested = stage.bound((self.actor,)), stage.bound(self.args), stage.bound(self.nested)
+        outcome: Outcome = {"of": handles + args + nested}
         for handle in handles:
             method = stage.refs[handle].perform.options(
-                max_task_retries=self.max_task_retries, retry_exceptions=self.retry_exceptions, name=self.name
+                max_task_retries=self.max_task_retries,
+                retry_exceptions=self.retry_exceptions,
+                name=self.name,
+                **({"concurrency_group": GROUP} if self.in_group else {}),
             )
-            stage.refs[self.name] = method.remote(self, stage.pick(nested), *stage.pick(args).values())
-        return {"of": handles + args + nested}
+            try:
+                stage.refs[self.name] = method.remote(self, stage.pick(nested), *stage.pick(args).values())
+            except PendingCallsLimitExceeded:
+                outcome["refused"] = True
+        return outcome
 
     def foresee(self, scope: Scope) -> None:
         scope.foresee_call(self)
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.actor, *self.args, *self.nested), outcome)
+        if "refused" in outcome and self.name not in reading.model.perhaps_refused:
+            yield f"G55: {self.name} was refused, and so many calls cannot be pending"
 
 
 class Put(Tagged, frozen=True):
@@ -547,13 +578,20 @@ def _busy_s(body: Body) -> float:
 
 @minray.remote
 def execute(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
-    """The function of all tasks that return one value."""
+    """The function of all tasks that return one value, or none."""
+    return body.end.perform(name, _played(name, body, nested, args))
+
+
+@minray.remote(max_calls=1)
+def execute_last(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
+    """The same, and the worker ends after it."""
     return body.end.perform(name, _played(name, body, nested, args))
 
 
 def _played(name: str, body: Body, nested: dict[str, Any], args: tuple[Any, ...]) -> Stage:
     stage = Stage(nested)
-    print(json.dumps([RUN, name, [stage.open(value) for value in args], list(nested)]))
+    place = [minray.get_runtime_context().get_node_id(), os.environ.get(MARK, "")]
+    print(json.dumps([RUN, name, [stage.open(value) for value in args], list(nested), *place]))
     print(json.dumps([END, name, stage.play(body)]))
     return stage
 

@@ -324,7 +324,10 @@ class RealCluster:
             raise
 
     def unrest(self, but_detached: bool = False) -> list[str]:
-        """What a cluster without work would not show; ``but_detached``: it may have detached actors."""
+        """What a cluster without work would not show; ``but_detached``: it may have detached actors.
+
+        Where there are any, what they were made with may be stored.
+        """
         try:
             look = self.look()
         except ConnectionError as error:
@@ -356,7 +359,7 @@ class RealCluster:
                 elif worker.job_id and worker.job_id not in running:
                     found.append(f"L7: {name}: worker {worker.pid} has outlived its job, {worker.state}")
             found += self._strangers(node_id.hex(), stats)
-        return found or self._stored()
+        return found or ([] if kept else self._stored())
 
     def _stored(self) -> list[str]:
         """Copies of objects, when no driver is there to want them."""
@@ -367,7 +370,9 @@ class RealCluster:
         except ConnectionError as error:
             return [f"L1: {error}"]
         full = [store for store in stores if store.total or store.used or store.fallback_used]
-        return [f"L2: {store.total} copies ({store.used} bytes) in the store of {short(store.node_id)}" for store in full]
+        found = [f"L2: {store.total} copies ({store.used} bytes) in the store of {short(store.node_id)}" for store in full]
+        spilled = [(node, path) for node in self.nodes() for path in self.spilled_on(node)]
+        return found + [f"L2: {node} still has spilled objects in {path}" for node, path in spilled]
 
     def _strangers(self, node_id: str, stats: NodeStats) -> list[str]:
         """Processes and sockets that the raylet does not know of."""
@@ -380,7 +385,6 @@ class RealCluster:
         names = {worker_endpoint("", worker.worker_id).lstrip("/") for worker in stats.workers}
         if any(driver.is_connected for driver in self.drivers):
             return found
-        found += [f"L2: {node} still has spilled objects in {path}" for path in self.spilled_on(node)]
         if self.proxies is None:
             there = {path.name for path in folder.glob("w-*") if path.suffix != BEHIND}
             found += [f"L7: the socket {name} of {node} is nobody's" for name in sorted(there - names)]

@@ -153,6 +153,7 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
         stored=world.inline_limit > 0,
         spilled=world.store_bytes > 0,
         preemptions=preemptions,
+        departures=any(move.leaves for move in world.moves),
     )
 
 

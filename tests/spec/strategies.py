@@ -53,6 +53,8 @@ from tests.spec.variations import (
     with_first_failures,
     with_groups,
     with_leavers,
+    with_manners,
+    with_options,
     with_parts,
     with_visits,
 )
@@ -413,7 +415,8 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_namesakes(program, random) if random.random() < 0.35 else program
     program = with_first_failures(program, Random(f"first failures of {seed}"))
     program = with_parts(with_awaits(program, Random(f"awaits of {seed}")), Random(f"parts of {seed}"))
-    return with_groups(program, Random(f"groups of {seed}"))
+    program = with_options(with_groups(program, Random(f"groups of {seed}")), Random(f"options of {seed}"))
+    return with_manners(program, Random(f"manners of {seed}"))
 
 
 def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ from tests.spec.shrink import shrink
 from tests.spec.strategies import SIZES, scenario_of, scenarios
 
 WITNESSES = sorted(REGRESSIONS.glob("*.json"))
+
+
+def ran(name: str, node: str = "", mark: str = "") -> str:
+    """What a task prints when it begins."""
+    return json.dumps(["run", name, [], [], node, mark])
 
 
 def one(*operations: Any) -> Program:
@@ -141,8 +147,8 @@ def test_g67_what_is_made_again_may_end_otherwise_and_what_is_not_lost_may_not()
     program = one(Submit("a", Body(), max_retries=0), *(Get(f"get{number}", ("a",)) for number in range(2)))
     outcomes: list[Any] = [{"of": []}, {"of": ["a"], "values": ["a"]}, {"of": ["a"], "error": "NodeDiedError"}]
     death = Losses(deaths=1, nodes=True)
-    assert [text[:3] for text in problems(program, death, [outcomes], ['["run", "a", [], []]'])] == ["G43"]
-    assert problems(program, Losses(1, True, True), [outcomes], ['["run", "a", [], []]']) == []
+    assert [text[:3] for text in problems(program, death, [outcomes], [ran("a")])] == ["G43"]
+    assert problems(program, Losses(1, True, True), [outcomes], [ran("a")]) == []
     assert problems(program, Losses(1, True, True), [[outcomes[0], *outcomes[:0:-1]]], [])[0].startswith("G43")
 
 
@@ -233,7 +239,7 @@ def test_what_a_call_has_made_goes_with_its_actor() -> None:
 def test_calls_out_of_order_and_constructors_that_run_too_often_are_seen() -> None:
     program = one(Create("actor", max_restarts=1), *(Call(name, "actor", Body()) for name in "ab"))
     outcomes: list[Any] = [{"of": []}, {"of": ["actor"]}, {"of": ["actor"]}]
-    born, first, second = '["born", "actor", [], []]', '["run", "a", [], []]', '["run", "b", [], []]'
+    born, first, second = '["born", "actor", [], []]', ran("a"), ran("b")
     assert problems(program, Losses(), [outcomes], [born, first, second]) == []
     assert problems(program, Losses(), [outcomes], [born, second, first]) == ["G49: b began before a"]
     assert problems(program, CRASH, [outcomes], [born, born, first]) == []
@@ -255,7 +261,7 @@ def test_g49_calls_by_several_handles_keep_the_order_of_their_process() -> None:
     handles = (Create("made", called="n"), Find("found", "n"))
     program = one(*handles, Call("a", "made", Body()), Call("b", "found", Body()))
     history: list[Any] = [{"of": [], "is": "x"}, {"of": [], "found": True, "is": "x"}, {"of": ["made"]}, {"of": ["found"]}]
-    lines = ['["run", "a", [], []]', '["run", "b", [], []]']
+    lines = [ran("a"), ran("b")]
     assert problems(program, Losses(), [history], lines) == []
     assert problems(program, Losses(), [history], lines[::-1]) == ["G49: b began before a"]
 
@@ -265,6 +271,60 @@ def test_an_actor_that_must_have_its_name_is_missed() -> None:
     outcomes: list[Any] = [{"of": []}, {"of": [], "found": False}]
     assert problems(program, Losses(), [outcomes], []) == ["G32: find did not find actor"]
     assert problems(program, CRASH, [outcomes], []) == []
+
+
+def test_g102_a_task_on_another_node_than_the_one_that_it_is_bound_to_is_seen() -> None:
+    outcomes: list[Any] = [{"of": [], "on": "x"}]
+    for is_soft, found in ((False, ["G102: a ran on node y, and is bound to x"]), (True, [])):
+        program = one(Submit("a", Body(), node=1, is_soft=is_soft))
+        assert problems(program, Losses(), [outcomes], [ran("a", "x")]) == []
+        assert problems(program, Losses(), [outcomes], [ran("a", "y")]) == found
+
+
+def test_g102_only_tasks_that_are_bound_to_a_node_are_unschedulable_when_it_may_be_gone() -> None:
+    def errors(is_soft: bool, losses: Losses) -> frozenset[str]:
+        return expectation(one(Submit("a", Body(), node=1, is_soft=is_soft)), "a", losses).errors
+
+    gone = "TaskUnschedulableError"
+    assert gone in errors(False, Losses(1, nodes=True)) & errors(False, Losses(departures=True))
+    assert gone not in errors(True, Losses(1, nodes=True)) | errors(False, Losses()) | errors(False, Losses(1))
+
+
+def test_a_task_in_another_environment_than_its_own_or_its_parents_is_seen() -> None:
+    program = one(
+        Submit("a", Body((Submit("b", Body()), Submit("c", Body(), mark="c"))), mark="a"),
+        Create("actor"),
+        Call("call", "actor", Body((Submit("d", Body()),))),
+    )
+    history: list[Any] = [{"of": []}, {"of": []}, {"of": ["actor"]}]
+    right = [ran("a", mark="a"), ran("b", mark="a"), ran("c", mark="c"), '["run", "call", [], []]', ran("d", mark="any")]
+    assert problems(program, Losses(), [history], right) == []
+    wrong = [ran("a", mark="a"), ran("b"), ran("c", mark="a")]
+    assert [text[:28] for text in problems(program, Losses(), [history], wrong)] == [
+        "environment: b found '' in i", "environment: c found 'a' in ",
+    ]  # fmt: skip
+
+
+def test_g55_a_call_that_is_refused_too_early_is_seen() -> None:
+    program = one(Create("actor", max_pending_calls=1), *(Call(name, "actor", Body()) for name in "ab"))
+    taken, refused = {"of": ["actor"]}, {"of": ["actor"], "refused": True}
+    assert problems(program, Losses(), [[{"of": []}, taken, refused]], []) == []
+    found = problems(program, Losses(), [[{"of": []}, refused, taken]], [])
+    assert found == ["G55: a was refused, and so many calls cannot be pending"]
+    assert Model(program, Losses()).sure_before["b"] == {"actor", "a"}
+
+
+@pytest.mark.parametrize("manner", [{"has_group": True}, {"is_unordered": True}])
+def test_g51_calls_of_an_actor_that_promises_no_order_may_begin_in_any(manner: Any) -> None:
+    program = one(Create("actor", **manner), *(Call(name, "actor", Body()) for name in "ab"))
+    outcomes: list[Any] = [{"of": []}, {"of": ["actor"]}, {"of": ["actor"]}]
+    assert problems(program, Losses(), [outcomes], [ran("b"), ran("a")]) == []
+
+
+def test_nobody_knows_a_task_without_results() -> None:
+    program = one(Submit("a", Body(), returns=0), Get("get", ("a",)))
+    assert problems(program, Losses(), [[{"of": []}, {"of": [], "values": []}]], [ran("a")]) == []
+    assert "a" not in Model(program, Losses()).objects
 
 
 HISTORY = one(
@@ -280,7 +340,7 @@ GOOD: list[Any] = [
     {"of": []}, {"of": []}, {"of": ["a", "b"], "values": ["a", "b"]}, {"of": ["a", "b"], "ready": ["a", "b"], "rest": []},
     {"of": ["b"], "why": ["b is ready"]}, {"of": ["b"], "values": ["b"]}, {"of": ["a", "b"], "ready": ["a"], "rest": ["b"]},
 ]  # fmt: skip
-LINES = ['["run", "a", [], []]', '["end", "a", []]']
+LINES = [ran("a"), '["end", "a", []]']
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,46 @@ def _renamed(tree: Any, old: str, new: str) -> Any:
     return new if tree == old else tree
 
 
+def with_options(program: Program, random: Random) -> Program:
+    """In a third of the programs some tasks have what tasks seldom have.
+
+    An environment of their own, a node where they have to run, or would like to; no result; or a worker that ends with them.
+    """
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") != "Submit" or random.random() < 0.5:
+            return {}
+        changed: Tree = random.choice(({}, {}, {"mark": "a"}, {"mark": random.choice("ab")}))
+        if not tree.get("group") and random.random() < 0.4:
+            is_soft = random.random() < 0.5
+            changed |= {"node": random.randrange(4), "is_soft": is_soft, "spread": False}
+            changed |= {} if is_soft else {"num_cpus": min(1, tree.get("num_cpus", 1)), "resources": {}}
+        if tree.get("returns", 1) == 1:
+            changed |= random.choice(({}, {}, {"is_last": True}, {"is_last": True}, {"returns": 0}))
+        return changed
+
+    return _changed(program, change) if random.random() < 0.33 else program
+
+
+def with_manners(program: Program, random: Random) -> Program:
+    """In a quarter of the programs some actors that have no name take calls in another way than most do.
+
+    Some in a concurrency group, or in any order, and some no more than a few at once.
+    """
+    generating = {operation.actor for operation in program.walk() if isinstance(operation, Generate)}
+    grouped: set[str] = set()
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") == "Create" and not tree.get("called") and random.random() < 0.6:
+            manner = random.choice(({"has_group": True}, {"has_group": True}, {"is_unordered": True}, {}))
+            grouped.update({tree["name"]} if "has_group" in manner else ())
+            few = tree["name"] not in generating and random.random() < 0.3
+            return manner | ({"max_pending_calls": random.randint(1, 3)} if few else {})
+        return {"in_group": random.random() < 0.5} if tree.get("actor") in grouped and tree["kind"] == "Call" else {}
+
+    return _changed(program, change) if random.random() < 0.25 else program
+
+
 def with_leavers(program: Program, random: Random) -> Program:
     """In a quarter of the programs one driver leaves, or ends its process, in the middle of what it does."""
     if random.random() >= 0.25:

@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 
 NOUNS = {
-    "common", "protocol", "platform.base", "exceptions", "tracebacks", "object_ref", "object_ref_generator",
-    "serialization",
+    "common", "protocol", "platform.base", "exceptions", "packed_exception", "tracebacks", "object_ref",
+    "object_ref_generator", "serialization",
 }  # fmt: skip
 BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
 FRONT_PORCH = {
@@ -40,7 +40,10 @@ MAY_IMPORT: dict[str, set[str] | None] = {
             "actor", "actor_options", "definition", "signature", "explanation", "types", "runtime_env",
         ),  # fmt: skip
         FRONT_PORCH
-        | {"core_worker", "serialization", "exceptions", "object_ref", "object_ref_generator", "common", "protocol"},
+        | {
+            "core_worker", "serialization", "exceptions", "packed_exception", "object_ref", "object_ref_generator", "common",
+            "protocol",
+        },  # fmt: skip
     ),
     "worker_output": {"core_worker", "protocol"},
     "memory_summary": {"core_worker", "protocol", "text_table"},
@@ -56,10 +59,11 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     # level 1
     "rpc": {"protocol", "platform.base", "common"},
     # level 0
-    "serialization": {"exceptions", "object_ref", "common"},
+    "serialization": {"exceptions", "packed_exception", "object_ref", "common"},
     "object_ref": {"common"},
     "object_ref_generator": {"object_ref", "common"},
-    "exceptions": {"common", "tracebacks", "exception_parts"},
+    "exceptions": {"packed_exception"},
+    "packed_exception": {"exceptions", "tracebacks", "exception_parts"},
     "exception_parts": set(),
     "tracebacks": set(),
     "protocol": {"common"},
