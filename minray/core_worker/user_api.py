@@ -28,7 +28,7 @@ from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
 from minray.core_worker.store_provider import Fetched, LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
-from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError
+from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
 from minray.object_ref import ObjectRef
 from minray.packed_exception import unpack_exception
 from minray.platform.base import Parker
@@ -36,6 +36,7 @@ from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
 from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources, Poll
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
+from minray.rpc.connection import PeerUnreachable
 from minray.serialization import Serialized
 
 EXPORTED = FunctionExport(b"", True)
@@ -328,11 +329,18 @@ class UserApi:
                 except BaseException as error:
                     result.set_exception(error)
 
+        def on_done(_result: concurrent.futures.Future[Any]) -> None:
+            """Whoever has lost patience waits no more, and holds nothing."""
+            if result.cancelled():
+                self._post(self.core.waiting.end, [ref._id], waiter)
+
+        waiter = Waiter(1, True, on_known)
         stored = self._objects.get(ref._id)
         if stored is not None and stored.place is None:
             finish(stored)
         else:
-            self._post(self.core.waiting.begin, [(ref._id, ref._owner)], Waiter(1, True, on_known))
+            self._post(self.core.waiting.begin, [(ref._id, ref._owner)], waiter)
+            result.add_done_callback(on_done)
         return result
 
     def why(self, ref: ObjectRef[Any]) -> str:
@@ -383,7 +391,7 @@ class UserApi:
         return rows
 
     def run_on_loop(self, make_coroutine: Callable[[], Any]) -> Any:
-        """Run a coroutine on the core worker's loop and park for its result."""
+        """Run a coroutine on the core worker's loop and park for its result. RaySystemError if it asks in vain."""
         parker = self._user_code.parker()
         outcome: list[Any] = []
 
@@ -392,6 +400,8 @@ class UserApi:
                 outcome.append((await make_coroutine(), None))
             except asyncio.CancelledError:
                 outcome.append((None, LocalRayletDiedError(reason="this driver has left its cluster")))
+            except PeerUnreachable as error:
+                outcome.append((None, RaySystemError(reason=f"the cluster does not answer: {error}")))
             except Exception as error:
                 outcome.append((None, error))
             parker.release()

@@ -13,7 +13,8 @@ import pytest
 import minray
 from minray import experimental, internal
 from minray.core_worker import user_api
-from minray.exceptions import GetTimeoutError, LocalRayletDiedError, ObjectFreedError, RayTaskError
+from minray.exceptions import GetTimeoutError, LocalRayletDiedError, ObjectFreedError, RaySystemError, RayTaskError
+from minray.rpc.connection import PeerUnreachable
 from minray.util.placement_group import placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.core_worker.cores import Core, Cores, cores, let_pass, make
@@ -272,6 +273,33 @@ def test_a_thread_that_asks_the_cluster_something_hears_that_the_driver_leaves(c
     cluster.wait_until(asking.done, 5.0)
     cluster.settle(1)
     assert isinstance(asking.exception(), LocalRayletDiedError) and driver.tasks() == []
+
+
+def test_who_has_awaited_in_vain_waits_no_more(driver: Core) -> None:
+    async def story() -> None:
+        ref = rest.remote(50)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ref, 0.1)
+        waiters = driver.worker.store._waiters
+        assert waiters == {}
+        waiting = asyncio.ensure_future(ref)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ref, 0.1)
+        assert len(waiters[ref.binary()]) == 1 and await waiting == await ref == 50
+
+    driver.do(story())
+
+
+def test_what_cannot_be_asked_is_an_error_of_the_system(driver: Core) -> None:
+    async def ask() -> None:
+        raise PeerUnreachable("it is gone")
+
+    def program() -> None:
+        with pytest.raises(RaySystemError, match="the cluster does not answer: it is gone"):
+            minray.worker.current_api().run_on_loop(ask)
+
+    driver.run(program)
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from minray.exceptions import RaySystemError
 from minray.util.state import filters as choosing
 from minray.util.state.common import (
     ActorState,
@@ -251,4 +252,6 @@ def _read(kind: str, address: str | None, timeout: float, id: str | None) -> Lis
         listing: Listing = api.run_on_loop(lambda: KINDS[kind].read(api.core.state_reader, timeout, id))
     except TimeoutError:
         raise RayStateApiException(f"the gcs does not answer within {timeout:g} s") from None
+    except RaySystemError as error:
+        raise RayStateApiException(str(error)) from None
     return listing
