@@ -232,7 +232,6 @@ class ActorManager:
     def _publication(info: ActorInfo) -> Publication:
         return Publication(actors_channel(job_of_actor(info.actor_id)), info.actor_id, info)
 
-
     # --- Questions -------------------------------------------------------------------------------------------------------
 
     def get(self, actor_id: bytes) -> ActorRow | None:
