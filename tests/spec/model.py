@@ -127,7 +127,7 @@ class Scope:
     def foresee_task(self, task: Submit) -> None:
         model, losses = self.model, self.model.losses
         errors, has_value = self._foresee_performance(task)
-        uses_up = losses.deaths > task.max_retries or is_repeated(task) or losses.files
+        uses_up = model.most_losses(task) > task.max_retries or is_repeated(task) or losses.files
         if losses.deaths > 0 and uses_up:
             errors |= losses.errors()
         if task.group in model.removed_groups:
@@ -354,8 +354,12 @@ class Model:
             fate = self.fates.of(task.actor)
             return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task))
         is_any = is_repeated(task) or self.losses.files
-        retries = task.max_retries if is_any else min(task.max_retries, self.losses.deaths)
+        retries = task.max_retries if is_any else min(task.max_retries, self.most_losses(task))
         return 1 + retries + self.losses.preemptions
+
+    def most_losses(self, task: Submit) -> int:
+        """How often deaths may have it run again: each of several returns may be found lost by itself, later than others."""
+        return self.losses.deaths * (max(1, task.returns) if self.losses.objects else 1)
 
     def most_births(self, name: str) -> float:
         """Of one actor, for each time that it is made."""

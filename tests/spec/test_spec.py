@@ -321,6 +321,14 @@ def test_g51_calls_of_an_actor_that_promises_no_order_may_begin_in_any(manner: A
     assert problems(program, Losses(), [outcomes], [ran("b"), ran("a")]) == []
 
 
+@pytest.mark.parametrize(("stored", "most"), [(False, 2), (True, 3)])
+def test_g67_with_one_node_each_of_several_returns_may_be_lost_by_itself(stored: bool, most: int) -> None:
+    losses, program = Losses(1, nodes=True, objects=stored), one(Submit("a", Body(), returns=2))
+    history: list[Any] = [{"of": []}]
+    assert problems(program, losses, [history], [ran("a")] * most) == []
+    assert len(problems(program, losses, [history], [ran("a")] * (most + 1))) == 1
+
+
 def test_nobody_knows_a_task_without_results() -> None:
     program = one(Submit("a", Body(), returns=0), Get("get", ("a",)))
     assert problems(program, Losses(), [[{"of": []}, {"of": [], "values": []}]], [ran("a")]) == []
