@@ -46,10 +46,14 @@ LATE_S = 10.0
 def unrest(cluster: SimCluster) -> list[str]:
     """What a cluster at rest would not show; one line each.
 
-    A node that is to leave is not at rest: as long as somebody needs one of its workers, it asks that to go.
+    A node that is to leave is not at rest: as long as somebody needs one of its workers, it asks that to go. Nor is a raylet
+    that has a worker which has used up its calls, for the same reason.
     """
     staying = {raylet._config.node_name for raylet in cluster.raylets.values() if raylet._broker.leaving is None}
     resting = {process.name for process in cluster.world.loop.processes if process.node in {HEAD, *staying}}
+    for name, raylet in cluster.raylets.items():
+        if any(worker.retired for worker in raylet._broker.pool.workers.values()):
+            resting.discard(f"raylet/{name}")
     return [
         *_lasting_tasks(cluster, resting),
         *_lasting_timers(cluster, resting),
