@@ -330,10 +330,11 @@ class UserApi:
                     result.set_exception(error)
 
         def on_done(_result: concurrent.futures.Future[Any]) -> None:
-            """Whoever has lost patience waits no more, and holds nothing."""
+            """Whoever has lost patience waits no more. What is here must not hold the reference, nor need it."""
             if result.cancelled():
-                self._post(self.core.waiting.end, [ref._id], waiter)
+                self._post(self.core.waiting.end, [object_id], waiter)
 
+        object_id = ref._id
         waiter = Waiter(1, True, on_known)
         stored = self._objects.get(ref._id)
         if stored is not None and stored.place is None:
