@@ -307,6 +307,7 @@ class UserApi:
         result = self._user_code.future()
 
         def on_known() -> None:
+            waiting.clear()
             stored = self._objects[ref._id]
             if stored.place is None:
                 finish(stored)
@@ -330,17 +331,22 @@ class UserApi:
                     result.set_exception(error)
 
         def on_done(_result: concurrent.futures.Future[Any]) -> None:
-            """Whoever has lost patience waits no more. What is here must not hold the reference, nor need it."""
+            """Whoever has lost patience waits no more."""
             if result.cancelled():
-                self._post(self.core.waiting.end, [object_id], waiter)
+                self._post(stop)
+
+        def stop() -> None:
+            while waiting:
+                self.core.waiting.end([object_id], waiting.pop())
 
         object_id = ref._id
-        waiter = Waiter(1, True, on_known)
+        waiting = [Waiter(1, True, on_known)]
+        """Until the object is known; it holds the reference."""
         stored = self._objects.get(ref._id)
         if stored is not None and stored.place is None:
             finish(stored)
         else:
-            self._post(self.core.waiting.begin, [(ref._id, ref._owner)], waiter)
+            self._post(self.core.waiting.begin, [(ref._id, ref._owner)], waiting[0])
             result.add_done_callback(on_done)
         return result
 
