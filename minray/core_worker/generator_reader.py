@@ -48,18 +48,25 @@ class GeneratorReader:
         object_id = item_id(task_id, number)
 
         def on_known() -> None:
+            waiting.clear()
             if known.set_running_or_notify_cancel():
                 known.set_result(None)
 
-        def on_done(_known: concurrent.futures.Future[None]) -> None:
+        def on_done(done: concurrent.futures.Future[None]) -> None:
             """Whoever has lost patience waits no more: the generator may be dropped next, and then no such item comes."""
-            if known.cancelled():
-                self._post(self._core.waiting.end, [object_id], waiter)
+            if done.cancelled():
+                self._post(stop)
 
-        waiter = Waiter(1, False, on_known)
+        def stop() -> None:
+            while waiting:
+                self._core.waiting.end([object_id], waiting.pop())
+
+        waiting: list[Waiter] = []
+        """One, until the item is known; it leads to the future, which keeps ``on_done``."""
         if object_id in self._objects:
             on_known()
         else:
+            waiting.append(waiter := Waiter(1, False, on_known))
             self._post(self._core.waiting.begin, [(object_id, self._core.address)], waiter)
             known.add_done_callback(on_done)
         return known

@@ -330,9 +330,9 @@ class UserApi:
                 except BaseException as error:
                     result.set_exception(error)
 
-        def on_done(_result: concurrent.futures.Future[Any]) -> None:
-            """Whoever has lost patience waits no more."""
-            if result.cancelled():
+        def on_done(done: concurrent.futures.Future[Any]) -> None:
+            """Whoever has lost patience waits no more. The future keeps this for ever: nothing here may lead back to it."""
+            if done.cancelled():
                 self._post(stop)
 
         def stop() -> None:
@@ -340,13 +340,14 @@ class UserApi:
                 self.core.waiting.end([object_id], waiting.pop())
 
         object_id = ref._id
-        waiting = [Waiter(1, True, on_known)]
-        """Until the object is known; it holds the reference."""
+        waiting: list[Waiter] = []
+        """One, until the object is known; it holds the reference."""
         stored = self._objects.get(ref._id)
         if stored is not None and stored.place is None:
             finish(stored)
         else:
-            self._post(self.core.waiting.begin, [(ref._id, ref._owner)], waiting[0])
+            waiting.append(waiter := Waiter(1, True, on_known))
+            self._post(self.core.waiting.begin, [(ref._id, ref._owner)], waiter)
             result.add_done_callback(on_done)
         return result
 
