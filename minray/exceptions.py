@@ -97,9 +97,9 @@ class RayTaskError(RayError):
         return "\n".join([*self._minray_hops.lines(), str(self._minray_failure)])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from minray.packed_exception import reduced  # that needs this file for everything
+        from minray.packed_exception import reduce_task_error  # that needs this file for everything
 
-        return reduced(self)
+        return reduce_task_error(self)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return self.__reduce__()

@@ -105,7 +105,7 @@ def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
     return pickle.dumps((True, failure_fields, tuple(Hops(*hops_fields).and_then(task_name)), inner))
 
 
-def reduced(error: RayTaskError) -> tuple[Any, ...]:
+def reduce_task_error(error: RayTaskError) -> tuple[Any, ...]:
     """What pickle makes of it."""
     if _is_wrapper(error):
         return unpack_exception, (_pack_unchanged(error),)

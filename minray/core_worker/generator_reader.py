@@ -16,7 +16,6 @@ from typing import Any
 from minray.common.ids import item_id, return_id
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.generators import END_OF_STREAM
-from minray.core_worker.memory_store import Waiter
 from minray.object_ref import ObjectRef
 from minray.object_ref_generator import ObjectRefGenerator
 
@@ -48,27 +47,13 @@ class GeneratorReader:
         object_id = item_id(task_id, number)
 
         def on_known() -> None:
-            waiting.clear()
             if known.set_running_or_notify_cancel():
                 known.set_result(None)
 
-        def on_done(done: concurrent.futures.Future[None]) -> None:
-            """Whoever has lost patience waits no more: the generator may be dropped next, and then no such item comes."""
-            if done.cancelled():
-                self._post(stop)
-
-        def stop() -> None:
-            while waiting:
-                self._core.waiting.end([object_id], waiting.pop())
-
-        waiting: list[Waiter] = []
-        """One, until the item is known; it leads to the future, which keeps ``on_done``."""
         if object_id in self._objects:
             on_known()
-        else:
-            waiting.append(waiter := Waiter(1, False, on_known))
-            self._post(self._core.waiting.begin, [(object_id, self._core.address)], waiter)
-            known.add_done_callback(on_done)
+        else:  # who loses patience waits no more: the generator may be dropped next, and then no such item comes
+            self._core.waiting.follow(known, object_id, self._core.address, on_known)
         return known
 
     def is_here(self, task_id: bytes, number: int) -> bool:

@@ -104,7 +104,9 @@ class TaskOutcomes:
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         again = []
-        for task in [task for task in tasks if task.state is PUSHED]:  # others have ended meanwhile
+        for task in tasks:
+            if task.state is not PUSHED:
+                continue  # it has ended meanwhile
             if task.cancelled:
                 self._finish_cancelled(task)
             elif self._core.resolver.is_resolved(task):

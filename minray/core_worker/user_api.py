@@ -307,7 +307,6 @@ class UserApi:
         result = self._user_code.future()
 
         def on_known() -> None:
-            waiting.clear()
             stored = self._objects[ref._id]
             if stored.place is None:
                 finish(stored)
@@ -330,25 +329,11 @@ class UserApi:
                 except BaseException as error:
                     result.set_exception(error)
 
-        def on_done(done: concurrent.futures.Future[Any]) -> None:
-            """Whoever has lost patience waits no more. The future keeps this for ever: nothing here may lead back to it."""
-            if done.cancelled():
-                self._post(stop)
-
-        def stop() -> None:
-            while waiting:
-                self.core.waiting.end([object_id], waiting.pop())
-
-        object_id = ref._id
-        waiting: list[Waiter] = []
-        """One, until the object is known; it holds the reference."""
         stored = self._objects.get(ref._id)
         if stored is not None and stored.place is None:
             finish(stored)
         else:
-            waiting.append(waiter := Waiter(1, True, on_known))
-            self._post(self.core.waiting.begin, [(ref._id, ref._owner)], waiter)
-            result.add_done_callback(on_done)
+            self.core.waiting.follow(result, ref._id, ref._owner, on_known)
         return result
 
     def why(self, ref: ObjectRef[Any]) -> str:

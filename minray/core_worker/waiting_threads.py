@@ -10,8 +10,9 @@ blocks nobody any more, least of all the next task.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import concurrent.futures
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.store_provider import LargeObject
@@ -59,6 +60,33 @@ class WaitingThreads:
             self._blocking[waiter] = task
             if len(self._blocking) == 1:
                 self._notify(True)
+
+    def follow(
+        self, future: concurrent.futures.Future[Any], object_id: bytes, owner: Address, on_known: Callable[[], None]
+    ) -> None:
+        """Call ``on_known`` on the loop when this object is known, unless whoever waits for ``future`` loses patience before.
+
+        Safe in any thread. A future keeps its callbacks for ever, so what is called at its end must not lead back to it.
+        """
+        post = self._core.platform.user_code.post
+        waiting: list[Waiter] = []
+        """One, until the object is known or nobody waits any more; it leads to the future."""
+
+        def on_enough() -> None:
+            waiting.clear()
+            on_known()
+
+        def stop() -> None:
+            while waiting:
+                self.end([object_id], waiting.pop())
+
+        def on_done(done: concurrent.futures.Future[Any]) -> None:
+            if done.cancelled():
+                post(stop)
+
+        waiting.append(waiter := Waiter(1, True, on_enough))
+        post(self.begin, [(object_id, owner)], waiter)
+        future.add_done_callback(on_done)
 
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
         """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
