@@ -64,7 +64,7 @@ class WaitingThreads:
     def follow(
         self, future: concurrent.futures.Future[Any], object_id: bytes, owner: Address, on_known: Callable[[], None]
     ) -> None:
-        """Call ``on_known`` on the loop when this object is known, unless whoever waits for ``future`` loses patience before.
+        """Call ``on_known`` on the loop when this object is known, unless whoever waits for ``future`` cancels it before.
 
         Safe in any thread. A future keeps its callbacks for ever, so what is called at its end must not lead back to it.
         """
