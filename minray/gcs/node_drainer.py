@@ -66,15 +66,14 @@ class NodeDrainer:
 
     @durable
     async def handle_DrainNode(self, request: DrainNode, call: Call) -> DrainNodeReply:
-        node, remaining_s = self._nodes().get(request.node_id), request.remaining_s
-        if request.reason not in (IDLE_TERMINATION, PREEMPTION) or remaining_s < 0:
-            return DrainNodeReply(False, f"there is no such reason ({request.reason}), or no such time ({remaining_s:g} s)")
+        node = self._nodes().get(request.node_id)
+        if request.reason not in (IDLE_TERMINATION, PREEMPTION) or request.deadline < 0:
+            return DrainNodeReply(False, f"there is no such reason ({request.reason}), or no such time ({request.deadline:g})")
         if node is None or not node.alive:
             return GONE
         if node.is_head:
             return DrainNodeReply(False, "it is the head, and the cluster ends with it")
-        deadline = self._platform.host.time() + remaining_s if remaining_s else 0.0
-        drain = NodeDrain(request.reason, request.message, deadline)
+        drain = NodeDrain(request.reason, request.message, request.deadline)
         if drain.reason == PREEMPTION:
             await self._note(node.node_id, drain)
         if not await self._tell(node, drain):

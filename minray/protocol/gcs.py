@@ -143,8 +143,8 @@ class DrainNode(Request[DrainNodeReply], frozen=True):
     node_id: bytes
     reason: int
     message: str
-    remaining_s: float = 0.0
-    """After so long it leaves in any case; 0: never."""
+    deadline: float = 0.0
+    """Wall-clock time at which it leaves in any case, the same however often this is sent; 0: never."""
 
 
 class ReportResources(Request[RegisterNodeReply], frozen=True):

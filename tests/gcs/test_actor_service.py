@@ -458,7 +458,7 @@ async def test_g21_a_restart_that_a_preempted_node_has_caused_does_not_count(it:
     await it.create(1, cpus=8)
     await it.live(1, node="b")
     await it.join("c", cpus=8)
-    await it.ask(DrainNode(id_of("b"), PREEMPTION, "soon", 10.0))
+    await it.ask(DrainNode(id_of("b"), PREEMPTION, "soon", it.wall_clock() + 10.0))
     await it.ask(UnregisterNode(id_of("b"), "it had to go"))
     again = await it.until(1, RESTARTING)
     assert (again.restarts, again.preemptions, again.death.preempted) == (1, 1, True)

@@ -29,7 +29,8 @@ B = id_of("b")
 
 
 def drain(it: Cluster, reason: int, remaining_s: float = 0.0) -> asyncio.Task[Any]:
-    return asyncio.create_task(it.ask(DrainNode(B, reason, "you have to go", remaining_s)))
+    deadline = it.wall_clock() + remaining_s if remaining_s else 0.0
+    return asyncio.create_task(it.ask(DrainNode(B, reason, "you have to go", deadline)))
 
 
 async def noted(it: Cluster) -> NodeDrain | None:
@@ -48,6 +49,11 @@ async def test_g21_that_a_node_is_to_be_preempted_is_known_before_it_answers(it:
     assert told == request.drain and (told.reason, told.message) == (PREEMPTION, "you have to go")
     now = (await it.client.table(NODES))[B]
     assert now.alive and 99.0 < told.deadline - it.wall_clock() < 100.0 and not asking.done()
+    again = asyncio.create_task(it.ask(DrainNode(B, PREEMPTION, "you have to go", told.deadline)))
+    assert await noted(it) == told, "who asks again, because nobody has answered, gives it no more time"
+    _, repeated = await it.hears("b", DrainRaylet)
+    repeated.reply(DrainRayletReply(True))
+    assert await again == GONE
     call.reply(DrainRayletReply(True))
     assert await asking == GONE
     assert await noted(it) == told
@@ -106,7 +112,7 @@ async def test_g21_g110_a_preemption_that_was_stored_is_told_by_the_next_gcs(it:
     await it.join("b")
     it.world.neighbours["b"].answers[DrainRaylet] = None
     client = Client(it.world.platform)
-    asking = asyncio.create_task(client.ask(DrainNode(B, PREEMPTION, "you have to go", 100.0)))
+    asking = asyncio.create_task(client.ask(DrainNode(B, PREEMPTION, "you have to go", it.wall_clock() + 100.0)))
     first, _ = await it.hears("b", DrainRaylet)
     asking.cancel()
     client.close()

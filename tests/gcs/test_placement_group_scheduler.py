@@ -328,7 +328,7 @@ async def test_nothing_is_kept_of_attempts_that_are_over(it: Cluster) -> None:
 @story
 async def test_no_bundles_are_put_on_nodes_that_leave(it: Cluster) -> None:
     await it.join("b", cpus=8)
-    await it.ask(DrainNode(id_of("b"), PREEMPTION, "soon", 100.0))
+    await it.ask(DrainNode(id_of("b"), PREEMPTION, "soon", it.wall_clock() + 100.0))
     await it.create_group(1, 8)
     await it.client.pass_time(A_MOMENT_S)
     assert (await it.group(1)).explanation.startswith("the cluster is too small: ")
