@@ -3,6 +3,7 @@
 WARNS = "expects a warning in the test's own process; it is raised in a worker, which shows it"
 SAME_OBJECT = "expects to get the very object that it has given, not a copy"
 LAZY = "gives a generator to a task or gets one from it, which cannot be pickled"
+COUNTS = "counts calls in the test's own process; they happen in a worker"
 CONFIGURATION = "changes Dask's configuration, which each process has for itself, and a task reads it"
 
 EXCLUDED = {
@@ -12,6 +13,7 @@ EXCLUDED = {
     "bag.tests.test_bag::test_from_delayed_iterator": LAZY,
     "bag.tests.test_bag::test_repartition_partition_size_complex_dtypes": SAME_OBJECT,
     "bag.tests.test_bag::test_bag_with_single_callable": SAME_OBJECT,
+    "bag.tests.test_bag::test_to_delayed_optimize_graph": COUNTS,
     "bag.tests.test_bag::test_reductions_are_lazy": LAZY,
     "array.tests.test_reductions::test_array_cumreduction_axis[blelloch-None-False-cumprod]": WARNS,
     "array.tests.test_reductions::test_array_cumreduction_axis[blelloch-None-False-nancumprod]": WARNS,
