@@ -21,7 +21,7 @@ import click
 from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import LOUD, QUIET
 from tests.spec.scenario import Scenario, Verdict, run, save, struck
-from tests.spec.shrink import Witness, shrink
+from tests.spec.shrink import Witness, smallest
 from tests.spec.strategies import SIZES, scenario_of
 
 REGRESSIONS = Path(__file__).resolve().parents[1] / "regressions"
@@ -117,8 +117,8 @@ def main(seconds: float, seed: int, runs: int | None, size: str, name: str | Non
     if failure is None:
         return
     click.echo(f"seed {failure.scenario.seed} fails: {failure.verdict.problems[0]}", err=True)
-    found = shrink(failure.scenario, failure.verdict)
-    path = REGRESSIONS / f"{name or f'seed_{failure.scenario.seed}'}.json"
+    found = smallest(failure.scenario, failure.verdict, lambda seed: scenario_of(seed, SIZES[size]))
+    path = REGRESSIONS / f"{name or f'seed_{found.scenario.seed}'}.json"
     save(found.scenario, path)
     click.echo(f"shrunk with {found.runs} re-runs")
     click.echo(report(found, path))

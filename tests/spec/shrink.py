@@ -11,6 +11,7 @@ Rules
     are hundreds of quiet ones; most go all at once, those of a kind, of a process or of a message.
   * A program that has become smaller may need its fault at another step; a dry run finds where it could strike.
   * Every re-run is counted, and there are no more than ``max_runs``.
+  * What needs many faults, for all of them to shift each other, stays large. Then another failure is tried (``smallest``).
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ FEW = 4
 """With more faults than this none is aimed anew; quiet ones do not count, and stay behind, if there are loud ones."""
 POINTS = 10
 """At so many points a fault is tried when the program has become smaller."""
+MOST_FAULTS, MOST_PERFORMANCES = 3, 8
+"""A witness with more faults, or more tasks and calls, is not small."""
+FAILURES = 4
+"""So many are made small until one is;"""
+SEARCHED = 200
+"""in so many scenarios further ones are looked for."""
 Tree = dict[str, Any]
 Path = tuple[str | int, ...]
 
@@ -51,7 +58,7 @@ class Witness:
 
     def describe(self) -> str:
         """One sentence."""
-        count = len(self.scenario.program.performances())
+        _, count = size_of(self.scenario)
         size = "1 task or call" if count == 1 else f"{count} tasks and calls"
         faults = ", ".join(f"{key[0]} at {' '.join(map(str, key[1:]))}" for key, _ in self.scenario.overrides or ())
         problem = self.verdict.problems[0].splitlines()[0]
@@ -299,3 +306,32 @@ def walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 def shrink(scenario: Scenario, verdict: Verdict, max_runs: int = MAX_RUNS, any_code: bool = False) -> Witness:
     """A smaller scenario that fails alike, or at all."""
     return Shrinker(scenario, verdict, max_runs, any_code=any_code).shrink()
+
+
+def smallest(
+    scenario: Scenario,
+    verdict: Verdict,
+    draw: Callable[[int], Scenario],
+    max_runs: int = MAX_RUNS,
+    any_code: bool = False,
+) -> Witness:
+    """The same; if it stays large, perhaps what a scenario of the next seeds breaks, because some show a bug better."""
+    found = [shrink(scenario, verdict, max_runs, any_code)]
+    for seed in range(scenario.seed + 1, scenario.seed + SEARCHED):
+        if len(found) == FAILURES or is_small(found[-1].scenario):
+            break
+        other = draw(seed)
+        failed = run(other)
+        if not failed.ok and (any_code or failed.codes & verdict.codes):
+            found.append(shrink(other, failed, max_runs, any_code))
+    return min(found, key=lambda witness: size_of(witness.scenario))
+
+
+def size_of(scenario: Scenario) -> tuple[int, int]:
+    """Faults; tasks and calls."""
+    return len(scenario.overrides or ()), len(scenario.program.performances())
+
+
+def is_small(scenario: Scenario) -> bool:
+    faults, performances = size_of(scenario)
+    return faults <= MOST_FAULTS and performances <= MOST_PERFORMANCES

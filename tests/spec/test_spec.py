@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import weakref
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from minray.gcs.storage import GcsStorage
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler
 from minray.simulation import SimCluster
 from minray.simulation.cluster import without_garbage_collection
+from tests.spec import shrink as shrinking
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, report
 from tests.spec.fates import DIED, UNAVAILABLE
@@ -42,7 +44,7 @@ from tests.spec.programs import (
     Why,
 )
 from tests.spec.scenario import Answers, Node, Scenario, Verdict, World, losses_of, run, save, struck
-from tests.spec.shrink import shrink
+from tests.spec.shrink import FAILURES, SEARCHED, Witness, is_small, shrink, smallest
 from tests.spec.strategies import SIZES, scenario_of, scenarios
 
 WITNESSES = sorted(REGRESSIONS.glob("*.json"))
@@ -487,3 +489,49 @@ def test_a_retry_that_is_forgotten_is_shown_with_one_crash(monkeypatch: pytest.M
     witness = shrink(scenario, verdict, max_runs=150)
     assert small(witness.scenario), witness.scenario.to_json()
     assert [key[0] for key, _ in witness.scenario.overrides or ()] == ["crash"]
+
+
+OF_SIZE = {size: one(*(Submit(f"task{number}", Body()) for number in range(size))) for size in (1, 10, 20, 30)}
+
+
+def verdict_of(*problems: str) -> Verdict:
+    nothing: Any = None
+    return Verdict(problems, {}, 0, "", nothing, "", Counter(), ())
+
+
+FAILED = verdict_of("L2: something is left")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tried", "left"), [((1,), [0], 1), ((30, 10, 1, 30), [0, 7, 14], 1), ((20, 30, 10, 30, 1), [0, 7, 14, 21], 10)]
+)
+def test_what_stays_large_is_looked_for_in_further_failures(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], tried: list[int], left: int
+) -> None:
+    """The seeds that 7 divides fail; their witnesses are of these sizes."""
+    of_seed = {7 * number: Scenario(OF_SIZE[size], World(), 7 * number) for number, size in enumerate(sizes)}
+    shrunk = []
+
+    def shrink_to(scenario: Scenario, *_: Any) -> Witness:
+        shrunk.append(scenario.seed)
+        return Witness(of_seed[scenario.seed], FAILED, 1)
+
+    monkeypatch.setattr(shrinking, "shrink", shrink_to)
+    monkeypatch.setattr(shrinking, "run", lambda scenario: verdict_of() if scenario.seed % 7 else FAILED)
+    witness = smallest(Scenario(OF_SIZE[1], World(), 0), FAILED, lambda seed: Scenario(OF_SIZE[1], World(), seed))
+    assert shrunk == tried and len(tried) <= FAILURES
+    assert len(witness.scenario.program.performances()) == left and is_small(witness.scenario) == (left == 1)
+
+
+def test_other_failures_are_looked_for_in_so_many_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = Scenario(OF_SIZE[30], World(), 5)
+    seeds: list[int] = []
+
+    def run_one(scenario: Scenario) -> Verdict:
+        seeds.append(scenario.seed)
+        return verdict_of("L3: something else")
+
+    monkeypatch.setattr(shrinking, "shrink", lambda *_: Witness(large, FAILED, 1))
+    monkeypatch.setattr(shrinking, "run", run_one)
+    assert smallest(large, FAILED, lambda seed: Scenario(OF_SIZE[1], World(), seed)).scenario is large
+    assert seeds == list(range(6, 5 + SEARCHED))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.spec.scenario import Scenario, run
+from tests.spec.shrink import is_small
 from tests.zoo import mutants
 from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.measure import PAGE, load, search, written_page
 from tests.zoo.scenarios import CAMPAIGN, SCENARIOS
 from tests.zoo.transplant import CHECKOUT, Mutation, NotTransplanted, mutate, run_python, transplanted
-from tests.zoo.witness import MOST_FAULTS, MOST_PERFORMANCES, in_copy, size_of
+from tests.zoo.witness import in_copy
 
 CAUGHT_BY_CAMPAIGN = [bug for bug in BUGS if load()[bug.name].get(CAMPAIGN, {}).get("seed") is not None]
 SOURCE = '''
@@ -49,8 +50,7 @@ def test_the_campaign_catches_it_with_its_seed_and_only_the_bug(bug: Bug) -> Non
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_its_witness_is_small_and_fails_with_the_bug_alone(bug: Bug) -> None:
     scenario = Scenario.from_json(bug.witness.read_text())
-    faults, performances = size_of(scenario)
-    assert faults <= MOST_FAULTS and performances <= MOST_PERFORMANCES
+    assert is_small(scenario)
     assert run(scenario).ok
     assert in_copy(bug, "replay", str(bug.witness))["problems"]
 

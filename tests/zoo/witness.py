@@ -17,7 +17,7 @@ from typing import Any
 
 from minray.simulation.page import headline, write_page
 from tests.spec.scenario import Scenario, run, save
-from tests.spec.shrink import Witness, shrink
+from tests.spec.shrink import Witness, smallest
 from tests.spec.strategies import scenario_of
 from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.measure import load
@@ -25,13 +25,8 @@ from tests.zoo.scenarios import CAMPAIGN
 from tests.zoo.transplant import assert_transplanted, run_python, transplanted
 
 TIMEOUT_S = 1800.0
-FAILURES = 4
-"""So many are made small, one after the other, until one is small enough: it has no more than"""
-MOST_FAULTS, MOST_PERFORMANCES = 3, 8
-"""faults, and tasks and calls."""
-SEARCHED = 200
-"""So many seeds further failures are looked for in."""
 MAX_RUNS = 250
+"""For each failure that is made small."""
 
 
 def in_copy(bug: Bug | None, *arguments: str) -> dict[str, Any]:
@@ -72,31 +67,15 @@ def write_pages(folder: Path, bugs: list[Bug]) -> list[Path]:
 # --- In the copy ---
 
 
-def shrunk(first: int, path: Path) -> dict[str, Any]:
-    """Of the first failures from this seed on. Whatever fails does so by the bug: with these seeds the true code passes."""
-    found: list[tuple[int, Witness]] = []
-    for seed in range(first, first + SEARCHED):
-        scenario = scenario_of(seed)
-        verdict = run(scenario)
-        if verdict.ok:
-            continue
-        found.append((seed, shrink(scenario, verdict, MAX_RUNS, any_code=True)))
-        if len(found) == FAILURES or is_small(found[-1][1]):
-            break
-    if not found:
-        return {"problems": [], "text": f"seed {first} breaks nothing any more"}
-    seed, witness = min(found, key=lambda one: size_of(one[1].scenario))
+def shrunk(seed: int, path: Path) -> dict[str, Any]:
+    """Of the failure with this seed, or the next ones. Whatever fails does so by the bug: the true code passes with them."""
+    scenario = scenario_of(seed)
+    verdict = run(scenario)
+    if verdict.ok:
+        return {"problems": [], "text": f"seed {seed} breaks nothing any more"}
+    witness = smallest(scenario, verdict, scenario_of, MAX_RUNS, any_code=True)
     save(witness.scenario, path)
-    return {"problems": witness.verdict.problems, "text": f"seed {seed}, {witness.runs} re-runs: {witness.describe()}"}
-
-
-def size_of(scenario: Scenario) -> tuple[int, int]:
-    return len(scenario.overrides or ()), len(scenario.program.performances())
-
-
-def is_small(witness: Witness) -> bool:
-    faults, performances = size_of(witness.scenario)
-    return faults <= MOST_FAULTS and performances <= MOST_PERFORMANCES
+    return {"problems": witness.verdict.problems, "text": f"{witness.runs} re-runs: {witness.describe()}"}
 
 
 def show(path: Path, page: Path) -> dict[str, Any]:
