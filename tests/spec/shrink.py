@@ -9,6 +9,8 @@ Rules
   * A part of the program may fail alone, if not by these faults then by others that its world draws: that is tried first.
   * Then faults: with few of them, runs are alike, and parts of the program can go without changing what is left. There
     are hundreds of quiet ones; most go all at once, those of a kind, of a process or of a message.
+  * Where many seem to be needed, because each shifts when the others strike, one may be enough elsewhere: that is tried.
+  * The rest of the program goes first as far as it can with the faults where they are: to aim anew takes many runs.
   * A program that has become smaller may need its fault at another step; a dry run finds where it could strike.
   * Every re-run is counted, and there are no more than ``max_runs``.
   * What needs many faults, for all of them to shift each other, stays large. Then another failure is tried (``smallest``).
@@ -37,6 +39,10 @@ FEW = 4
 """With more faults than this none is aimed anew; quiet ones do not count, and stay behind, if there are loud ones."""
 POINTS = 10
 """At so many points a fault is tried when the program has become smaller."""
+ALONE = 20
+"""So many faults, of different shapes, are tried alone: first loud ones,"""
+TELLING = ("duplicate", "break")
+"""then those that change more than the time, and the last of each first."""
 MOST_FAULTS, MOST_PERFORMANCES = 3, 8
 """A witness with more faults, or more tasks and calls, is not small."""
 FAILURES = 4
@@ -95,14 +101,14 @@ class Shrinker:
             self._keep_beginning()
             self._drop_groups()
         self._shrink_list(("overrides",), self._maybe_take_tree, coarse=True)
+        self._single_out()
+        self._shrink_program(self._maybe_take_tree)
         self._isolate(self._take_or_aim)
         before = None
         while self.best != before and self.runs < self._max_runs:
             before = self.best
             self._shrink_list(("overrides",), self._maybe_take_tree)
-            for path in lists_of(tree_of(self.best)):
-                if path[0] == "program":
-                    self._shrink_list(path, self._take_or_aim if path[-1] == "operations" else self._maybe_take_tree)
+            self._shrink_program(self._take_or_aim)
             self._shrink_rest()
         return Witness(self.best, self.verdict, self.runs)
 
@@ -149,12 +155,9 @@ class Shrinker:
             return False
         if not overrides or len(overrides) > FEW or not candidate.is_feasible() or self.runs >= self._max_runs:
             return False
-        self.runs += 1
-        asked: list[Key] = []
-        run(candidate, asked.append)
+        points = self._points(candidate)
         for index, (key, answer) in enumerate(overrides):
-            points = [point for point in asked if shape(point) == shape(key)]
-            for point in points[:: max(1, len(points) // POINTS)]:
+            for point in some(points.get(shape(key), [])):
                 aimed = (*overrides[:index], (point, answer), *overrides[index + 1 :])
                 if self._maybe_take(replace(candidate, overrides=aimed)):
                     return True
@@ -181,6 +184,29 @@ class Shrinker:
                 rest = tuple(answer for answer in self.best.overrides or () if answer[0][part] != name)
                 self._maybe_take(replace(self.best, overrides=rest))
 
+    def _single_out(self) -> None:
+        """Try one fault alone, where it struck, and at other points of its shape, which a run without any finds."""
+        answers = self.best.overrides or ()
+        if len(answers) <= FEW:
+            return
+        of_shapes = {(shape(key), answer): (key, answer) for key, answer in answers}
+        latest = sorted(of_shapes.values(), key=lambda one: -answers.index(one))
+        alone = sorted(latest, key=lambda one: (one[0][0] not in LOUD, one[0][0] not in TELLING))[:ALONE]
+        if any(self._maybe_take(replace(self.best, overrides=(one,))) for one in alone):
+            return
+        points = self._points(replace(self.best, overrides=tuple(((key[0], "", ""), 0) for key, _ in alone)))
+        for key, answer in alone:
+            for point in some(points.get(shape(key), [])):
+                if self._maybe_take(replace(self.best, overrides=((point, answer),))):
+                    return
+
+    def _points(self, scenario: Scenario) -> dict[tuple[Any, ...], list[Key]]:
+        """Where faults of the kinds that it names could strike, by their shapes."""
+        self.runs += 1
+        points: dict[tuple[Any, ...], list[Key]] = {}
+        run(scenario, lambda key: points.setdefault(shape(key), []).append(key))
+        return points
+
     def _isolate(self, take: Callable[[Tree], bool]) -> None:
         """Try parts of what one driver does, and nothing else."""
         tree = tree_of(self.best)
@@ -188,6 +214,12 @@ class Shrinker:
         for part in sorted(found.values(), key=lambda part: len(json.dumps(part)))[:ISOLATED]:
             if take({**tree, "program": {"drivers": [{"operations": part}]}}):
                 return
+
+    def _shrink_program(self, take: Callable[[Tree], bool]) -> None:
+        """Leave out operations, by halves and smaller parts, and what else is in lists."""
+        for path in lists_of(tree_of(self.best)):
+            if path[0] == "program":
+                self._shrink_list(path, take if path[-1] == "operations" else self._maybe_take_tree)
 
     def _shrink_rest(self) -> None:
         """Leave out nodes, and whatever is no default; innermost first."""
@@ -235,6 +267,11 @@ def parts_of(driver: Tree) -> Iterator[list[Tree]]:
                 lacking = set().union(*(mentions[other] for other in lacking)) - whole
             if len(whole) > 1:
                 yield [operations[index] for index in sorted(whole)]
+
+
+def some(points: list[Key]) -> list[Key]:
+    """A few of them, from all over."""
+    return points[:: max(1, len(points) // POINTS)]
 
 
 def shape(key: Key) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ import gc
 import json
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from minray.gcs.storage import GcsStorage
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler
 from minray.simulation import SimCluster
 from minray.simulation.cluster import without_garbage_collection
+from minray.simulation.faults import Key
 from tests.spec import shrink as shrinking
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, report
@@ -44,7 +46,7 @@ from tests.spec.programs import (
     Why,
 )
 from tests.spec.scenario import Answers, Node, Scenario, Verdict, World, losses_of, run, save, struck
-from tests.spec.shrink import FAILURES, SEARCHED, Witness, is_small, shrink, smallest
+from tests.spec.shrink import FAILURES, SEARCHED, Shrinker, Witness, is_small, shrink, smallest
 from tests.spec.strategies import SIZES, scenario_of, scenarios
 
 WITNESSES = sorted(REGRESSIONS.glob("*.json"))
@@ -535,3 +537,23 @@ def test_other_failures_are_looked_for_in_so_many_scenarios(monkeypatch: pytest.
     monkeypatch.setattr(shrinking, "run", run_one)
     assert smallest(large, FAILED, lambda seed: Scenario(OF_SIZE[1], World(), seed)).scenario is large
     assert seeds == list(range(6, 5 + SEARCHED))
+
+
+@pytest.mark.parametrize("kept", ["duplicate", "crash"])
+def test_of_faults_that_only_shift_each_other_one_is_found_that_is_enough_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """All of them fail together, none is enough where it struck, and one is at its third point."""
+    kinds = ("stall", "duplicate", "stall", "delay", "crash", "break")
+    faults: Answers = tuple(((kind, f"worker/{place}", "Message", 9), 2) for place, kind in enumerate(kinds))
+    enough = (((kept, "worker/7", "Message", 3), 2),)
+    scenario = Scenario(OF_SIZE[1], World(), overrides=faults)
+
+    def ask(_: Scenario, on_chance: Callable[[Key], None]) -> None:
+        for kind in kinds:
+            for count in range(1, 5):
+                on_chance((kind, "worker/7", "Message", count))
+
+    monkeypatch.setattr(shrinking, "run", ask)
+    shrinker = Shrinker(scenario, FAILED, run_one=lambda one: FAILED if one.overrides in (faults, enough) else verdict_of())
+    assert shrinker.shrink().scenario.overrides == enough
