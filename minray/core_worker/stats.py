@@ -18,6 +18,7 @@ from minray.core_worker.task_account import TaskAccount
 from minray.core_worker.task_manager import FAILED, FINISHED
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import MOST_ENTRIES
+from minray.protocol.state import ProfileEvents
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -41,6 +42,10 @@ class Statistician:
         infos = [self._describe(object_id, reference) for object_id, reference in largest]
         pid, config = core.platform.processes.pid, core.config
         return CoreWorkerStats(config.worker_id, config.node_id, pid, config.is_driver, len(found), infos)
+
+    def profile(self) -> ProfileEvents:
+        """The tasks that have run here."""
+        return self._core.profile.events(self._core)
 
     def _of(self, object_ids: list[bytes]) -> list[tuple[bytes, Reference]]:
         known = [(object_id, self._core.references.get(object_id)) for object_id in dict.fromkeys(object_ids)]

@@ -1,4 +1,4 @@
-"""What processes tell people of their tasks.
+"""What processes tell people of their tasks: which there are, and which they have run.
 
 Ray: src/ray/protobuf/gcs.proto (TaskEvents), which Ray's processes send to the gcs all the time; here they are asked
 
@@ -59,6 +59,37 @@ class TasksInfo(Record, frozen=True):
     """How many of its tasks have not ended, or are remembered; ``tasks`` has the newest."""
     tasks: list[TaskInfo]
     received: list[ReceivedInfo]
+
+
+class ProfileEvent(Record, frozen=True):
+    """A task or call that a worker has run."""
+
+    task_id: bytes
+    attempt: int
+    name: str
+    kind: str
+    actor_id: bytes
+    """Of the actor that it made, or was a call of; else empty."""
+    start_us: int
+    """Microseconds since the epoch, by the wall clock of its node."""
+    duration_us: int
+    state: str
+    """FINISHED, FAILED, or CANCELLED."""
+
+
+class ProfileEvents(Record, frozen=True):
+    """What a worker has run lately."""
+
+    node_id: bytes
+    node_ip: str
+    worker_id: bytes
+    pid: int
+    events: list[ProfileEvent]
+    """In the order in which they ended."""
+
+
+class GetProfileEvents(Request[ProfileEvents], frozen=True):
+    """What have you run?"""
 
 
 class GetTasksInfo(Request[TasksInfo], frozen=True):

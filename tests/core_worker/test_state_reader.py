@@ -17,7 +17,7 @@ from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, Obj
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobConfig, JobInfo, NodeInfo, Poll, PollReply, WorkerDeath
 from minray.protocol.object_store import CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.raylet import NodeStats, WorkerStatus
-from minray.protocol.state import GetTasksInfo, TasksInfo
+from minray.protocol.state import GetProfileEvents, GetTasksInfo, ProfileEvents, TasksInfo
 from minray.rpc.connection import PeerUnreachable
 from minray.simulation.loop import SimLoop
 
@@ -115,7 +115,7 @@ class Pretended:
                 return self._news(request.channel)
             if isinstance(request, GetObjectsInfo):
                 return store(copy(X))
-            if isinstance(request, GetCoreWorkerStats | GetTasksInfo):
+            if isinstance(request, GetCoreWorkerStats | GetTasksInfo | GetProfileEvents):
                 return await self._stats()
             if self._world.is_node_silent:
                 await asyncio.Event().wait()
@@ -193,6 +193,24 @@ def test_of_tasks_too_who_is_silent_is_named() -> None:
     assert [one.worker_id for one in told.processes] == [A] and told.silent == [f"process 7 of node {NODE.hex()}"]
 
 
+def profile_of(worker_id: bytes) -> ProfileEvents:
+    return ProfileEvents(NODE, "10.0.0.1", worker_id, 7, [])
+
+
+@pytest.mark.parametrize("own_id", [b"", B])
+def test_what_workers_have_run_is_told_by_them_and_drivers_are_not_asked(own_id: bytes) -> None:
+    world: Any = Pretended(profile_of(B))
+    own: Any = SimpleNamespace(profile=lambda: profile_of(B)) if own_id else None
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs")), own_id, own).profile(1))
+    assert told.workers == [profile_of(B)] and told.silent == [] and world.asked == ([] if own_id else [B])
+
+
+def test_a_worker_that_does_not_say_what_it_has_run_is_named() -> None:
+    world: Any = Pretended(None)
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).profile(0.01))
+    assert told.workers == [] and told.silent == [f"process 7 of node {NODE.hex()}"]
+
+
 def test_workers_that_live_are_those_of_living_nodes_and_jobs_that_go_on() -> None:
     world: Any = Pretended(None)
     told = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).workers(1))
@@ -216,7 +234,7 @@ def test_a_gcs_that_is_silent_is_not_waited_for() -> None:
     world: Any = Pretended(None)
     silent = SimpleNamespace(call=lambda request: asyncio.Event().wait())
     reader: Any = StateReader(world, silent)  # type: ignore[arg-type]
-    for question in (reader.read, reader.tasks, reader.workers, reader.nodes, reader.jobs, reader.actors):
+    for question in (reader.read, reader.tasks, reader.profile, reader.workers, reader.nodes, reader.jobs, reader.actors):
         with pytest.raises(TimeoutError):
             in_virtual_time(question(1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -147,6 +148,90 @@ def test_tasks_of_tasks_know_their_parents_and_are_seen_from_other_processes() -
     assert sorted(by_name) == ["child", "look", "parent"]
     assert by_name["child"].parent_task_id == parent_id and by_name["parent"].parent_task_id == ""
     assert len({row.worker_pid for row in rows}) == 3
+
+
+def events_of(trace: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of a timeline, by name."""
+    return {event["name"]: event for event in trace if event["ph"] == "X"}
+
+
+def test_a_timeline_has_what_has_run_and_when() -> None:
+    def body() -> Any:
+        began = time.time()
+        clerk = Clerk.remote()
+        call, task = clerk.serve.remote(2), rest.options(name="task").remote(3)
+        minray.wait([clerk.fail.remote(), call, task], num_returns=3)
+        return began, clerk._actor_id_hex, task.task_id().hex(), minray.timeline()
+
+    began, actor_id, task_id, trace = seen(body)
+    events = events_of(trace)
+    task, call, failed, made = (events[name] for name in ("task", "Clerk.serve", "Clerk.fail", "Clerk.__init__"))
+    assert task["args"]["task_id"] == task_id and task["args"]["actor_id"] is None and 3_000_000 <= task["dur"] < 3_010_000
+    assert made["args"]["func_or_class_name"] == "Clerk" and 2_000_000 <= call["dur"] < 2_010_000
+    assert call["args"]["actor_id"] == made["args"]["actor_id"] == actor_id
+    assert (call["args"]["state"], failed["args"]["state"]) == ("FINISHED", "FAILED")
+    assert began * 1e6 <= made["ts"] <= call["ts"] and call["ts"] + call["dur"] <= failed["ts"] <= (began + 10) * 1e6
+    assert made["tid"] == call["tid"] == failed["tid"] != task["tid"]
+
+
+def test_clocks_of_nodes_may_differ_and_a_timeline_is_of_the_wall_clock() -> None:
+    def body() -> Any:
+        for node in ("a", "b"):
+            minray.get(rest.options(name=node, resources={node: 1}).remote(1))
+        return minray.timeline()
+
+    events = events_of(seen(body, nodes=[{"num_cpus": 1, "resources": {name: 1}} for name in ("a", "b")]))
+    first, second = events["a"], events["b"]
+    assert first["pid"] != second["pid"] and 0 <= second["ts"] - first["ts"] - first["dur"] < 1_000_000
+
+
+def test_attempts_and_cancelled_calls_are_in_a_timeline_and_what_is_not_to_be_recorded_is_not() -> None:
+    class Fickle:
+        def __init__(self) -> None:
+            self.times = 0
+
+        async def wait(self) -> None:
+            self.times += 1
+            if self.times == 1:
+                raise ValueError
+            await asyncio.sleep(100)
+
+        @minray.method(enable_task_events=True)
+        def loud(self) -> None: ...
+
+    def body() -> Any:
+        fickle = minray.remote(Fickle).remote()
+        waiting = fickle.wait.options(max_task_retries=1, retry_exceptions=True).remote()
+        time.sleep(5)
+        minray.cancel(waiting)
+        minray.wait([waiting])
+        quiet = minray.remote(Fickle).options(enable_task_events=False).remote()
+        minray.get([rest.options(name="secret", enable_task_events=False).remote(0), quiet.loud.remote()])
+        fickle.loud.options(name="quiet", enable_task_events=False).remote()
+        minray.wait([quiet.wait.remote(), fickle.__ray_ready__.remote()], num_returns=2)
+        return minray.timeline()
+
+    found = [(event["name"], event["args"]) for event in seen(body) if event["ph"] == "X"]
+    told = sorted((name, args["attempt_number"], args["state"]) for name, args in found)
+    assert told == [
+        ("Fickle.__init__", 0, "FINISHED"),
+        ("Fickle.__ray_ready__", 0, "FINISHED"),
+        ("Fickle.loud", 0, "FINISHED"),
+        ("Fickle.wait", 0, "FAILED"),
+        ("Fickle.wait", 1, "CANCELLED"),
+    ]
+
+
+def test_a_worker_that_is_silent_is_named_and_the_others_are_in_the_timeline() -> None:
+    def body() -> Any:
+        minray.get([rest.options(name=name, resources={name: 1}).remote(0) for name in ("here", "there")])
+        cluster.world.wire.cut("head", "n1", 100)
+        with pytest.warns(RuntimeWarning, match="node n1 does not answer"):
+            return minray.timeline()
+
+    nodes = [{"num_cpus": 2, "resources": {"here": 1}}, {"num_cpus": 2, "resources": {"there": 1}}]
+    with SimCluster(nodes, show_output=False) as cluster:
+        assert list(events_of(cluster.run(body))) == ["here"]
 
 
 def test_nodes_workers_and_jobs() -> None:
