@@ -1,8 +1,9 @@
-"""``minray timeline``: what the processes of a cluster do and have done, from outside of it.
+"""``minray timeline``, ``minray stack``: what the processes of a cluster do and have done, from outside of it.
 
-Ray: python/ray/scripts/scripts.py (timeline)
+Ray: python/ray/scripts/scripts.py (timeline, stack)
 
     minray timeline -o trace.json      when each worker has run what, for Perfetto and chrome://tracing
+    minray stack                       where each thread and coroutine of each worker and driver is right now
 
 Every process is asked, and answers although its user code is busy. Who does not answer in time is named, on standard error.
 """
@@ -18,10 +19,11 @@ import click
 
 from minray.chrome_trace import trace_events, write_trace
 from minray.cli_state import Connect, ask, cluster_options
+from minray.stack_text import stack_text
 
 
 def process_commands(connect: Connect) -> list[click.Command]:
-    return [_timeline_command(connect)]
+    return [_timeline_command(connect), _stack_command(connect)]
 
 
 def _timeline_command(connect: Connect) -> click.Command:
@@ -41,6 +43,18 @@ def _timeline_command(connect: Connect) -> click.Command:
         click.echo(f"{tasks} tasks and calls of {len(profile.workers)} workers are written to {path}")
         click.echo("To look at it, open it at https://ui.perfetto.dev, or in Chrome at chrome://tracing.")
         _say_silent(profile.silent)
+
+    return command
+
+
+def _stack_command(connect: Connect) -> click.Command:
+    @click.command("stack")
+    @cluster_options
+    def command(address: str | None, token_file: str | None, timeout: float) -> None:
+        """Show what every thread of every worker and driver does right now, and what coroutines wait for."""
+        found = ask(connect, address, token_file, timeout, lambda reader: reader.stacks(timeout))
+        click.echo(stack_text(found))
+        _say_silent(found.silent)
 
     return command
 

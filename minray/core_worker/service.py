@@ -53,7 +53,7 @@ from minray.protocol.core_worker import (
     WaitForReader,
 )
 from minray.protocol.gcs import CheckAlive
-from minray.protocol.state import GetProfileEvents, GetTasksInfo, ProfileEvents, TasksInfo
+from minray.protocol.state import GetProfileEvents, GetStacks, GetTasksInfo, ProcessStacks, ProfileEvents, TasksInfo
 from minray.rpc.service import Call
 
 if TYPE_CHECKING:
@@ -189,6 +189,9 @@ class CoreWorkerService:
 
     def handle_GetProfileEvents(self, request: GetProfileEvents, call: Call) -> ProfileEvents:
         return self._core.statistician.profile()
+
+    def handle_GetStacks(self, request: GetStacks, call: Call) -> ProcessStacks:
+        return self._core.statistician.stacks()
 
     def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:
         return CheckTicketsReply(self._core.borrowing.missing(request.lender_id, request.loans))

@@ -24,7 +24,15 @@ from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobInfo, NodeInfo, P
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.protocol.raylet import GetNodeStats, NodeStats
-from minray.protocol.state import MOST_TASKS, GetProfileEvents, GetTasksInfo, ProfileEvents, TasksInfo
+from minray.protocol.state import (
+    MOST_TASKS,
+    GetProfileEvents,
+    GetStacks,
+    GetTasksInfo,
+    ProcessStacks,
+    ProfileEvents,
+    TasksInfo,
+)
 from minray.rpc.connection import Peer, Peers, PeerUnreachable
 
 R = TypeVar("R", bound=Record)
@@ -172,6 +180,13 @@ class ClusterProfile(NamedTuple):
     silent: list[str]
 
 
+class ClusterStacks(NamedTuple):
+    nodes: dict[bytes, NodeInfo]
+    """Those that live."""
+    processes: list[ProcessStacks]
+    silent: list[str]
+
+
 class ClusterWorkers(NamedTuple):
     nodes: list[NodeInfo]
     jobs: list[JobInfo]
@@ -191,6 +206,8 @@ class OwnAnswers(Protocol):
     def stats(self, request: GetCoreWorkerStats) -> CoreWorkerStats: ...
 
     def profile(self) -> ProfileEvents: ...
+
+    def stacks(self) -> ProcessStacks: ...
 
 
 class StateReader:
@@ -220,16 +237,23 @@ class StateReader:
     async def tasks(self, timeout_s: float, task_ids: Sequence[bytes] | None = None) -> ClusterTasks:
         """The newest tasks of each process, or these."""
         question, request = _Question(timeout_s), GetTasksInfo(MOST_TASKS, None if task_ids is None else list(task_ids))
-        drivers, workers = await self._processes(question)
+        _, drivers, workers = await self._processes(question)
         infos = await self._ask_all(question, request, lambda own: own.account.tasks(request), [*drivers, *workers])
         return ClusterTasks(infos, question.silent)
 
     async def profile(self, timeout_s: float) -> ClusterProfile:
         """What each worker has run lately."""
         question = _Question(timeout_s)
-        _, workers = await self._processes(question)
+        _, _, workers = await self._processes(question)
         profiles = await self._ask_all(question, GetProfileEvents(), lambda own: own.profile(), workers)
         return ClusterProfile(profiles, question.silent)
+
+    async def stacks(self, timeout_s: float) -> ClusterStacks:
+        """What each driver and worker does right now."""
+        question = _Question(timeout_s)
+        alive, drivers, workers = await self._processes(question)
+        stacks = await self._ask_all(question, GetStacks(), lambda own: own.stacks(), [*drivers, *workers])
+        return ClusterStacks(alive, stacks, question.silent)
 
     async def workers(self, timeout_s: float) -> ClusterWorkers:
         """All processes that run tasks or drive jobs."""
@@ -281,11 +305,13 @@ class StateReader:
     async def _read_workers(self, question: _Question, node: NodeInfo) -> NodeStats | None:
         return await question.ask(_name(node), self._peers.to(node.address).call(GetNodeStats()))
 
-    async def _processes(self, question: _Question) -> tuple[list[tuple[Address, int]], list[tuple[Address, int]]]:
-        """Addresses and pids of drivers and of workers."""
+    async def _processes(
+        self, question: _Question
+    ) -> tuple[dict[bytes, NodeInfo], list[tuple[Address, int]], list[tuple[Address, int]]]:
+        """Nodes by id; addresses and pids of drivers, and of workers."""
         alive, drivers = await self._living(question.timeout_s)
         of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
-        return drivers, _addresses(of_nodes)
+        return alive, drivers, _addresses(of_nodes)
 
     async def _ask_all(
         self,

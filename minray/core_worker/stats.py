@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from minray.common.ids import PUT_INDEX, task_of
 from minray.core_worker.call_sites import DISABLED
 from minray.core_worker.reference_counter import Reference
+from minray.core_worker.stacks import stacks_of
 from minray.core_worker.task_account import TaskAccount
 from minray.core_worker.task_manager import FAILED, FINISHED
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import MOST_ENTRIES
-from minray.protocol.state import ProfileEvents
+from minray.protocol.state import ProcessStacks, ProfileEvents
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -46,6 +47,10 @@ class Statistician:
     def profile(self) -> ProfileEvents:
         """The tasks that have run here."""
         return self._core.profile.events(self._core)
+
+    def stacks(self) -> ProcessStacks:
+        """What runs here right now."""
+        return stacks_of(self._core)
 
     def _of(self, object_ids: list[bytes]) -> list[tuple[bytes, Reference]]:
         known = [(object_id, self._core.references.get(object_id)) for object_id in dict.fromkeys(object_ids)]

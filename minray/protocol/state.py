@@ -1,4 +1,4 @@
-"""What processes tell people of their tasks: which there are, and which they have run.
+"""What processes tell people of their tasks: which there are, which they have run, and what they do right now.
 
 Ray: src/ray/protobuf/gcs.proto (TaskEvents), which Ray's processes send to the gcs all the time; here they are asked
 
@@ -90,6 +90,47 @@ class ProfileEvents(Record, frozen=True):
 
 class GetProfileEvents(Request[ProfileEvents], frozen=True):
     """What have you run?"""
+
+
+class StackFrame(Record, frozen=True):
+    """A line of a program that has been reached and not been left."""
+
+    filename: str
+    line: int
+    function: str
+    source: str
+    """What is written there; empty if the file cannot be read."""
+
+
+class Stack(Record, frozen=True):
+    """What a thread does right now, or what a coroutine waits for."""
+
+    name: str
+    is_coroutine: bool
+    count: int
+    """So many do the same, under the same name."""
+    frames: list[StackFrame]
+    """The newest call is the last one. None: a thread that waits for work, a coroutine that a thread runs."""
+    left_out: int = 0
+    """So many frames are missing in the middle."""
+
+
+class ProcessStacks(Record, frozen=True):
+    """What a driver or worker does right now."""
+
+    node_id: bytes
+    worker_id: bytes
+    pid: int
+    is_driver: bool
+    running: list[str]
+    """The names of the tasks and calls that have begun here and not ended."""
+    stacks: list[Stack]
+    left_out: int = 0
+    """So many coroutines are not described, because there are so many of them."""
+
+
+class GetStacks(Request[ProcessStacks], frozen=True):
+    """What do you do?"""
 
 
 class GetTasksInfo(Request[TasksInfo], frozen=True):

@@ -17,7 +17,7 @@ from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, Obj
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobConfig, JobInfo, NodeInfo, Poll, PollReply, WorkerDeath
 from minray.protocol.object_store import CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.raylet import NodeStats, WorkerStatus
-from minray.protocol.state import GetProfileEvents, GetTasksInfo, ProfileEvents, TasksInfo
+from minray.protocol.state import GetProfileEvents, GetStacks, GetTasksInfo, ProcessStacks, ProfileEvents, TasksInfo
 from minray.rpc.connection import PeerUnreachable
 from minray.simulation.loop import SimLoop
 
@@ -115,7 +115,7 @@ class Pretended:
                 return self._news(request.channel)
             if isinstance(request, GetObjectsInfo):
                 return store(copy(X))
-            if isinstance(request, GetCoreWorkerStats | GetTasksInfo | GetProfileEvents):
+            if isinstance(request, GetCoreWorkerStats | GetTasksInfo | GetProfileEvents | GetStacks):
                 return await self._stats()
             if self._world.is_node_silent:
                 await asyncio.Event().wait()
@@ -205,6 +205,20 @@ def test_what_workers_have_run_is_told_by_them_and_drivers_are_not_asked(own_id:
     assert told.workers == [profile_of(B)] and told.silent == [] and world.asked == ([] if own_id else [B])
 
 
+def stacks_of(worker_id: bytes) -> ProcessStacks:
+    return ProcessStacks(NODE, worker_id, 7, worker_id == A, [], [])
+
+
+@pytest.mark.parametrize("own_id", [b"", A])
+def test_what_drivers_and_workers_do_is_told_by_them(own_id: bytes) -> None:
+    world: Any = Pretended(stacks_of(B))
+    world.answers[A] = stacks_of(A)
+    own: Any = SimpleNamespace(stacks=lambda: stacks_of(A)) if own_id else None
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs")), own_id, own).stacks(1))
+    assert told.processes == [stacks_of(A), stacks_of(B)] and told.silent == [] and list(told.nodes) == [NODE]
+    assert world.asked == ([B] if own_id else [A, B])
+
+
 def test_a_worker_that_does_not_say_what_it_has_run_is_named() -> None:
     world: Any = Pretended(None)
     told = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).profile(0.01))
@@ -234,7 +248,8 @@ def test_a_gcs_that_is_silent_is_not_waited_for() -> None:
     world: Any = Pretended(None)
     silent = SimpleNamespace(call=lambda request: asyncio.Event().wait())
     reader: Any = StateReader(world, silent)  # type: ignore[arg-type]
-    for question in (reader.read, reader.tasks, reader.profile, reader.workers, reader.nodes, reader.jobs, reader.actors):
+    of_processes = (reader.read, reader.tasks, reader.profile, reader.stacks, reader.workers)
+    for question in (*of_processes, reader.nodes, reader.jobs, reader.actors):
         with pytest.raises(TimeoutError):
             in_virtual_time(question(1))
 

@@ -1,8 +1,10 @@
-"""What the processes of a real cluster do and have done, as programs see it: a timeline."""
+"""What the processes of a real cluster do and have done, as programs see it: a timeline, stacks."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,10 @@ from typing import Any
 import pytest
 
 import minray as ray
+from minray import worker
+from minray.stack_text import stack_text
+from tests.helpers import wait_for_condition
+from tests.real.support import PATIENCE_S, Files, Signal
 
 pytestmark = pytest.mark.usefixtures("cluster")
 CLOCKS_US = 100_000
@@ -82,3 +88,77 @@ def test_a_task_sees_itself_when_it_is_over() -> None:
 def test_a_timeline_can_only_be_written_where_there_is_room_for_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         ray.timeline(str(tmp_path / "nowhere" / "trace.json"))
+
+
+def stacks() -> tuple[str, Any]:
+    """The text, and what was found."""
+    api = worker.current_api()
+    found = api.run_on_loop(lambda: api.core.state_reader.stacks(PATIENCE_S))
+    assert found.silent == []
+    return stack_text(found), found
+
+
+def running() -> dict[str, Any]:
+    """The processes that run something, by its name."""
+    return {name: process for process in stacks()[1].processes for name in process.running}
+
+
+def stacks_of(running_name: str, thread: str) -> list[Any]:
+    return [stack for stack in running()[running_name].stacks if stack.name == thread]
+
+
+def test_busy_processes_say_where_they_are(files: Files) -> None:
+    busy, blocked = files.signal("busy"), files.signal("blocked")
+
+    @ray.remote
+    def spin(started: Signal, go: Signal) -> None:
+        started.set()
+        while not go.is_set():
+            sum(range(1000))
+
+    @ray.remote(num_cpus=0)
+    class Asynchronous:
+        async def wait(self, event: asyncio.Event | None = None) -> None:
+            await asyncio.Event().wait()
+
+        async def block(self, started: Signal, go: Signal) -> None:
+            started.set()
+            go.wait()
+
+    @ray.remote(num_cpus=0, max_concurrency=2)
+    class Threaded:
+        def get(self, refs: list[Any]) -> None:
+            ray.get(refs[0])
+
+    go, actor, threaded = files.signal("go"), Asynchronous.remote(), Threaded.remote()
+    spinning = spin.remote(busy, go)
+    waiting = [actor.wait.remote() for _ in range(3)]
+    refs = [spinning, threaded.get.remote([spinning]), actor.block.remote(blocked, go)]
+    busy.wait()
+    blocked.wait()
+    wait_for_condition(lambda: "Threaded.get" in running() and len(stacks_of("Threaded.get", "minray-call")[0].frames) > 1)
+    text, found = stacks()
+    by_name = running()
+    spin_stack = by_name["spin"].stacks[0]
+    assert spin_stack.name == "MainThread" and spin_stack.frames[0].function == "spin", "the user's frames, and no others"
+    assert spin_stack.frames[0].source in ("while not go.is_set():", "sum(range(1000))")
+    (main, *coroutines) = by_name["Asynchronous.block"].stacks
+    assert (main.name, main.frames[0].function) == ("MainThread", "block")
+    assert main.frames[0].source in ("started.set()", "go.wait()")
+    assert [(one.name, one.count) for one in coroutines if one.is_coroutine and one.frames] == [("Asynchronous.wait", 3)]
+    (call,) = stacks_of("Threaded.get", "minray-call")
+    assert call.frames[0].source == "ray.get(refs[0])"
+    (driver,) = [process for process in found.processes if process.is_driver]
+    assert driver.pid == os.getpid() and any(frame.function == "stacks" for frame in driver.stacks[0].frames)
+    assert "Coroutine Asynchronous.wait, 3 times" in text and "Coroutine Asynchronous.block: runs" in text
+    assert "minray-relief" not in text and "minray-io" not in text
+    go.set()
+    ray.get(refs)
+    for ref in waiting:
+        ray.cancel(ref)
+    ray.wait(waiting, num_returns=len(waiting))
+
+
+def test_a_worker_without_a_task_waits_for_work() -> None:
+    ray.get(work.remote())
+    wait_for_condition(lambda: "\n  Thread MainThread: waits for work" in stacks()[0])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import minray
+from minray import worker
 from minray.simulation import SimCluster, run
 from minray.util import placement_group
 from minray.util.state import (
@@ -232,6 +233,46 @@ def test_a_worker_that_is_silent_is_named_and_the_others_are_in_the_timeline() -
     nodes = [{"num_cpus": 2, "resources": {"here": 1}}, {"num_cpus": 2, "resources": {"there": 1}}]
     with SimCluster(nodes, show_output=False) as cluster:
         assert list(events_of(cluster.run(body))) == ["here"]
+
+
+def stacks_here() -> Any:
+    api = worker.current_api()
+    return api.run_on_loop(lambda: api.core.state_reader.stacks(5))
+
+
+def test_what_everybody_does_right_now() -> None:
+    class Waiting:
+        async def wait(self) -> None:
+            await asyncio.sleep(100)
+
+    def body() -> Any:
+        actor, clerk = minray.remote(Waiting).remote(), Clerk.options(max_concurrency=2).remote()
+        going_on = [parent.remote(100), clerk.serve.remote(100), *(actor.wait.remote() for _ in range(3))]
+        time.sleep(1)
+        found = stacks_here()
+        for ref in going_on[:1]:
+            minray.cancel(ref)
+        minray.kill(actor)
+        minray.kill(clerk)
+        return found, os.getpid()
+
+    found, own_pid = seen(body)
+    by_running = {tuple(process.running): process for process in found.processes}
+    assert found.silent == [] and by_running[()].is_driver and by_running[()].pid == own_pid
+    lines = {
+        (running, stack.name, stack.is_coroutine, stack.count): [
+            frame.source for frame in stack.frames if frame.filename == __file__
+        ]
+        for running, process in by_running.items()
+        for stack in process.stacks
+    }
+    assert {key: sources[0] for key, sources in lines.items() if sources and key[0]} == {
+        (("parent",), "MainThread", False, 1): "return minray.get(rest.options(name=\"child\").remote(seconds))",
+        (("child",), "MainThread", False, 1): "time.sleep(seconds)",
+        (("Clerk.serve",), "minray-call", False, 1): "time.sleep(seconds)",
+        (("Waiting.wait",) * 3, "Waiting.wait", True, 3): "await asyncio.sleep(100)",
+    }
+    assert any("found = stacks_here()" in sources for key, sources in lines.items() if not key[0])
 
 
 def test_nodes_workers_and_jobs() -> None:

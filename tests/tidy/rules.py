@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     ),
     "worker_output": {"core_worker", "protocol"},
     "memory_summary": {"core_worker", "protocol", "text_table"},
+    "stack_text": {"core_worker", "protocol", "common", "tracebacks"},
     "_version": set(),
     "cloudpickle": set(),
     "text_table": set(),
