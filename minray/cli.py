@@ -8,7 +8,7 @@ Ray: python/ray/scripts/scripts.py
     minray status                                              who is there, what is in use, what waits for what
     minray memory                                              what fills the object stores, and who refers to it
     minray list actors|tasks|objects|nodes|workers|jobs        what there is; get and summary: see ``cli_state``
-    minray stack, minray timeline                              what processes do, and have done: see ``cli_processes``
+    minray stack, timeline, metrics                            what processes do, and have done: see ``cli_processes``
     minray drain-node --node-id=...                            have a node leave when what runs there has ended
     minray stop                                                end all that ``minray start`` has begun here
 

@@ -1,9 +1,10 @@
-"""``minray timeline``, ``minray stack``: what the processes of a cluster do and have done, from outside of it.
+"""``minray timeline``, ``stack``, ``metrics``: what processes do, have done and have measured, from outside of the cluster.
 
-Ray: python/ray/scripts/scripts.py (timeline, stack)
+Ray: python/ray/scripts/scripts.py (timeline, stack); its metrics have an HTTP port on each node
 
     minray timeline -o trace.json      when each worker has run what, for Perfetto and chrome://tracing
     minray stack                       where each thread and coroutine of each worker and driver is right now
+    minray metrics                     what programs have measured (``minray.util.metrics``), as Prometheus reads it
 
 Every process is asked, and answers although its user code is busy. Who does not answer in time is named, on standard error.
 """
@@ -19,11 +20,12 @@ import click
 
 from minray.chrome_trace import trace_events, write_trace
 from minray.cli_state import Connect, ask, cluster_options
+from minray.prometheus_text import prometheus_text
 from minray.stack_text import stack_text
 
 
 def process_commands(connect: Connect) -> list[click.Command]:
-    return [_timeline_command(connect), _stack_command(connect)]
+    return [_timeline_command(connect), _stack_command(connect), _metrics_command(connect)]
 
 
 def _timeline_command(connect: Connect) -> click.Command:
@@ -54,6 +56,18 @@ def _stack_command(connect: Connect) -> click.Command:
         """Show what every thread of every worker and driver does right now, and what coroutines wait for."""
         found = ask(connect, address, token_file, timeout, lambda reader: reader.stacks(timeout))
         click.echo(stack_text(found))
+        _say_silent(found.silent)
+
+    return command
+
+
+def _metrics_command(connect: Connect) -> click.Command:
+    @click.command("metrics")
+    @cluster_options
+    def command(address: str | None, token_file: str | None, timeout: float) -> None:
+        """Print what programs have counted, set and observed, in Prometheus's text format."""
+        found = ask(connect, address, token_file, timeout, lambda reader: reader.metrics(timeout))
+        click.echo(prometheus_text(found), nl=False)
         _say_silent(found.silent)
 
     return command

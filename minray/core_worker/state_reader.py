@@ -26,9 +26,11 @@ from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.protocol.raylet import GetNodeStats, NodeStats
 from minray.protocol.state import (
     MOST_TASKS,
+    GetMetrics,
     GetProfileEvents,
     GetStacks,
     GetTasksInfo,
+    ProcessMetrics,
     ProcessStacks,
     ProfileEvents,
     TasksInfo,
@@ -187,6 +189,11 @@ class ClusterStacks(NamedTuple):
     silent: list[str]
 
 
+class ClusterMetrics(NamedTuple):
+    processes: list[ProcessMetrics]
+    silent: list[str]
+
+
 class ClusterWorkers(NamedTuple):
     nodes: list[NodeInfo]
     jobs: list[JobInfo]
@@ -208,6 +215,8 @@ class OwnAnswers(Protocol):
     def profile(self) -> ProfileEvents: ...
 
     def stacks(self) -> ProcessStacks: ...
+
+    def metrics(self) -> ProcessMetrics: ...
 
 
 class StateReader:
@@ -254,6 +263,13 @@ class StateReader:
         alive, drivers, workers = await self._processes(question)
         stacks = await self._ask_all(question, GetStacks(), lambda own: own.stacks(), [*drivers, *workers])
         return ClusterStacks(alive, stacks, question.silent)
+
+    async def metrics(self, timeout_s: float) -> ClusterMetrics:
+        """What each driver and worker has measured."""
+        question = _Question(timeout_s)
+        _, drivers, workers = await self._processes(question)
+        metrics = await self._ask_all(question, GetMetrics(), lambda own: own.metrics(), [*drivers, *workers])
+        return ClusterMetrics(metrics, question.silent)
 
     async def workers(self, timeout_s: float) -> ClusterWorkers:
         """All processes that run tasks or drive jobs."""

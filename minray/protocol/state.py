@@ -1,4 +1,4 @@
-"""What processes tell people of their tasks: which there are, which they have run, and what they do right now.
+"""What processes tell people: which tasks there are, which have run, what runs right now, and what was measured.
 
 Ray: src/ray/protobuf/gcs.proto (TaskEvents), which Ray's processes send to the gcs all the time; here they are asked
 
@@ -131,6 +131,45 @@ class ProcessStacks(Record, frozen=True):
 
 class GetStacks(Request[ProcessStacks], frozen=True):
     """What do you do?"""
+
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+"""Prometheus's names of what a metric may be."""
+
+
+class MetricSample(Record, frozen=True):
+    """The values of a metric with the same tags."""
+
+    tags: dict[str, str]
+    value: float
+    """Of a histogram: the sum of all that was observed."""
+    counts: list[int]
+    """Of a histogram: how many values are in each bucket alone; one more than there are boundaries."""
+
+
+class MetricFamily(Record, frozen=True):
+    """All values of one name."""
+
+    name: str
+    kind: str
+    description: str
+    boundaries: list[float]
+    samples: list[MetricSample]
+
+
+class ProcessMetrics(Record, frozen=True):
+    """What a driver or worker has counted, set and observed."""
+
+    node_ip: str
+    worker_id: bytes
+    job_id: bytes
+    families: list[MetricFamily]
+    left_out: int = 0
+    """So many values are not told, because there are so many."""
+
+
+class GetMetrics(Request[ProcessMetrics], frozen=True):
+    """What have you measured?"""
 
 
 class GetTasksInfo(Request[TasksInfo], frozen=True):

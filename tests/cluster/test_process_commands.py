@@ -1,4 +1,4 @@
-"""``minray timeline``, ``minray stack``: what the processes of a cluster do and have done, seen from outside of it."""
+"""``minray timeline``, ``stack``, ``metrics``: what processes do, have done and have measured, seen from outside of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from click.testing import CliRunner
 
 import minray
 from minray.cli import main
+from minray.util.metrics import Gauge, metrics_text
 from tests.cluster.command_line import CommandLine, lines_with
 from tests.helpers import wait_for_condition
+from tests.util.exposition import parse
 
 
 def told(*arguments: str) -> str:
@@ -99,10 +101,26 @@ def test_what_everybody_does_is_shown_and_who_does_not_answer_is_named(connected
     assert minray.get(waiting) == pid
 
 
+@minray.remote
+def measure(value: float) -> int:
+    Gauge("height", "How high it is.").set(value)
+    return os.getpid()
+
+
+def test_metrics_are_printed_as_prometheus_reads_them(connected: CommandLine) -> None:
+    pid = minray.get(measure.remote(2.5))
+    family = parse(printed := told("metrics"))["ray_height"]
+    assert (family.kind, family.help, list(family.samples.values())) == ("gauge", "How high it is.", [2.5])
+    assert printed == metrics_text() == connected("metrics")
+    with stopped(pid):
+        assert lines_with(told("metrics", "--timeout=0.5"), f"process {pid} of node", "does not answer.")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["stack"], "no running cluster was found on this machine"),
+        (["metrics"], "no running cluster was found on this machine"),
         (["stack", "--timeout=0"], "0.0 is not in the range"),
         (["stack", "--address=nonsense"], "nonsense"),
         (["timeline", "--token-file=nowhere", "--address=127.0.0.1:9"], "nowhere"),

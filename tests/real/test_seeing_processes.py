@@ -1,4 +1,4 @@
-"""What the processes of a real cluster do and have done, as programs see it: a timeline, stacks."""
+"""What the processes of a real cluster do and have done, as programs see it: a timeline, stacks, metrics."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import pytest
 import minray as ray
 from minray import worker
 from minray.stack_text import stack_text
+from minray.util.metrics import Counter, Gauge, Histogram, metrics_text
 from tests.helpers import wait_for_condition
 from tests.real.support import PATIENCE_S, Files, Signal
+from tests.util.exposition import parse
 
 pytestmark = pytest.mark.usefixtures("cluster")
 CLOCKS_US = 100_000
@@ -162,3 +164,46 @@ def test_busy_processes_say_where_they_are(files: Files) -> None:
 def test_a_worker_without_a_task_waits_for_work() -> None:
     ray.get(work.remote())
     wait_for_condition(lambda: "\n  Thread MainThread: waits for work" in stacks()[0])
+
+
+CALLS = Counter("calls", "Calls by kind.", tag_keys=("kind",))
+
+
+@ray.remote
+class Measuring:
+    def __init__(self, seen: Histogram) -> None:
+        self.seen = seen
+
+    def call(self, value: float) -> str:
+        CALLS.inc(tags={"kind": "actor"})
+        self.seen.observe(value)
+        worker_id: str = ray.get_runtime_context().get_worker_id()
+        return worker_id
+
+    def height(self) -> None:
+        Gauge("height").set(5)
+
+
+@ray.remote
+def count(number: int) -> None:
+    CALLS.inc(number, tags={"kind": "task"})
+
+
+def test_what_drivers_tasks_and_actors_measure_is_in_one_text() -> None:
+    actor = Measuring.remote(Histogram("seen", "Values.", boundaries=[1.0, 10.0]))
+    actor_id = ray.get([actor.call.remote(value) for value in (0.5, 5, 50)])[0]
+    ray.get([count.remote(number) for number in (1, 2, 3)])
+    CALLS.inc(10, tags={"kind": "driver"})
+    ray.get(actor.height.remote())
+    found = parse(metrics_text())
+    calls = found["ray_calls_total"]
+    by_kind = dict.fromkeys(("actor", "task", "driver"), 0.0)
+    for (_, labels), value in calls.samples.items():
+        by_kind[dict(labels)["kind"]] += value
+    assert by_kind == {"actor": 3, "task": 6, "driver": 10} and calls.help == "Calls by kind."
+    context = ray.get_runtime_context()
+    own = {"JobId": context.get_job_id(), "NodeAddress": ray.nodes()[0]["NodeManagerAddress"]}
+    assert calls.value("ray_calls_total", kind="driver", WorkerId=context.get_worker_id(), **own) == 10
+    assert found["ray_height"].value("ray_height", WorkerId=actor_id, Component="core_worker", **own) == 5
+    buckets = [found["ray_seen"].value("ray_seen_bucket", le=bound) for bound in ("1.0", "10.0", "+Inf")]
+    assert buckets == [1, 2, 3] and found["ray_seen"].value("ray_seen_sum", WorkerId=actor_id) == 55.5

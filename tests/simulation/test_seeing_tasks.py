@@ -14,6 +14,7 @@ import minray
 from minray import worker
 from minray.simulation import SimCluster, run
 from minray.util import placement_group
+from minray.util.metrics import Counter, Gauge, Histogram, metrics_text
 from minray.util.state import (
     get_actor,
     get_job,
@@ -31,6 +32,7 @@ from minray.util.state import (
     summarize_tasks,
 )
 from minray.util.state.exception import RayStateApiException
+from tests.util.exposition import parse
 
 
 @minray.remote
@@ -273,6 +275,45 @@ def test_what_everybody_does_right_now() -> None:
         (("Waiting.wait",) * 3, "Waiting.wait", True, 3): "await asyncio.sleep(100)",
     }
     assert any("found = stacks_here()" in sources for key, sources in lines.items() if not key[0])
+
+
+def test_what_processes_have_measured_is_theirs() -> None:
+    @minray.remote
+    def work(pages: Counter, seconds: float) -> None:
+        pages.inc(2, tags={"site": "there"})
+        Histogram("took", boundaries=[1.0, 10.0]).observe(seconds)
+        time.sleep(seconds)
+
+    def body() -> Any:
+        pages = Counter("pages", "What was read.", ("site",)).set_default_tags({"site": "here"})
+        pages.inc()
+        minray.get([work.remote(pages, seconds) for seconds in (1, 2)])
+        Gauge("height").set(3)
+        return parse(metrics_text()), minray.get_runtime_context().get_worker_id()
+
+    found, driver_id = seen(body)
+    pages = found["ray_pages_total"]
+    assert (pages.kind, pages.help) == ("counter", "What was read.")
+    assert pages.value("ray_pages_total", WorkerId=driver_id, site="here", Component="core_worker") == 1
+    there = [value for (_, labels), value in pages.samples.items() if ("site", "there") in labels]
+    assert there == [2, 2], "each worker has counted for itself"
+    assert found["ray_height"].value("ray_height", WorkerId=driver_id) == 3
+    took = found["ray_took"].samples
+    assert sorted(value for (name, labels), value in took.items() if name == "ray_took_sum") == [1, 2]
+    assert driver_id not in {text for _, labels in took for name, text in labels}
+
+
+def test_values_end_with_their_process() -> None:
+    def body() -> Any:
+        clerk = Clerk.remote()
+        minray.get(clerk.__ray_call__.remote(lambda actor: Gauge("height").set(1)))
+        before = metrics_text()
+        minray.kill(clerk)
+        time.sleep(5)
+        return before, metrics_text()
+
+    before, after = seen(body)
+    assert "ray_height{" in before and after == ""
 
 
 def test_nodes_workers_and_jobs() -> None:

@@ -23,6 +23,7 @@ BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"
 FRONT_PORCH = {
     "__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util", "memory_summary",
     "actor", "actor_options", "definition", "signature", "explanation", "types", "chrome_trace",
+    "prometheus_text",
 }  # fmt: skip
 ROOTS = {
     "__init__", "__main__", "cli", "cli_processes", "cli_state", "cluster_client", "cluster_utils", "discovery", "driver",
@@ -49,6 +50,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     ),
     "worker_output": {"core_worker", "protocol"},
     "memory_summary": {"core_worker", "protocol", "text_table"},
+    "prometheus_text": {"core_worker", "protocol"},
     "stack_text": {"core_worker", "protocol", "common", "tracebacks"},
     "_version": set(),
     "cloudpickle": set(),
