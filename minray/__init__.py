@@ -3,7 +3,7 @@
 Ray: python/ray/__init__.py
 
 What a user types is gathered here from the front porch: ``driver`` (init, shutdown), ``remote_function`` (remote),
-``worker`` (get, put, wait, cancel, nodes, resources), ``explanation`` (why),
+``worker`` (get, put, wait, cancel, nodes, resources), ``explanation`` (why), ``chrome_trace`` (timeline),
 ``actor`` (get_actor, kill, method), ``runtime_context``, ``object_ref``, ``object_ref_generator``, ``exceptions``,
 ``util``, ``internal``, ``experimental``, ``runtime_env`` and ``cloudpickle``.
 """
@@ -11,6 +11,7 @@ What a user types is gathered here from the front porch: ``driver`` (init, shutd
 from minray import actor, cloudpickle, cluster_utils, exceptions, experimental, internal, runtime_env, types, util
 from minray._version import __version__
 from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
+from minray.chrome_trace import timeline
 from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
 from minray.driver import RayContext, init, is_initialized, shutdown
 from minray.explanation import why
@@ -61,6 +62,7 @@ __all__ = [
     "remote",
     "runtime_env",
     "shutdown",
+    "timeline",
     "types",
     "util",
     "wait",

@@ -155,7 +155,9 @@ def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpe
         kind = "async actor" if process.is_async else "actor with several threads"
         raise ValueError(f"allow_out_of_order_execution=False: an {kind} runs its calls in any order")
     groups = {name for name, _ in process.groups}
-    methods = [_method_spec(actor_class, name, member, groups) for name, member in methods_of(actor_class).items()]
+    is_recorded = given.get("enable_task_events", True)
+    members = methods_of(actor_class).items()
+    methods = [_method_spec(actor_class, name, member, groups, is_recorded) for name, member in members]
     return HandleSpec(
         actor_class.__name__,
         methods,
@@ -167,7 +169,9 @@ def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpe
     )
 
 
-def _method_spec(actor_class: type, name: str, member: Callable[..., Any], groups: set[str]) -> MethodSpec:
+def _method_spec(
+    actor_class: type, name: str, member: Callable[..., Any], groups: set[str], is_recorded: bool
+) -> MethodSpec:
     options = dict(getattr(member, METHOD_OPTIONS, {}))
     group = options.get("concurrency_group") or ""
     if group and group not in groups:
@@ -175,7 +179,8 @@ def _method_spec(actor_class: type, name: str, member: Callable[..., Any], group
     if options.get("num_returns") is None and (inspect.isgeneratorfunction(member) or inspect.isasyncgenfunction(member)):
         options["num_returns"] = STREAMING
     is_method = not inspect.ismethod(member) and not isinstance(inspect.getattr_static(actor_class, name), staticmethod)
-    return with_method_options(MethodSpec(name, parameters=parameters_of(member, is_method)), options)
+    spec = MethodSpec(name, parameters=parameters_of(member, is_method), is_recorded=is_recorded)
+    return with_method_options(spec, options)
 
 
 def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodSpec:
@@ -197,6 +202,7 @@ def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodS
         num_returns == STREAMING,
         max(0, given.get(BACKPRESSURE, spec.most_unread)),
         spec.parameters,
+        given.get("enable_task_events", spec.is_recorded),
     )
 
 
@@ -223,7 +229,8 @@ def make_constructor_template(
     placement = list(located(resource_set(amounts), shape.strategy))
     process = make_process_options(actor_class, given)
     name = f"{actor_class.__name__}.__init__"
-    return TaskTemplate(class_id, name, shape, 1, 0, False, b"", 0, actor=process), placement
+    is_recorded = given.get("enable_task_events", True)
+    return TaskTemplate(class_id, name, shape, 1, 0, False, b"", 0, actor=process, is_recorded=is_recorded), placement
 
 
 def make_method_template(
@@ -245,4 +252,5 @@ def make_method_template(
         method.concurrency_group,
         is_streaming=method.is_streaming,
         most_unread=method.most_unread,
+        is_recorded=method.is_recorded,
     )

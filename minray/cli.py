@@ -8,6 +8,7 @@ Ray: python/ray/scripts/scripts.py
     minray status                                              who is there, what is in use, what waits for what
     minray memory                                              what fills the object stores, and who refers to it
     minray list actors|tasks|objects|nodes|workers|jobs        what there is; get and summary: see ``cli_state``
+    minray stack, timeline, metrics                            what processes do, and have done: see ``cli_processes``
     minray drain-node --node-id=...                            have a node leave when what runs there has ended
     minray stop                                                end all that ``minray start`` has begun here
 
@@ -33,6 +34,7 @@ from typing import Any
 import click
 
 from minray._version import __version__
+from minray.cli_processes import process_commands
 from minray.cli_state import state_commands
 from minray.cluster_client import ClusterClient, end_gracefully
 from minray.common.config import SystemConfig
@@ -419,7 +421,11 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     return ClusterClient(endpoint_of(address), token, SystemConfig.from_overrides(with_environment(None)))
 
 
-for _command in state_commands(lambda address, token_file: _client(address or setting("ADDRESS"), token_file)):
+def _connect(address: str | None, token_file: str | None) -> ClusterClient:
+    return _client(address or setting("ADDRESS"), token_file)
+
+
+for _command in [*state_commands(_connect), *process_commands(_connect)]:
     main.add_command(_command)
 
 

@@ -13,19 +13,21 @@ The questions are those of ``minray.util.state``. Who does not answer is named a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from minray.cluster_client import ClusterClient
+from minray.core_worker.state_reader import StateReader
 from minray.text_table import table
 from minray.util.state import filters as choosing
 from minray.util.state.api import DEFAULT_LIMIT, MAX_LIMIT
 from minray.util.state.common import ActorSummaries, ObjectSummaries, TaskSummaries
 from minray.util.state.rows import KINDS, Kind, Listing, check_id
 
+T = TypeVar("T")
 TIMEOUT_S = 5.0
 Connect = Callable[[str | None, str | None], ClusterClient]
 """From an address and the path of a token's file, both optional, to the cluster; raises errors for people."""
@@ -44,8 +46,8 @@ def state_commands(connect: Connect) -> list[click.Command]:
     return [listing, getting, summing]
 
 
-def _common(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that all have."""
+def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Which cluster, and how long to wait for each of its processes."""
     for option in (
         click.option("--timeout", type=click.FloatRange(0.001), default=TIMEOUT_S, show_default=True, help="In seconds."),
         click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else a known one."),
@@ -55,24 +57,37 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _read(
-    connect: Connect, name: str, address: str | None, token_file: str | None, timeout: float, id: str | None
-) -> Listing:
+def ask(
+    connect: Connect,
+    address: str | None,
+    token_file: str | None,
+    timeout: float,
+    question: Callable[[StateReader], Coroutine[Any, Any, T]],
+) -> T:
+    """What the processes of a cluster say; what goes wrong is an error of one line."""
     try:
-        if id is not None:
-            check_id(id)
         with connect(address, token_file) as client:
-            listing: Listing = client.read(lambda reader: KINDS[name].read(reader, timeout, id))
+            return client.read(question)
     except TimeoutError:
         raise click.ClickException(f"the gcs does not answer within {timeout:g} s") from None
     except (RuntimeError, ConnectionError, ValueError) as error:
         raise click.ClickException(str(error)) from None
-    return listing
+
+
+def _read(
+    connect: Connect, name: str, address: str | None, token_file: str | None, timeout: float, id: str | None
+) -> Listing:
+    if id is not None:
+        try:
+            check_id(id)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+    return ask(connect, address, token_file, timeout, lambda reader: KINDS[name].read(reader, timeout, id))
 
 
 def _list_command(name: str, kind: Kind, connect: Connect) -> click.Command:
     @click.command(name, help=f"List the {name} of a cluster.")
-    @_common
+    @cluster_options
     @click.option("-f", "--filter", "filters", multiple=True, metavar="KEY=VALUE", help="Or KEY!=VALUE; all must hold.")
     @click.option("--limit", type=click.IntRange(1, MAX_LIMIT), default=DEFAULT_LIMIT, show_default=True)
     @click.option("--detail", is_flag=True, help="All columns.")
@@ -113,7 +128,7 @@ def list_text(name: str, rows: list[Any], limit: int, columns: list[str]) -> lis
 def _get_command(name: str, kind: Kind, connect: Connect) -> click.Command:
     @click.command(name, help=f"Show one of the {name}, by its id.")
     @click.argument("id")
-    @_common
+    @cluster_options
     def command(id: str, address: str | None, token_file: str | None, timeout: float) -> None:
         listing = _read(connect, name, address, token_file, timeout, id)
         _say_missing(listing)
@@ -127,7 +142,7 @@ def _get_command(name: str, kind: Kind, connect: Connect) -> click.Command:
 
 def _summary_command(name: str, sum_up: Callable[[list[Any]], list[str]], connect: Connect) -> click.Command:
     @click.command(name, help=f"Count the {name} of a cluster.")
-    @_common
+    @cluster_options
     def command(address: str | None, token_file: str | None, timeout: float) -> None:
         listing = _read(connect, name, address, token_file, timeout, None)
         click.echo("\n".join(sum_up(listing.rows)))

@@ -215,7 +215,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "enable_task_events": check_bool,
     BACKPRESSURE: _check_backpressure,
 }
-"""Every option; None means its default everywhere. ``enable_task_events`` has none: nobody keeps an account of tasks."""
+"""Every option; None means its default everywhere."""
 
 
 def check_options(options: Mapping[str, Any], *, at_call: bool) -> None:
@@ -306,6 +306,7 @@ def make_template(
         given.get("max_calls", 1 if given.get("num_gpus") else 0),
         is_streaming=is_streaming,
         most_unread=max(0, given.get(BACKPRESSURE, 0)),
+        is_recorded=given.get("enable_task_events", True),
     )
 
 

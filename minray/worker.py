@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 from minray.common.bundles import without_bundles
 from minray.common.resources import to_floats
 from minray.core_worker.actor_api import ActorApi
+from minray.core_worker.metric_registry import MetricRegistry, of_context
 from minray.core_worker.user_api import UserApi
 from minray.object_ref import ObjectRef, current_hooks, set_default_hooks
 from minray.object_ref_generator import ObjectRefGenerator
@@ -43,6 +44,7 @@ def connect_context(api: UserApi) -> None:
     """This context (a simulated process) is connected."""
     current_process_api.set(api)
     current_hooks.set(api)
+    of_context.set(MetricRegistry())
 
 
 def connected_api() -> UserApi | None:

@@ -99,6 +99,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     """A generator whose items are reported as they are yielded; its one return value says that it has ended."""
     most_unread: int = 0
     """Streaming: back-pressure, so many items at most may be unread; 0: any number."""
+    is_recorded: bool = True
+    """Its worker remembers when it has run, for whoever asks for a timeline."""
 
     def is_reconstructable(self) -> bool:
         """Whether a lost result may be made again by running the task again (G67, G70)."""

@@ -127,6 +127,11 @@ class ActorProcess:
 
         group.place.run(task, on_over)
 
+    def coroutines(self) -> list[asyncio.Task[Any]]:
+        """All that run on the event loops of this actor, the user's own tasks too."""
+        places = [group.place for group in self._groups.values()]
+        return [task for place in places if isinstance(place, UserLoop) for task in place.coroutines()]
+
     def cancel(self, task: ReceivedTask) -> None:
         """See ``Place``."""
         if not self.is_plain:
@@ -185,6 +190,9 @@ class UserLoop:
 
     def shut_down(self, then: Callable[[], None]) -> None:
         self._post(partial(self._shut_down, then))
+
+    def coroutines(self) -> list[asyncio.Task[Any]]:
+        return [] if self._loop is None else list(asyncio.all_tasks(self._loop))
 
     def _post(self, work: Callable[[], None]) -> None:
         """From our own loop; many of these cost one wake-up."""

@@ -51,6 +51,7 @@ from minray.core_worker.store_provider import StoreProvider
 from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
+from minray.core_worker.task_profile import TaskProfile
 from minray.core_worker.task_receiver import TaskReceiver
 from minray.core_worker.value_fetcher import ValueFetcher
 from minray.core_worker.waiting_threads import WaitingThreads
@@ -109,6 +110,7 @@ class CoreWorker:
         self.fetcher = ValueFetcher(self)
         self.locator = ObjectLocator(self)
         self.placement_groups = PlacementGroups(self)
+        self.profile = TaskProfile()
         self.statistician = Statistician(self)
         self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician)
         self.objects = Objects(self)
@@ -199,6 +201,7 @@ class CoreWorker:
             self.objects.make_refs,
             ReturnValues(results),
             self.generator_executor,
+            self.profile,
             node_id_hex,
             node_ip,
         )

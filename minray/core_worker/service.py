@@ -53,7 +53,16 @@ from minray.protocol.core_worker import (
     WaitForReader,
 )
 from minray.protocol.gcs import CheckAlive
-from minray.protocol.state import GetTasksInfo, TasksInfo
+from minray.protocol.state import (
+    GetMetrics,
+    GetProfileEvents,
+    GetStacks,
+    GetTasksInfo,
+    ProcessMetrics,
+    ProcessStacks,
+    ProfileEvents,
+    TasksInfo,
+)
 from minray.rpc.service import Call
 
 if TYPE_CHECKING:
@@ -186,6 +195,15 @@ class CoreWorkerService:
 
     def handle_GetTasksInfo(self, request: GetTasksInfo, call: Call) -> TasksInfo:
         return self._core.statistician.account.tasks(request)
+
+    def handle_GetProfileEvents(self, request: GetProfileEvents, call: Call) -> ProfileEvents:
+        return self._core.statistician.profile()
+
+    def handle_GetStacks(self, request: GetStacks, call: Call) -> ProcessStacks:
+        return self._core.statistician.stacks()
+
+    def handle_GetMetrics(self, request: GetMetrics, call: Call) -> ProcessMetrics:
+        return self._core.statistician.metrics()
 
     def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:
         return CheckTicketsReply(self._core.borrowing.missing(request.lender_id, request.loans))

@@ -10,7 +10,7 @@ answers about objects together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from minray.common.ids import short
@@ -18,13 +18,23 @@ from minray.core_worker.stats import NIL, UNKNOWN_SIZE
 from minray.core_worker.task_account import TaskAccount
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ActorInfo, ListActors
-from minray.protocol.base import Address, Record, decode
+from minray.protocol.base import Address, Record, Request, decode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobInfo, NodeInfo, Poll, WorkerDeath
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.protocol.raylet import GetNodeStats, NodeStats
-from minray.protocol.state import MOST_TASKS, GetTasksInfo, TasksInfo
+from minray.protocol.state import (
+    MOST_TASKS,
+    GetMetrics,
+    GetProfileEvents,
+    GetStacks,
+    GetTasksInfo,
+    ProcessMetrics,
+    ProcessStacks,
+    ProfileEvents,
+    TasksInfo,
+)
 from minray.rpc.connection import Peer, Peers, PeerUnreachable
 
 R = TypeVar("R", bound=Record)
@@ -143,12 +153,12 @@ class _Question:
         self.limit = limit
         self.object_ids = object_ids
         self.silent: list[str] = []
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
 
     async def ask(self, name: str, answer: Awaitable[R]) -> R | None:
         """None from who is dead, or does not answer in time."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 return await answer
         except TimeoutError:
             self._note(name)
@@ -164,6 +174,23 @@ class _Question:
 
 class ClusterTasks(NamedTuple):
     processes: list[TasksInfo]
+    silent: list[str]
+
+
+class ClusterProfile(NamedTuple):
+    workers: list[ProfileEvents]
+    silent: list[str]
+
+
+class ClusterStacks(NamedTuple):
+    nodes: dict[bytes, NodeInfo]
+    """Those that live."""
+    processes: list[ProcessStacks]
+    silent: list[str]
+
+
+class ClusterMetrics(NamedTuple):
+    processes: list[ProcessMetrics]
     silent: list[str]
 
 
@@ -185,6 +212,12 @@ class OwnAnswers(Protocol):
 
     def stats(self, request: GetCoreWorkerStats) -> CoreWorkerStats: ...
 
+    def profile(self) -> ProfileEvents: ...
+
+    def stacks(self) -> ProcessStacks: ...
+
+    def metrics(self) -> ProcessMetrics: ...
+
 
 class StateReader:
     """Asks everybody. Each process may take ``timeout_s``. Raises PlatformError if the gcs is gone, TimeoutError if it is
@@ -205,17 +238,38 @@ class StateReader:
         alive, drivers = await self._living(timeout_s)
         of_nodes = await asyncio.gather(*(self._read_node(question, node) for node in alive.values()))
         workers = _addresses([stats for _, stats in of_nodes])
-        processes = await asyncio.gather(*(self._read_process(question, *one) for one in [*drivers, *workers]))
+        request = GetCoreWorkerStats(question.limit, question.object_ids)
+        processes = await self._ask_all(question, request, lambda own: own.stats(request), [*drivers, *workers])
         stores = {store.node_id: store for store, _ in of_nodes if store is not None}
-        return ClusterObjects(alive, stores, [stats for stats in processes if stats is not None], question.silent)
+        return ClusterObjects(alive, stores, processes, question.silent)
 
     async def tasks(self, timeout_s: float, task_ids: Sequence[bytes] | None = None) -> ClusterTasks:
         """The newest tasks of each process, or these."""
         question, request = _Question(timeout_s), GetTasksInfo(MOST_TASKS, None if task_ids is None else list(task_ids))
-        alive, drivers = await self._living(timeout_s)
-        of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
-        asked = [self._read_tasks(question, request, *one) for one in [*drivers, *_addresses(of_nodes)]]
-        return ClusterTasks([info for info in await asyncio.gather(*asked) if info is not None], question.silent)
+        _, drivers, workers = await self._processes(question)
+        infos = await self._ask_all(question, request, lambda own: own.account.tasks(request), [*drivers, *workers])
+        return ClusterTasks(infos, question.silent)
+
+    async def profile(self, timeout_s: float) -> ClusterProfile:
+        """What each worker has run lately."""
+        question = _Question(timeout_s)
+        _, _, workers = await self._processes(question)
+        profiles = await self._ask_all(question, GetProfileEvents(), lambda own: own.profile(), workers)
+        return ClusterProfile(profiles, question.silent)
+
+    async def stacks(self, timeout_s: float) -> ClusterStacks:
+        """What each driver and worker does right now."""
+        question = _Question(timeout_s)
+        alive, drivers, workers = await self._processes(question)
+        stacks = await self._ask_all(question, GetStacks(), lambda own: own.stacks(), [*drivers, *workers])
+        return ClusterStacks(alive, stacks, question.silent)
+
+    async def metrics(self, timeout_s: float) -> ClusterMetrics:
+        """What each driver and worker has measured."""
+        question = _Question(timeout_s)
+        _, drivers, workers = await self._processes(question)
+        metrics = await self._ask_all(question, GetMetrics(), lambda own: own.metrics(), [*drivers, *workers])
+        return ClusterMetrics(metrics, question.silent)
 
     async def workers(self, timeout_s: float) -> ClusterWorkers:
         """All processes that run tasks or drive jobs."""
@@ -267,16 +321,30 @@ class StateReader:
     async def _read_workers(self, question: _Question, node: NodeInfo) -> NodeStats | None:
         return await question.ask(_name(node), self._peers.to(node.address).call(GetNodeStats()))
 
-    async def _read_process(self, question: _Question, to: Address, pid: int) -> CoreWorkerStats | None:
-        request = GetCoreWorkerStats(question.limit, question.object_ids)
-        if self._own is not None and to.worker_id == self._own_id:
-            return self._own.stats(request)
-        return await question.ask(_name_of_process(to, pid), self._peers.to(to).call(request))
+    async def _processes(
+        self, question: _Question
+    ) -> tuple[dict[bytes, NodeInfo], list[tuple[Address, int]], list[tuple[Address, int]]]:
+        """Nodes by id; addresses and pids of drivers, and of workers."""
+        alive, drivers = await self._living(question.timeout_s)
+        of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
+        return alive, drivers, _addresses(of_nodes)
 
-    async def _read_tasks(self, question: _Question, request: GetTasksInfo, to: Address, pid: int) -> TasksInfo | None:
-        if self._own is not None and to.worker_id == self._own_id:
-            return self._own.account.tasks(request)
-        return await question.ask(_name_of_process(to, pid), self._peers.to(to).call(request))
+    async def _ask_all(
+        self,
+        question: _Question,
+        request: Request[R],
+        answer: Callable[[OwnAnswers], R],
+        processes: Sequence[tuple[Address, int]],
+    ) -> list[R]:
+        """What these say; ``answer``: what this process says, if it is one of them."""
+
+        async def ask(to: Address, pid: int) -> R | None:
+            if self._own is not None and to.worker_id == self._own_id:
+                return answer(self._own)
+            return await question.ask(_name_of_process(to, pid), self._peers.to(to).call(request))
+
+        told = await asyncio.gather(*(ask(*one) for one in processes))
+        return [one for one in told if one is not None]
 
 
 def _drivers(jobs: Sequence[JobInfo], alive: dict[bytes, NodeInfo]) -> list[tuple[Address, int]]:

@@ -73,7 +73,7 @@ class TaskAccount:
             task.task_id,
             task.attempt,
             task.prepared.template.name,
-            _kind(task.prepared.template),
+            kind_of(task.prepared.template),
             task.state,
             task.parent_id,
             _actor_id(task.task_id, task.prepared.template, _called(task)),
@@ -90,7 +90,7 @@ class TaskAccount:
             task_id,
             attempt,
             template.name,
-            _kind(template),
+            kind_of(template),
             state,
             parent_id,
             _actor_id(task_id, template, called),
@@ -125,7 +125,7 @@ def _received(task: ReceivedTask) -> ReceivedInfo:
     return ReceivedInfo(task.task_id, task.attempt, state)
 
 
-def _kind(template: TaskTemplate) -> str:
+def kind_of(template: TaskTemplate) -> str:
     if template.method:
         return ACTOR_TASK
     return NORMAL_TASK if template.actor is None else ACTOR_CREATION_TASK

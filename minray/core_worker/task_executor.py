@@ -41,6 +41,7 @@ from minray.protocol.core_worker import CANCELLED, FAILED, OK
 
 if TYPE_CHECKING:
     from minray.core_worker.task_intake import ReceivedTask
+    from minray.core_worker.task_profile import TaskProfile
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class TaskExecutor:
         make_refs: Callable[[StoredObject], list[ObjectRef[Any]]],
         returns: ReturnValues,
         generators: GeneratorExecutor,
+        profile: TaskProfile,
         node_id_hex: str,
         node_ip: str,
     ) -> None:
@@ -85,6 +87,8 @@ class TaskExecutor:
         self._make_refs = make_refs
         self._returns = returns
         self._generators = generators
+        self._note = profile.note
+        """Called once for each task, when it is over; in ``execute`` at its own place, because of the cost of a call."""
         self._node_id_hex = node_id_hex
         self._node_ip = node_ip
         self._in_main: ReceivedTask | None = None
@@ -135,6 +139,9 @@ class TaskExecutor:
         if template.max_calls:
             count = self._call_counts[template.function_id] = self._call_counts.get(template.function_id, 0) + 1
             self.used_up = count >= template.max_calls
+        if template.is_recorded:
+            took_us, status = execution.duration_us, execution.status
+            self._note((template, task.task_id, task.attempt, task.actor_id, started, took_us, status))
         task.execution = execution
 
     def execute_beside(self, task: ReceivedTask) -> None:
@@ -144,11 +151,12 @@ class TaskExecutor:
         started = time.perf_counter_ns()
         token = _beside_main.set(task)
         try:
-            task.execution = Execution(OK, self._call(task), b"", _us_since(started), False)
+            execution = Execution(OK, self._call(task), b"", _us_since(started), False)
         except BaseException as error:
-            task.execution = self._on_exception(task, error, _us_since(started))
+            execution = self._on_exception(task, error, _us_since(started))
         finally:
             _beside_main.reset(token)
+        self._end(task, started, execution)
 
     async def execute_async(self, task: ReceivedTask) -> None:
         """The same on an actor's event loop; the caller has claimed it."""
@@ -165,9 +173,17 @@ class TaskExecutor:
                 result = None
             if task.cancelled:
                 raise asyncio.CancelledError
-            task.execution = Execution(OK, self._returns.keep(task, result), b"", _us_since(started), False)
+            execution = Execution(OK, self._returns.keep(task, result), b"", _us_since(started), False)
         except BaseException as error:
-            task.execution = self._on_exception(task, error, _us_since(started), is_coroutine=True)
+            execution = self._on_exception(task, error, _us_since(started), is_coroutine=True)
+        self._end(task, started, execution)
+
+    def _end(self, task: ReceivedTask, started: int, execution: Execution) -> None:
+        template = task.header.template
+        if template.is_recorded:
+            took_us, status = execution.duration_us, execution.status
+            self._note((template, task.task_id, task.attempt, task.actor_id, started, took_us, status))
+        task.execution = execution
 
     def shut_down_actor(self) -> None:
         """The user's own clean-up, and then what the end of an interpreter brings: exit handlers, the destructor (G27)."""

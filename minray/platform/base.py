@@ -26,6 +26,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Protocol
 
 PROTOCOL_VERSION = 1
@@ -327,6 +328,11 @@ class UserCode(Protocol):
 
     def is_loop_thread(self) -> bool:
         """Whether the caller runs on the loop, where blocking would be a deadlock."""
+
+    def threads(self) -> list[tuple[str, FrameType | None]]:
+        """From the loop: all threads of this process by name, with the innermost frame of what each does; None for the one
+        that asks. (A member of its own, since a simulated process has threads of this interpreter, but not all of them.)
+        """
 
     def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
         """Make this process fit for a job and runtime environment; raises OSError if the directory is not there."""

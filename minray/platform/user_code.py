@@ -21,6 +21,7 @@ import _thread
 import asyncio
 import atexit
 import os
+import sys
 import threading
 import time
 import warnings
@@ -28,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from types import FrameType
 from typing import Any, TypeVar
 
 from minray.platform.base import Threads
@@ -141,6 +143,12 @@ class LoopBorder:
 
     def is_loop_thread(self) -> bool:
         return asyncio._get_running_loop() is self._loop
+
+    def threads(self) -> list[tuple[str, FrameType | None]]:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        frames: dict[int, FrameType | None] = {**sys._current_frames()}
+        frames[threading.get_ident()] = None
+        return [(names.get(ident, f"thread {ident}"), frame) for ident, frame in frames.items()]
 
     def _drain(self) -> None:
         """Call what was posted until now; what comes meanwhile waits for the next turn, so that IO has its share."""

@@ -261,6 +261,8 @@ class MethodSpec(Record, frozen=True):
     """Of a generator: back-pressure; 0: none."""
     parameters: tuple[ParameterSpec, ...] = ()
     """What it takes, apart from its object."""
+    is_recorded: bool = True
+    """See ``TaskTemplate``."""
 
 
 class HandleSpec(Record, frozen=True):

@@ -1,4 +1,4 @@
-"""What processes tell people of their tasks.
+"""What processes tell people: which tasks there are, which have run, what runs right now, and what was measured.
 
 Ray: src/ray/protobuf/gcs.proto (TaskEvents), which Ray's processes send to the gcs all the time; here they are asked
 
@@ -59,6 +59,117 @@ class TasksInfo(Record, frozen=True):
     """How many of its tasks have not ended, or are remembered; ``tasks`` has the newest."""
     tasks: list[TaskInfo]
     received: list[ReceivedInfo]
+
+
+class ProfileEvent(Record, frozen=True):
+    """A task or call that a worker has run."""
+
+    task_id: bytes
+    attempt: int
+    name: str
+    kind: str
+    actor_id: bytes
+    """Of the actor that it made, or was a call of; else empty."""
+    start_us: int
+    """Microseconds since the epoch, by the wall clock of its node."""
+    duration_us: int
+    state: str
+    """FINISHED, FAILED, or CANCELLED."""
+
+
+class ProfileEvents(Record, frozen=True):
+    """What a worker has run lately."""
+
+    node_id: bytes
+    node_ip: str
+    worker_id: bytes
+    pid: int
+    events: list[ProfileEvent]
+    """In the order in which they ended."""
+
+
+class GetProfileEvents(Request[ProfileEvents], frozen=True):
+    """What have you run?"""
+
+
+class StackFrame(Record, frozen=True):
+    """A line of a program that has been reached and not been left."""
+
+    filename: str
+    line: int
+    function: str
+    source: str
+    """What is written there; empty if the file cannot be read."""
+
+
+class Stack(Record, frozen=True):
+    """What a thread does right now, or what a coroutine waits for."""
+
+    name: str
+    is_coroutine: bool
+    count: int
+    """So many do the same, under the same name."""
+    frames: list[StackFrame]
+    """The newest call is the last one. None: a thread that waits for work, a coroutine that a thread runs."""
+    left_out: int = 0
+    """So many frames are missing in the middle."""
+
+
+class ProcessStacks(Record, frozen=True):
+    """What a driver or worker does right now."""
+
+    node_id: bytes
+    worker_id: bytes
+    pid: int
+    is_driver: bool
+    running: list[str]
+    """The names of the tasks and calls that have begun here and not ended."""
+    stacks: list[Stack]
+    left_out: int = 0
+    """So many coroutines are not described, because there are so many of them."""
+
+
+class GetStacks(Request[ProcessStacks], frozen=True):
+    """What do you do?"""
+
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+"""Prometheus's names of what a metric may be."""
+
+
+class MetricSample(Record, frozen=True):
+    """The values of a metric with the same tags."""
+
+    tags: dict[str, str]
+    value: float
+    """Of a histogram: the sum of all that was observed."""
+    counts: list[int]
+    """Of a histogram: how many values are in each bucket alone; one more than there are boundaries."""
+
+
+class MetricFamily(Record, frozen=True):
+    """All values of one name."""
+
+    name: str
+    kind: str
+    description: str
+    boundaries: list[float]
+    samples: list[MetricSample]
+
+
+class ProcessMetrics(Record, frozen=True):
+    """What a driver or worker has counted, set and observed."""
+
+    node_ip: str
+    worker_id: bytes
+    job_id: bytes
+    families: list[MetricFamily]
+    left_out: int = 0
+    """So many values are not told, because there are so many."""
+
+
+class GetMetrics(Request[ProcessMetrics], frozen=True):
+    """What have you measured?"""
 
 
 class GetTasksInfo(Request[TasksInfo], frozen=True):

@@ -26,6 +26,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
+from types import FrameType
 from typing import Any, Never, TypeVar, TypeVarTuple
 
 from minray.common.environment_variables import update_environment
@@ -325,6 +326,13 @@ class SimUserCode:
 
     def is_loop_thread(self) -> bool:
         return self._process.loop.is_loop_thread()
+
+    def threads(self) -> list[tuple[str, FrameType | None]]:
+        """Those that run user code; each is at a border."""
+        frames = sys._current_frames()
+        here = [thread for thread in _threads.values() if thread.process is self._process]
+        names = ["MainThread" if thread is self.thread else "minray-call" for thread in here]
+        return list(zip(names, (None if one.has_no_work() else frames.get(one.ident) for one in here), strict=True))
 
     def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
         """Modules are this interpreter's: ``sys_path`` changes nothing."""

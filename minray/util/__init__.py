@@ -4,8 +4,8 @@ Ray: python/ray/util/
 
 Pools of actors, queues between processes, results as they come, the scheduling strategies, placement groups, what cannot be
 sent and why, and how it can be; an ``Executor`` like those of ``concurrent.futures``. To be imported by name:
-``minray.util.state``, what the cluster says of itself; ``minray.util.multiprocessing``, a ``Pool``; ``minray.util.joblib``,
-a backend.
+``minray.util.state``, what the cluster says of itself; ``minray.util.metrics``, what a program measures;
+``minray.util.multiprocessing``, a ``Pool``; ``minray.util.joblib``, a backend.
 """
 
 from minray.util import queue

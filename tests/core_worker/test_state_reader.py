@@ -17,7 +17,16 @@ from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, Obj
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobConfig, JobInfo, NodeInfo, Poll, PollReply, WorkerDeath
 from minray.protocol.object_store import CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.raylet import NodeStats, WorkerStatus
-from minray.protocol.state import GetTasksInfo, TasksInfo
+from minray.protocol.state import (
+    GetMetrics,
+    GetProfileEvents,
+    GetStacks,
+    GetTasksInfo,
+    ProcessMetrics,
+    ProcessStacks,
+    ProfileEvents,
+    TasksInfo,
+)
 from minray.rpc.connection import PeerUnreachable
 from minray.simulation.loop import SimLoop
 
@@ -115,7 +124,7 @@ class Pretended:
                 return self._news(request.channel)
             if isinstance(request, GetObjectsInfo):
                 return store(copy(X))
-            if isinstance(request, GetCoreWorkerStats | GetTasksInfo):
+            if isinstance(request, GetCoreWorkerStats | GetTasksInfo | GetProfileEvents | GetStacks | GetMetrics):
                 return await self._stats()
             if self._world.is_node_silent:
                 await asyncio.Event().wait()
@@ -193,6 +202,52 @@ def test_of_tasks_too_who_is_silent_is_named() -> None:
     assert [one.worker_id for one in told.processes] == [A] and told.silent == [f"process 7 of node {NODE.hex()}"]
 
 
+def profile_of(worker_id: bytes) -> ProfileEvents:
+    return ProfileEvents(NODE, "10.0.0.1", worker_id, 7, [])
+
+
+@pytest.mark.parametrize("own_id", [b"", B])
+def test_what_workers_have_run_is_told_by_them_and_drivers_are_not_asked(own_id: bytes) -> None:
+    world: Any = Pretended(profile_of(B))
+    own: Any = SimpleNamespace(profile=lambda: profile_of(B)) if own_id else None
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs")), own_id, own).profile(1))
+    assert told.workers == [profile_of(B)] and told.silent == [] and world.asked == ([] if own_id else [B])
+
+
+def stacks_of(worker_id: bytes) -> ProcessStacks:
+    return ProcessStacks(NODE, worker_id, 7, worker_id == A, [], [])
+
+
+@pytest.mark.parametrize("own_id", [b"", A])
+def test_what_drivers_and_workers_do_is_told_by_them(own_id: bytes) -> None:
+    world: Any = Pretended(stacks_of(B))
+    world.answers[A] = stacks_of(A)
+    own: Any = SimpleNamespace(stacks=lambda: stacks_of(A)) if own_id else None
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs")), own_id, own).stacks(1))
+    assert told.processes == [stacks_of(A), stacks_of(B)] and told.silent == [] and list(told.nodes) == [NODE]
+    assert world.asked == ([B] if own_id else [A, B])
+
+
+def metrics_of(worker_id: bytes) -> ProcessMetrics:
+    return ProcessMetrics("10.0.0.1", worker_id, b"job1", [])
+
+
+@pytest.mark.parametrize("own_id", [b"", A])
+def test_what_drivers_and_workers_have_measured_is_told_by_them(own_id: bytes) -> None:
+    world: Any = Pretended(None)
+    world.answers[A] = metrics_of(A)
+    own: Any = SimpleNamespace(metrics=lambda: metrics_of(A)) if own_id else None
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs")), own_id, own).metrics(0.01))
+    assert told.processes == [metrics_of(A)] and told.silent == [f"process 7 of node {NODE.hex()}"]
+    assert world.asked == ([B] if own_id else [A, B])
+
+
+def test_a_worker_that_does_not_say_what_it_has_run_is_named() -> None:
+    world: Any = Pretended(None)
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).profile(0.01))
+    assert told.workers == [] and told.silent == [f"process 7 of node {NODE.hex()}"]
+
+
 def test_workers_that_live_are_those_of_living_nodes_and_jobs_that_go_on() -> None:
     world: Any = Pretended(None)
     told = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).workers(1))
@@ -216,7 +271,8 @@ def test_a_gcs_that_is_silent_is_not_waited_for() -> None:
     world: Any = Pretended(None)
     silent = SimpleNamespace(call=lambda request: asyncio.Event().wait())
     reader: Any = StateReader(world, silent)  # type: ignore[arg-type]
-    for question in (reader.read, reader.tasks, reader.workers, reader.nodes, reader.jobs, reader.actors):
+    of_processes = (reader.read, reader.tasks, reader.profile, reader.stacks, reader.metrics, reader.workers)
+    for question in (*of_processes, reader.nodes, reader.jobs, reader.actors):
         with pytest.raises(TimeoutError):
             in_virtual_time(question(1))
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -48,8 +49,11 @@ class Machine:
         """Generators that have run."""
         self.cleaned = 0
         """How often the interpreter has cleaned up."""
+        self.notes: list[Any] = []
+        """What has run, as it is noted."""
+        self.profile: Any = SimpleNamespace(note=self.notes.append)
         myself: Any = self
-        self.executor = TaskExecutor(myself, myself, self.make_refs, myself, myself, "node", "10.0.0.7")
+        self.executor = TaskExecutor(myself, myself, self.make_refs, myself, myself, self.profile, "node", "10.0.0.7")
 
     # --- as the platform
 
@@ -100,6 +104,7 @@ class Machine:
             "max_calls": 0,
             "retry_exceptions": False,
             "retry_exception_types": b"",
+            "is_recorded": True,
         }
         template.update({key: fields.pop(key) for key in list(fields) if key in template})
         values: dict[str, Any] = {
@@ -223,6 +228,51 @@ def test_g23_a_process_is_used_up_when_a_function_was_called_max_calls_times() -
     assert not machine.executor.used_up, "that is another function"
     assert machine.of(lambda: 1, max_calls=2).values == [1] and machine.executor.used_up
     assert machine.execute(machine.task(lambda: 1)) is None
+
+
+# --- what is remembered of it
+
+
+@pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
+@pytest.mark.parametrize(("error", "status"), [(None, OK), (ValueError(), FAILED), (KeyboardInterrupt(), CANCELLED)])
+def test_what_has_run_is_noted_once_with_its_times(kind: str, error: BaseException | None, status: int) -> None:
+    machine = Machine()
+
+    def method() -> None:
+        if error is not None:
+            task.cancelled = True
+            raise error
+
+    machine.executor.actor = SimpleNamespace(method=method)
+    task = machine.task(method="method", actor_id=b"actor")
+    before = time.perf_counter_ns()
+    ran = getattr(machine.executor, kind)(task)
+    if ran is not None:
+        run(lambda: ran)
+    (note,) = machine.notes
+    took_us = task.execution.duration_us
+    if kind == "execute_async" and error is not None:
+        status = CANCELLED  # of a coroutine that was cancelled nobody asks how it has ended
+    assert note[:4] + note[5:] == (task.header.template, TASK_ID, 2, b"actor", took_us, status)
+    assert before <= note[4] <= time.perf_counter_ns() - took_us * 1000
+
+
+@pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
+def test_what_was_not_to_be_recorded_is_not(kind: str) -> None:
+    machine = Machine()
+    machine.executor.actor = SimpleNamespace(method=lambda: 1)
+    task = machine.task(method="method", is_recorded=False)
+    ran = getattr(machine.executor, kind)(task)
+    if ran is not None:
+        run(lambda: ran)
+    assert task.execution.values == [1] and machine.notes == []
+
+
+@pytest.mark.parametrize("kind", ["execute", "execute_beside"])
+def test_what_has_not_run_is_not_noted(kind: str) -> None:
+    machine = Machine()
+    getattr(machine.executor, kind)(machine.task(lambda: 1, may_run=False))
+    assert machine.notes == []
 
 
 # --- cancellation

@@ -24,6 +24,7 @@ from minray.core_worker.results import ResultKeeper
 from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.task_executor import MARKS, TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
+from minray.core_worker.task_profile import TaskProfile
 from minray.core_worker.task_receiver import TaskReceiver
 from minray.exceptions import OwnerDiedError, RayTaskError, RuntimeEnvSetupError, TaskCancelledError
 from minray.object_ref import ObjectRef
@@ -142,7 +143,7 @@ class Worker:
         myself: Any = self
         lending: Any = self.lending
         returns = ReturnValues(ResultKeeper(myself, MAX_DIRECT_CALL_OBJECT_SIZE))
-        self.executor = TaskExecutor(platform, myself, self.make_refs, returns, myself, "00", "127.0.0.1")
+        self.executor = TaskExecutor(platform, myself, self.make_refs, returns, myself, TaskProfile(), "00", "127.0.0.1")
         self.intake = TaskIntake(platform, WORKER, self.references, self.store, lending, myself, "127.0.0.1")
         self.receiver = TaskReceiver(platform, self.executor, myself, self.intake, myself)
 

@@ -52,6 +52,32 @@ def test_posts_arrive_in_order_on_the_loop(io: IoThread) -> None:
     assert not user_code.is_loop_thread()
 
 
+def test_every_thread_is_known_by_name_and_who_asks_has_no_frame(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    arrived, go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        arrived.set()
+        go.wait()
+
+    thread = threading.Thread(target=wait, name="waiting")
+    thread.start()
+    assert arrived.wait(10)
+
+    async def ask() -> Any:
+        return user_code.threads()
+
+    found = dict(io.run(ask()))
+    go.set()
+    thread.join()
+    assert found["minray-io"] is None and found["MainThread"] is not None
+    frame, names = found["waiting"], []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    assert "wait" in names and names[-1] == "_bootstrap"
+
+
 def test_many_posts_cost_one_wake_up(io: IoThread, monkeypatch: pytest.MonkeyPatch) -> None:
     user_code = DriverUserCode(io.loop)
     busy, go = threading.Event(), threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 import minray
+from minray import worker
 from minray.simulation import SimCluster, run
 from minray.util import placement_group
+from minray.util.metrics import Counter, Gauge, Histogram, metrics_text
 from minray.util.state import (
     get_actor,
     get_job,
@@ -29,6 +32,7 @@ from minray.util.state import (
     summarize_tasks,
 )
 from minray.util.state.exception import RayStateApiException
+from tests.util.exposition import parse
 
 
 @minray.remote
@@ -147,6 +151,169 @@ def test_tasks_of_tasks_know_their_parents_and_are_seen_from_other_processes() -
     assert sorted(by_name) == ["child", "look", "parent"]
     assert by_name["child"].parent_task_id == parent_id and by_name["parent"].parent_task_id == ""
     assert len({row.worker_pid for row in rows}) == 3
+
+
+def events_of(trace: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of a timeline, by name."""
+    return {event["name"]: event for event in trace if event["ph"] == "X"}
+
+
+def test_a_timeline_has_what_has_run_and_when() -> None:
+    def body() -> Any:
+        began = time.time()
+        clerk = Clerk.remote()
+        call, task = clerk.serve.remote(2), rest.options(name="task").remote(3)
+        minray.wait([clerk.fail.remote(), call, task], num_returns=3)
+        return began, clerk._actor_id_hex, task.task_id().hex(), minray.timeline()
+
+    began, actor_id, task_id, trace = seen(body)
+    events = events_of(trace)
+    task, call, failed, made = (events[name] for name in ("task", "Clerk.serve", "Clerk.fail", "Clerk.__init__"))
+    assert task["args"]["task_id"] == task_id and task["args"]["actor_id"] is None and 3_000_000 <= task["dur"] < 3_010_000
+    assert made["args"]["func_or_class_name"] == "Clerk" and 2_000_000 <= call["dur"] < 2_010_000
+    assert call["args"]["actor_id"] == made["args"]["actor_id"] == actor_id
+    assert (call["args"]["state"], failed["args"]["state"]) == ("FINISHED", "FAILED")
+    assert began * 1e6 <= made["ts"] <= call["ts"] and call["ts"] + call["dur"] <= failed["ts"] <= (began + 10) * 1e6
+    assert made["tid"] == call["tid"] == failed["tid"] != task["tid"]
+
+
+def test_clocks_of_nodes_may_differ_and_a_timeline_is_of_the_wall_clock() -> None:
+    def body() -> Any:
+        for node in ("a", "b"):
+            minray.get(rest.options(name=node, resources={node: 1}).remote(1))
+        return minray.timeline()
+
+    events = events_of(seen(body, nodes=[{"num_cpus": 1, "resources": {name: 1}} for name in ("a", "b")]))
+    first, second = events["a"], events["b"]
+    assert first["pid"] != second["pid"] and 0 <= second["ts"] - first["ts"] - first["dur"] < 1_000_000
+
+
+def test_attempts_and_cancelled_calls_are_in_a_timeline_and_what_is_not_to_be_recorded_is_not() -> None:
+    class Fickle:
+        def __init__(self) -> None:
+            self.times = 0
+
+        async def wait(self) -> None:
+            self.times += 1
+            if self.times == 1:
+                raise ValueError
+            await asyncio.sleep(100)
+
+        @minray.method(enable_task_events=True)
+        def loud(self) -> None: ...
+
+    def body() -> Any:
+        fickle = minray.remote(Fickle).remote()
+        waiting = fickle.wait.options(max_task_retries=1, retry_exceptions=True).remote()
+        time.sleep(5)
+        minray.cancel(waiting)
+        minray.wait([waiting])
+        quiet = minray.remote(Fickle).options(enable_task_events=False).remote()
+        minray.get([rest.options(name="secret", enable_task_events=False).remote(0), quiet.loud.remote()])
+        fickle.loud.options(name="quiet", enable_task_events=False).remote()
+        minray.wait([quiet.wait.remote(), fickle.__ray_ready__.remote()], num_returns=2)
+        return minray.timeline()
+
+    found = [(event["name"], event["args"]) for event in seen(body) if event["ph"] == "X"]
+    told = sorted((name, args["attempt_number"], args["state"]) for name, args in found)
+    assert told == [
+        ("Fickle.__init__", 0, "FINISHED"),
+        ("Fickle.__ray_ready__", 0, "FINISHED"),
+        ("Fickle.loud", 0, "FINISHED"),
+        ("Fickle.wait", 0, "FAILED"),
+        ("Fickle.wait", 1, "CANCELLED"),
+    ]
+
+
+def test_a_worker_that_is_silent_is_named_and_the_others_are_in_the_timeline() -> None:
+    def body() -> Any:
+        minray.get([rest.options(name=name, resources={name: 1}).remote(0) for name in ("here", "there")])
+        cluster.world.wire.cut("head", "n1", 100)
+        with pytest.warns(RuntimeWarning, match="node n1 does not answer"):
+            return minray.timeline()
+
+    nodes = [{"num_cpus": 2, "resources": {"here": 1}}, {"num_cpus": 2, "resources": {"there": 1}}]
+    with SimCluster(nodes, show_output=False) as cluster:
+        assert list(events_of(cluster.run(body))) == ["here"]
+
+
+def stacks_here() -> Any:
+    api = worker.current_api()
+    return api.run_on_loop(lambda: api.core.state_reader.stacks(5))
+
+
+def test_what_everybody_does_right_now() -> None:
+    class Waiting:
+        async def wait(self) -> None:
+            await asyncio.sleep(100)
+
+    def body() -> Any:
+        actor, clerk = minray.remote(Waiting).remote(), Clerk.options(max_concurrency=2).remote()
+        going_on = [parent.remote(100), clerk.serve.remote(100), *(actor.wait.remote() for _ in range(3))]
+        time.sleep(1)
+        found = stacks_here()
+        for ref in going_on[:1]:
+            minray.cancel(ref)
+        minray.kill(actor)
+        minray.kill(clerk)
+        return found, os.getpid()
+
+    found, own_pid = seen(body)
+    by_running = {tuple(process.running): process for process in found.processes}
+    assert found.silent == [] and by_running[()].is_driver and by_running[()].pid == own_pid
+    lines = {
+        (running, stack.name, stack.is_coroutine, stack.count): [
+            frame.source for frame in stack.frames if frame.filename == __file__
+        ]
+        for running, process in by_running.items()
+        for stack in process.stacks
+    }
+    assert {key: sources[0] for key, sources in lines.items() if sources and key[0]} == {
+        (("parent",), "MainThread", False, 1): "return minray.get(rest.options(name=\"child\").remote(seconds))",
+        (("child",), "MainThread", False, 1): "time.sleep(seconds)",
+        (("Clerk.serve",), "minray-call", False, 1): "time.sleep(seconds)",
+        (("Waiting.wait",) * 3, "Waiting.wait", True, 3): "await asyncio.sleep(100)",
+    }
+    assert any("found = stacks_here()" in sources for key, sources in lines.items() if not key[0])
+
+
+def test_what_processes_have_measured_is_theirs() -> None:
+    @minray.remote
+    def work(pages: Counter, seconds: float) -> None:
+        pages.inc(2, tags={"site": "there"})
+        Histogram("took", boundaries=[1.0, 10.0]).observe(seconds)
+        time.sleep(seconds)
+
+    def body() -> Any:
+        pages = Counter("pages", "What was read.", ("site",)).set_default_tags({"site": "here"})
+        pages.inc()
+        minray.get([work.remote(pages, seconds) for seconds in (1, 2)])
+        Gauge("height").set(3)
+        return parse(metrics_text()), minray.get_runtime_context().get_worker_id()
+
+    found, driver_id = seen(body)
+    pages = found["ray_pages_total"]
+    assert (pages.kind, pages.help) == ("counter", "What was read.")
+    assert pages.value("ray_pages_total", WorkerId=driver_id, site="here", Component="core_worker") == 1
+    there = [value for (_, labels), value in pages.samples.items() if ("site", "there") in labels]
+    assert there == [2, 2], "each worker has counted for itself"
+    assert found["ray_height"].value("ray_height", WorkerId=driver_id) == 3
+    took = found["ray_took"].samples
+    assert sorted(value for (name, labels), value in took.items() if name == "ray_took_sum") == [1, 2]
+    assert driver_id not in {text for _, labels in took for name, text in labels}
+
+
+def test_values_end_with_their_process() -> None:
+    def body() -> Any:
+        clerk = Clerk.remote()
+        minray.get(clerk.__ray_call__.remote(lambda actor: Gauge("height").set(1)))
+        before = metrics_text()
+        minray.kill(clerk)
+        time.sleep(5)
+        return before, metrics_text()
+
+    before, after = seen(body)
+    assert "ray_height{" in before and after == ""
 
 
 def test_nodes_workers_and_jobs() -> None:

@@ -22,10 +22,12 @@ NOUNS = {
 BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
 FRONT_PORCH = {
     "__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util", "memory_summary",
-    "actor", "actor_options", "definition", "signature", "explanation", "types",
+    "actor", "actor_options", "definition", "signature", "explanation", "types", "chrome_trace",
+    "prometheus_text",
 }  # fmt: skip
 ROOTS = {
-    "__init__", "__main__", "cli", "cli_state", "cluster_client", "cluster_utils", "discovery", "driver", "in_rays_place",
+    "__init__", "__main__", "cli", "cli_processes", "cli_state", "cluster_client", "cluster_utils", "discovery", "driver",
+    "in_rays_place",
     "node", "roles", "run_as_ray", "simulation",
 }  # fmt: skip
 EVERYTHING = None
@@ -38,6 +40,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         (
             "worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental",
             "actor", "actor_options", "definition", "signature", "explanation", "types", "runtime_env",
+            "chrome_trace",
         ),  # fmt: skip
         FRONT_PORCH
         | {
@@ -47,6 +50,8 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     ),
     "worker_output": {"core_worker", "protocol"},
     "memory_summary": {"core_worker", "protocol", "text_table"},
+    "prometheus_text": {"core_worker", "protocol"},
+    "stack_text": {"core_worker", "protocol", "common", "tracebacks"},
     "_version": set(),
     "cloudpickle": set(),
     "text_table": set(),

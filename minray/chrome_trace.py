@@ -1,0 +1,109 @@
+"""``minray.timeline``: when each worker has run what, as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+Ray: python/ray/_private/state.py (chrome_tracing_dump), python/ray/_private/profiling.py
+
+A node is what the format calls a process, and a worker a thread of it. Rows of these viewers have no place for two things
+at the same time, so that a worker whose calls overlap (an actor with threads or coroutines) has as many rows as it needs.
+The viewers want numbers for nodes and rows; events of kind "M" give them names.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from minray.common.ids import job_of
+from minray.core_worker.state_reader import ClusterProfile
+from minray.protocol.state import ACTOR_CREATION_TASK, ProfileEvent, ProfileEvents
+from minray.worker import connected_api
+
+TIMEOUT_S = 30.0
+"""Whoever does not answer in time is named as silent."""
+COLOURS = {"FINISHED": "generic_work", "FAILED": "terrible", "CANCELLED": "grey"}
+"""Names that the viewers know."""
+
+TraceEvent = dict[str, Any]
+
+
+def timeline(filename: str | None = None) -> list[TraceEvent] | None:
+    """What the living workers have run, the last ten thousand tasks and calls of each, as a list of trace events.
+
+    With ``filename`` the list is written there, as JSON, and None returned. Tasks with ``enable_task_events=False`` are left
+    out. A worker that does not answer is named by a RuntimeWarning. RuntimeError if this process is not connected.
+    """
+    api = connected_api()
+    if api is None:
+        raise RuntimeError("this process is not connected to a cluster; call minray.init() first")
+    profile: ClusterProfile = api.run_on_loop(lambda: api.core.state_reader.profile(TIMEOUT_S))
+    for name in profile.silent:
+        warnings.warn(f"{name} does not answer: what it has run is not in the timeline", RuntimeWarning, stacklevel=2)
+    events = trace_events(profile.workers)
+    if filename is None:
+        return events
+    write_trace(filename, events)
+    return None
+
+
+def write_trace(filename: str, events: list[TraceEvent]) -> None:
+    Path(filename).write_text(json.dumps(events))
+
+
+def trace_events(workers: Sequence[ProfileEvents]) -> list[TraceEvent]:
+    """The events of each worker in the order of their beginning, and then the names."""
+    nodes: dict[bytes, int] = {}
+    events: list[TraceEvent] = []
+    names: list[TraceEvent] = []
+    rows = 0
+    for worker in sorted(workers, key=lambda worker: (worker.node_id, worker.worker_id)):
+        if worker.node_id not in nodes:
+            nodes[worker.node_id] = len(nodes)
+            names.append(_name("process_name", f"Node {worker.node_ip} {worker.node_id.hex()[:8]}", pid=len(nodes) - 1))
+        node = nodes[worker.node_id]
+        for number, row in enumerate(in_rows(worker.events), 1):
+            row_name = f"worker:{worker.worker_id.hex()}" + (f" ({number})" if number > 1 else "")
+            names.append(_name("thread_name", row_name, pid=node, tid=rows))
+            events += [_describe(event, node, rows) for event in row]
+            rows += 1
+    return events + names
+
+
+def in_rows(events: Sequence[ProfileEvent]) -> list[list[ProfileEvent]]:
+    """The events in as few rows as there can be without two at the same time in one."""
+    rows: list[list[ProfileEvent]] = []
+    for event in sorted(events, key=lambda event: event.start_us):
+        free = next((row for row in rows if row[-1].start_us + row[-1].duration_us <= event.start_us), None)
+        if free is None:
+            rows.append([event])
+        else:
+            free.append(event)
+    return rows
+
+
+def _describe(event: ProfileEvent, node: int, row: int) -> TraceEvent:
+    class_name = event.name.partition(".")[0]
+    return {
+        "cat": f"task::{event.name}",
+        "name": event.name,
+        "pid": node,
+        "tid": row,
+        "ts": event.start_us,
+        "dur": event.duration_us,
+        "ph": "X",
+        "cname": COLOURS[event.state],
+        "args": {
+            "task_id": event.task_id.hex(),
+            "job_id": job_of(event.task_id).hex(),
+            "attempt_number": event.attempt,
+            "func_or_class_name": class_name if event.kind == ACTOR_CREATION_TASK else event.name,
+            "actor_id": event.actor_id.hex() or None,
+            "type": event.kind,
+            "state": event.state,
+        },
+    }
+
+
+def _name(kind: str, name: str, **where: int) -> TraceEvent:
+    return {"name": kind, "ph": "M", "args": {"name": name}, **where}

@@ -1,0 +1,78 @@
+"""``minray timeline``, ``stack``, ``metrics``: what processes do, have done and have measured, from outside of the cluster.
+
+Ray: python/ray/scripts/scripts.py (timeline, stack); its metrics have an HTTP port on each node
+
+    minray timeline -o trace.json      when each worker has run what, for Perfetto and chrome://tracing
+    minray stack                       where each thread and coroutine of each worker and driver is right now
+    minray metrics                     what programs have measured (``minray.util.metrics``), as Prometheus reads it
+
+Every process is asked, and answers although its user code is busy. Who does not answer in time is named, on standard error.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from minray.chrome_trace import trace_events, write_trace
+from minray.cli_state import Connect, ask, cluster_options
+from minray.prometheus_text import prometheus_text
+from minray.stack_text import stack_text
+
+
+def process_commands(connect: Connect) -> list[click.Command]:
+    return [_timeline_command(connect), _stack_command(connect), _metrics_command(connect)]
+
+
+def _timeline_command(connect: Connect) -> click.Command:
+    @click.command("timeline")
+    @cluster_options
+    @click.option("-o", "--output", metavar="FILE", help="Else a file in the system's temporary directory.")
+    def command(address: str | None, token_file: str | None, timeout: float, output: str | None) -> None:
+        """Write down what the workers have run, and when, as a trace that browsers show."""
+        profile = ask(connect, address, token_file, timeout, lambda reader: reader.profile(timeout))
+        path = output or str(Path(tempfile.gettempdir()) / f"minray-timeline-{datetime.now():%Y-%m-%d_%H-%M-%S}.json")
+        events = trace_events(profile.workers)
+        try:
+            write_trace(path, events)
+        except OSError as error:
+            raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+        tasks = sum(len(worker.events) for worker in profile.workers)
+        click.echo(f"{tasks} tasks and calls of {len(profile.workers)} workers are written to {path}")
+        click.echo("To look at it, open it at https://ui.perfetto.dev, or in Chrome at chrome://tracing.")
+        _say_silent(profile.silent)
+
+    return command
+
+
+def _stack_command(connect: Connect) -> click.Command:
+    @click.command("stack")
+    @cluster_options
+    def command(address: str | None, token_file: str | None, timeout: float) -> None:
+        """Show what every thread of every worker and driver does right now, and what coroutines wait for."""
+        found = ask(connect, address, token_file, timeout, lambda reader: reader.stacks(timeout))
+        click.echo(stack_text(found))
+        _say_silent(found.silent)
+
+    return command
+
+
+def _metrics_command(connect: Connect) -> click.Command:
+    @click.command("metrics")
+    @cluster_options
+    def command(address: str | None, token_file: str | None, timeout: float) -> None:
+        """Print what programs have counted, set and observed, in Prometheus's text format."""
+        found = ask(connect, address, token_file, timeout, lambda reader: reader.metrics(timeout))
+        click.echo(prometheus_text(found), nl=False)
+        _say_silent(found.silent)
+
+    return command
+
+
+def _say_silent(names: Sequence[str]) -> None:
+    for name in names:
+        click.echo(f"{name} does not answer.", err=True)

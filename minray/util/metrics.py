@@ -1,0 +1,199 @@
+"""Counters, gauges and histograms of a program's own, and the text that Prometheus reads.
+
+Ray: python/ray/util/metrics.py
+
+    seen = Counter("pages_seen", description="Pages that were read.", tag_keys=("site",))
+    seen.inc(tags={"site": "example.org"})
+
+They work in tasks, actors and drivers, and before ``init``. Values stay in the process that has recorded them, under the
+name of the metric: ``minray metrics`` and ``metrics_text`` collect them from all that live. What a process has recorded goes
+with it.
+
+What can be wrong is wrong as in Ray: a name that Prometheus does not know is warned of and its values are discarded, other
+bad arguments raise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from minray.core_worker.metric_registry import Definition, registry
+from minray.core_worker.state_reader import ClusterMetrics
+from minray.prometheus_text import prometheus_text
+from minray.protocol.state import COUNTER, GAUGE, HISTOGRAM
+from minray.worker import connected_api
+
+VALID_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+TIMEOUT_S = 30.0
+
+M = TypeVar("M", bound="Metric")
+
+__all__ = ["Counter", "Gauge", "Histogram", "metrics_text"]
+
+
+class Metric:
+    """What the three kinds have in common."""
+
+    _kind = ""
+
+    def __init__(
+        self, name: str, description: str = "", tag_keys: tuple[str, ...] | None = None, _boundaries: Sequence[float] = ()
+    ) -> None:
+        tag_keys = tag_keys or ()
+        if not isinstance(tag_keys, tuple):
+            raise TypeError(f"tag_keys must be a tuple, not {type(tag_keys).__name__}")
+        for key in tag_keys:
+            if not isinstance(key, str):
+                raise TypeError(f"tag keys must be strings, not {type(key).__name__}")
+        if not isinstance(description, str):
+            raise TypeError(f"description must be a string, not {type(description).__name__}")
+        self._definition = Definition(self._kind, name, description, tuple(_boundaries))
+        self._is_discarded = _is_discarded(self._definition)
+        self._tag_keys = tag_keys
+        self._default_tags: dict[str, str] = {}
+
+    def set_default_tags(self: M, default_tags: dict[str, str]) -> M:
+        """What tags are if nothing else is said; returns the metric itself. ValueError for a key that it does not have."""
+        for key, value in default_tags.items():
+            if key not in self._tag_keys:
+                raise ValueError(f"{key!r} is not one of the tag keys {self._tag_keys}")
+            _check_value(key, value)
+        self._default_tags = dict(default_tags)
+        return self
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the metric was made of."""
+        return {
+            "name": self._definition.name,
+            "description": self._definition.description,
+            "tag_keys": self._tag_keys,
+            "default_tags": self._default_tags,
+        }
+
+    def __reduce__(self) -> Any:
+        definition = self._definition
+        arguments = {"name": definition.name, "description": definition.description, "tag_keys": self._tag_keys}
+        if definition.boundaries:
+            return _remade, (type(self), {**arguments, "boundaries": list(definition.boundaries)}, self._default_tags)
+        return _remade, (type(self), arguments, self._default_tags)
+
+    def _record(self, value: float, tags: Mapping[str, str] | None) -> None:
+        if not isinstance(value, int | float):
+            raise TypeError(f"value must be an int or a float, not {type(value).__name__}")
+        for key, text in (tags or {}).items():
+            _check_value(key, text)
+        all_tags = {**self._default_tags, **(tags or {})}
+        if missing := [key for key in self._tag_keys if key not in all_tags]:
+            raise ValueError(f"there is no value for the tag keys {', '.join(missing)}")
+        if not self._is_discarded:
+            registry().record(self._definition, all_tags, float(value))
+
+
+class Counter(Metric):
+    """A sum that only grows; ``ray_<name>_total`` in Prometheus."""
+
+    _kind = COUNTER
+
+    def __init__(self, name: str, description: str = "", tag_keys: tuple[str, ...] | None = None) -> None:
+        super().__init__(name, description, tag_keys)
+
+    def inc(self, value: float = 1.0, tags: dict[str, str] | None = None) -> None:
+        """Add a positive amount. ``tags`` come before the default ones."""
+        if isinstance(value, int | float) and value <= 0:
+            raise ValueError(f"value must be positive, not {value}")
+        self._record(value, tags)
+
+
+class Gauge(Metric):
+    """A value that goes up and down; the last one counts."""
+
+    _kind = GAUGE
+
+    def __init__(self, name: str, description: str = "", tag_keys: tuple[str, ...] | None = None) -> None:
+        super().__init__(name, description, tag_keys)
+
+    def set(self, value: float | None, tags: dict[str, str] | None = None) -> None:
+        """Set it; None changes nothing. ``tags`` come before the default ones."""
+        if value is not None:
+            self._record(value, tags)
+
+
+class Histogram(Metric):
+    """How many values were in which range."""
+
+    _kind = HISTOGRAM
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        boundaries: list[float] | None = None,
+        tag_keys: tuple[str, ...] | None = None,
+    ) -> None:
+        """``boundaries`` separate the ranges: positive, and each above the one before. A value belongs to the first that it
+        does not exceed."""
+        if not boundaries:
+            raise ValueError('boundaries are needed: Histogram("name", boundaries=[1.0, 2.0])')
+        for index, boundary in enumerate(boundaries):
+            if not 0 < boundary < math.inf:
+                raise ValueError(f"boundaries must be positive numbers, but at index {index} of {boundaries} is {boundary}")
+        if any(low >= high for low, high in pairwise(boundaries)):
+            raise ValueError(f"boundaries must increase, but are {boundaries}")
+        self.boundaries = boundaries
+        super().__init__(name, description, tag_keys, boundaries)
+
+    def observe(self, value: float, tags: dict[str, str] | None = None) -> None:
+        """Add a value to its range. ``tags`` come before the default ones."""
+        self._record(value, tags)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        return {**super().info, "boundaries": self.boundaries}
+
+
+def metrics_text(timeout: float = TIMEOUT_S) -> str:
+    """What all living drivers and workers of this cluster have recorded, in Prometheus's text format.
+
+    A process that does not answer within ``timeout`` seconds is named by a RuntimeWarning. RuntimeError if this process is
+    not connected.
+    """
+    api = connected_api()
+    if api is None:
+        raise RuntimeError("this process is not connected to a cluster; call minray.init() first")
+    found: ClusterMetrics = api.run_on_loop(lambda: api.core.state_reader.metrics(timeout))
+    for name in found.silent:
+        warnings.warn(f"{name} does not answer: what it has measured is missing", RuntimeWarning, stacklevel=2)
+    return prometheus_text(found)
+
+
+def _is_discarded(metric: Definition) -> bool:
+    """Whether nothing can be recorded under this name; says why."""
+    name = metric.name
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string, not {type(name).__name__}")
+    if not name:
+        raise ValueError("the name of a metric must not be empty")
+    if not VALID_NAME.fullmatch(name):
+        problem = "names have letters, digits, _ and : only, and do not begin with a digit"
+    elif not registry().fits(metric):
+        problem = "this process has another kind of metric with this name, or one with other boundaries"
+    else:
+        return False
+    warnings.warn(f"the metric {name!r} is discarded: {problem}", UserWarning, stacklevel=4)
+    return True
+
+
+def _check_value(key: str, value: str) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"values of tags must be strings, but that of {key!r} is a {type(value).__name__}")
+
+
+def _remade(kind: type[Metric], arguments: dict[str, Any], default_tags: dict[str, str]) -> Metric:
+    """Where a metric is unpickled."""
+    return kind(**arguments).set_default_tags(default_tags)
