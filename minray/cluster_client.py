@@ -101,8 +101,10 @@ class ClusterClient:
         return {stats.node_id: stats for stats in self._thread.run(ask_all()) if stats is not None}
 
     def drain_node(self, node_id: bytes, reason: int, message: str, remaining_s: float = 0.0) -> str:
-        """Have a node leave, after ``remaining_s`` in any case, if that is not 0; returns why it will not, or nothing. One that
-        is dead or unknown counts as gone."""
+        """Have a node leave, after ``remaining_s`` in any case, if that is not 0; returns why it will not, or nothing.
+
+        One that is dead or unknown counts as gone.
+        """
         deadline = self._platform.host.time() + remaining_s if remaining_s else 0.0
         reply = self._ask(self._gcs, DrainNode(node_id, reason, message, deadline))
         return "" if reply.is_accepted else reply.rejection

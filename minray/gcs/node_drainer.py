@@ -68,7 +68,7 @@ class NodeDrainer:
     async def handle_DrainNode(self, request: DrainNode, call: Call) -> DrainNodeReply:
         node = self._nodes().get(request.node_id)
         if request.reason not in (IDLE_TERMINATION, PREEMPTION) or request.deadline < 0:
-            return DrainNodeReply(False, f"there is no such reason ({request.reason}), or no such time ({request.deadline:g})")
+            return DrainNodeReply(False, f"there is no such reason ({request.reason}) or time ({request.deadline:g})")
         if node is None or not node.alive:
             return GONE
         if node.is_head:

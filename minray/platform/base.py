@@ -448,7 +448,7 @@ class Host(Protocol):
         """In [0, 1): for jitter and tie-breaking."""
 
     def time(self) -> float:
-        """Wall-clock seconds since the epoch: for people, and for a moment that several machines are to know (a deadline)."""
+        """Wall-clock seconds since the epoch: for people, and for a moment that several machines know (a deadline)."""
 
 
 Record = Callable[[str, str, str, str], None]
