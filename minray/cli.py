@@ -9,6 +9,7 @@ Ray: python/ray/scripts/scripts.py
     minray memory                                              what fills the object stores, and who refers to it
     minray list actors|tasks|objects|nodes|workers|jobs        what there is; get and summary: see ``cli_state``
     minray stack, timeline, metrics                            what processes do, and have done: see ``cli_processes``
+    minray microbenchmark                                      how fast this machine is: see ``microbenchmark``
     minray drain-node --node-id=...                            have a node leave when what runs there has ended
     minray stop                                                end all that ``minray start`` has begun here
 
@@ -366,6 +367,24 @@ def drain_node(
     if refusal:
         raise click.ClickException(f"The drain request is not accepted: {refusal}")
     click.echo(f"Node {node_id.hex()} drains, or is gone.")
+
+
+# --- microbenchmark ----------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--rounds", type=click.IntRange(1), default=4, show_default=True, help="How often each row is measured.")
+@click.option("--seconds", type=click.FloatRange(0), default=2.0, show_default=True, help="For each of them.")
+def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
+    """Run Ray's microbenchmark on a new cluster of this machine: all rows, or those whose names contain a WORD."""
+    from minray.microbenchmark import measure  # numpy's time is for those who use it.
+
+    try:
+        for line in measure(words, rounds, seconds):
+            click.echo(line)
+    except (ValueError, RuntimeError, ConnectionError) as error:
+        raise click.ClickException(str(error)) from None
 
 
 # --- status ------------------------------------------------------------------------------------------------------------

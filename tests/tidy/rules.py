@@ -27,7 +27,7 @@ FRONT_PORCH = {
 }  # fmt: skip
 ROOTS = {
     "__init__", "__main__", "cli", "cli_processes", "cli_state", "cluster_client", "cluster_utils", "discovery", "driver",
-    "in_rays_place",
+    "in_rays_place", "microbenchmark",
     "node", "roles", "run_as_ray", "simulation",
 }  # fmt: skip
 EVERYTHING = None
@@ -94,6 +94,7 @@ EXCEPTIONS = {
     ("minray/cli.py", "time.sleep"): "a command waits for processes, without a loop",
     ("minray/cluster_utils.py", "time.monotonic"): "the caller's thread waits for nodes, as in Ray",
     ("minray/cluster_utils.py", "time.sleep"): "the caller's thread waits for nodes, as in Ray",
+    ("minray/microbenchmark.py", "time.perf_counter"): "a program like a user's, which measures how long its calls take",
     ("minray/cluster_client.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/driver.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node.py", "secrets"): "names an incarnation before there is a platform",
