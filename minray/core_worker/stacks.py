@@ -7,7 +7,7 @@ Here a process looks at itself. Its loop answers while user code is busy, unless
 Rules
   * What is shown begins with the user's code, if there is any: how minray came to call that is left out. What minray does
     on the user's behalf, such as waiting in a ``get``, is shown.
-  * Threads of minray's own are left out while they run nothing of the user's.
+  * Threads of minray's own are left out while they run nothing of the user's, and so are a pool's that have nothing to run.
   * Coroutines that do the same are counted, not repeated.
   * Frames are let go at once: they hold values of the user's.
 """
@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread
 import threading
 import traceback
 from collections import Counter
@@ -35,6 +36,8 @@ MOST_COROUTINES = 1000
 """So many different ones are described in one answer."""
 OURS = "minray-"
 """How the names of minray's own threads begin."""
+_POOLED = concurrent.futures.thread._worker.__code__
+"""Where a thread of a pool, such as that of an event loop, waits for work."""
 _UNNAMED = "Task-"
 """How asyncio names tasks to which nobody gives a name."""
 
@@ -119,7 +122,9 @@ def describe(name: str, frames: list[FrameType], *, is_coroutine: bool) -> Stack
 
 
 def _is_idle(name: str, frames: list[FrameType]) -> bool:
-    """Whether a thread is one of minray's own and runs nothing but minray."""
+    """Whether a thread is one of minray's own and runs nothing but minray, or waits in a pool for something to do."""
+    if frames and frames[-1].f_code is _POOLED:
+        return True
     if not name.startswith(OURS):
         return False
     return all(is_runtime(path) or path == threading.__file__ for path in (frame.f_code.co_filename for frame in frames))

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -17,6 +18,7 @@ from minray.core_worker import stacks, task_executor
 from minray.core_worker.stacks import awaited_frames, coroutine_stacks, describe, thread_frames, thread_stacks, users_part
 from minray.protocol.state import Stack
 from minray.tracebacks import FRAMES
+from tests.helpers import wait_for_condition
 from tests.rpc.fake_network import turns
 
 
@@ -104,6 +106,23 @@ def test_minrays_own_threads_are_shown_while_they_run_something_of_the_users(
     frames = thread_frames(call())
     monkeypatch.setattr(stacks, "thread_frames", lambda innermost: frames[-len(files) :])
     assert bool(thread_stacks([(name, frames[-1])])) == is_shown
+
+
+def test_a_thread_of_a_pool_is_shown_while_it_has_something_to_run() -> None:
+    arrived, go = threading.Event(), threading.Event()
+
+    def block() -> None:
+        arrived.set()
+        go.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        idents = pool.submit(threading.get_ident)
+        pool.submit(block)
+        arrived.wait()
+        (stack,) = thread_stacks([("pool_0", sys._current_frames()[idents.result()])])
+        go.set()
+        assert "block" in functions(stack)
+        wait_for_condition(lambda: not thread_stacks([("pool_0", sys._current_frames()[idents.result()])]))
 
 
 def test_the_main_thread_is_the_first_and_who_asks_has_no_frames() -> None:
