@@ -38,6 +38,7 @@ from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
+from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, Remove
 from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, RaiseAtFirst, Submit
 from tests.spec.stage import BORN, END, RUN, History, parse_word
@@ -118,6 +119,8 @@ class Scope:
     """and those that must be free now."""
     calls: Counter[str] = field(default_factory=Counter)
     """Handle -> the calls that were made with it."""
+    gone: set[str] = field(default_factory=set)
+    """Objects of which this process cannot get the values any more, because it has freed them by hand."""
 
     def foresee_body(self, body: Body) -> None:
         for operation in body.operations:
@@ -173,6 +176,7 @@ class Scope:
             if name in self.sure:
                 inner.open(name)
         inner.foresee_body(task.body)
+        model.freed_in[task.name] = frozenset(inner.gone)
         end = task.body.end
         errors = set() if isinstance(task, Call) and isinstance(end, Exit) else {end.error} - {""}
         errors |= self._errors_of_arguments(task)
@@ -190,7 +194,8 @@ class Scope:
     def _may_have_values(self, args: tuple[str, ...]) -> bool:
         """Of what is passed; who holds an argument no longer makes the call without it."""
         objects = self.model.objects
-        return all(objects[name].has_value for name in args if name in objects and name in self.sure)
+        known = [name for name in args if name in objects and name in self.sure]
+        return all(objects[name].has_value and name not in self.gone for name in known)
 
     def _expect(self, task: Submit | Call, parts: list[str], has_value: bool, errors: set[str]) -> None:
         refs: tuple[str, ...] = getattr(task.body.end, "refs", ())
@@ -247,6 +252,9 @@ class Scope:
         self.model.objects[name] = Expectation(self.owner, True, errors, refs, surely)
         self.sure.add(name)
 
+    def foresee_free(self, names: tuple[str, ...]) -> None:
+        self.gone.update(name for name in names if name in self.sure and self.model.stays_freed(self.owner, name))
+
     def foresee_items(self, generator: Generate) -> None:
         """An item that is bound was here; it may be lost later."""
         model = self.model
@@ -288,6 +296,10 @@ class Model:
         """Operation -> the names that must be bound when it begins."""
         self.cancelled: dict[str, bool] = {}
         """Task or call -> whether it may be cancelled by force."""
+        self.freed_by_hand: set[str] = set()
+        """Objects that anybody may free at any time."""
+        self.freed_in: dict[str, frozenset[str]] = {}
+        """Task or call -> the objects that it has surely freed when it ends."""
         self.sure_finds: set[str] = set()
         """Those that must find their actors,"""
         self.vain_finds: set[str] = set()
@@ -309,6 +321,8 @@ class Model:
         for operation in program.walk():
             if isinstance(operation, Cancel) and operation.ref in self.makers:
                 self._cancel(self.tasks[self.makers[operation.ref]], operation.force, operation.recursive)
+            elif isinstance(operation, Free) and not operation.local_only:
+                self.freed_by_hand.update(operation.refs)
         exits = any(isinstance(task.body.end, Exit) for task in program.tasks())
         self.removed_groups = {operation.group for operation in program.walk() if isinstance(operation, Remove)}
         has_groups = any(isinstance(operation, Group) for operation in program.walk())  # all of them end before their jobs
@@ -335,7 +349,12 @@ class Model:
         if found is None:
             return frozenset()
         lost = found.owner != viewer and self.fates.may_end(found.owner)
-        return found.errors | ({LOST_OWNER} if lost else frozenset())
+        return found.errors | ({LOST_OWNER} if lost else set()) | ({FREED} if name in self.freed_by_hand else set())
+
+    def stays_freed(self, viewer: str, name: str) -> bool:
+        """Whether what the viewer has freed is so for ever: what others own may be another object when it is made again."""
+        found = self.objects.get(name)
+        return found is not None and (found.owner == viewer or not self.losses.objects)
 
     def may_break_off(self, owner: str, generator: Generate) -> frozenset[str]:
         """Errors that may end a generator before its time (G93); what it is given may be too large for a message."""
@@ -410,6 +429,8 @@ class Reading:
     """Objects that ``wait`` has named."""
     seen: dict[str, str] = field(default_factory=dict)
     """Objects that the viewer owns -> what a ``get`` has shown of them."""
+    freed: set[str] = field(default_factory=set)
+    """Objects that the viewer has freed by hand."""
     shown: dict[str, list[str]] = field(default_factory=dict)
     """Name of an actor -> the ids that the viewer was shown by it."""
 
@@ -427,8 +448,18 @@ class Reading:
         if missing or of != [ref for ref in refs if ref in of]:
             yield f"G11: {name} should know {list(refs)}, and knows {of}"
 
+    def note_ends(self, words: Sequence[str]) -> None:
+        """Values of tasks and calls have come: what these have freed is so for its owner, if he was not silent."""
+        model = self.model
+        names = [model.makers.get(parse_word(word)[0], "") for word in words]
+        if not (model.losses.silence or model.losses.nodes):
+            freed = frozenset().union(*(model.freed_in.get(name, frozenset()) for name in names))
+            self.freed.update(name for name in freed if name in model.objects and model.objects[name].owner == self.viewer)
+
     def is_there(self, name: str) -> bool:
-        """Whether its value, or error, must be within reach: it was seen, or named by ``wait``, or put here."""
+        """Whether its value, or error, must be within reach: it was seen, or named by ``wait``, put here, or freed."""
+        if name in self.model.freed_by_hand:
+            return name in self.freed and self.model.stays_freed(self.viewer, name)
         if self.model.can_be_lost(name) or self.model.losses.spilled:
             return False
         expected = self.model.objects.get(name)
@@ -473,6 +504,8 @@ class Reading:
         if expected is None or not expected.has_value:
             yield f"G1: {place} got a value of {name}, which has none"
             return
+        if name in self.freed and self.model.stays_freed(self.viewer, name):
+            yield f"free: {place} got the value of {name}, which it has freed"
         if inside != [ref for ref in expected.inside if ref in inside] or not expected.surely_inside <= set(inside):
             yield f"G60: {place} got {word}, which should hold {list(expected.inside)}"
         yield from self._check_same(place, expected, name, VALUE)
@@ -483,12 +516,18 @@ class Reading:
             if timeout is None or all(map(self.is_there, names)):
                 yield f"G7: {place} timed out on {list(names)}"
             return
-        possible = [name for name in names if error in self.model.errors_seen_by(self.viewer, name)]
+        possible = [name for name in names if error in self._errors_of(name)]
         if not possible:
-            allowed = {name: sorted(self.model.errors_seen_by(self.viewer, name)) or "no error" for name in names}
+            allowed = {name: sorted(self._errors_of(name)) or "no error" for name in names}
             yield f"G17: {place} got {error}; allowed: {allowed}"
         if len(names) == 1 and possible:
             yield from self._check_same(place, self.model.objects[names[0]], names[0], error)
+
+    def _errors_of(self, name: str) -> frozenset[str]:
+        """What the viewer may be shown of an object now; its owner may have died when it was let go and found again."""
+        errors = self.model.errors_seen_by(self.viewer, name)
+        is_gone = name in self.freed and self.model.stays_freed(self.viewer, name)
+        return errors & {FREED, LOST_OWNER} if is_gone else errors
 
     def check_items(self, generator: Generate, items: Sequence[Sequence[str]]) -> Iterator[str]:
         """G90, G92, G93: the values in order, perhaps an error, the end."""
@@ -516,7 +555,7 @@ class Reading:
         if expected.owner == self.viewer:
             before = self.seen.setdefault(name, shown)
             self.seen[name] = shown
-            if before != shown and not (before == VALUE and self.model.can_be_lost(name)):
+            if before != shown and shown != FREED and not (before == VALUE and self.model.can_be_lost(name)):
                 yield f"G43: {place} got {shown} of {name}, after {before}"
 
 

@@ -32,6 +32,7 @@ import minray
 from minray.exceptions import PendingCallsLimitExceeded, RayError
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill
+from tests.spec.frees import Free
 from tests.spec.groups import Group, Ready, Remove, remove_groups
 from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word, raised
 
@@ -212,6 +213,7 @@ class Get(Tagged, frozen=True):
         else:
             for word in outcome["values"]:
                 yield from reading.check_value(self.name, word)
+            reading.note_ends(outcome["values"])
 
 
 class Await(Get, frozen=True):
@@ -423,7 +425,7 @@ class Sleep(Tagged, frozen=True):
 
 
 Operation = (
-    Submit | Put | Get | Await | Wait | Cancel | Drop | Generate | Why | Sleep
+    Submit | Put | Get | Await | Wait | Cancel | Drop | Free | Generate | Why | Sleep
     | Create | Call | Find | Kill | Group | Ready | Remove
 )
 

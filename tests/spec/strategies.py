@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from minray.simulation.faults import LOUD, QUIET, SWARM
 from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
 from tests.spec.moves import Move
 from tests.spec.namesakes import with_namesakes
@@ -51,6 +52,7 @@ from tests.spec.variations import (
     with_awaits,
     with_crowds,
     with_first_failures,
+    with_frees,
     with_groups,
     with_leavers,
     with_manners,
@@ -67,6 +69,7 @@ ROLES = ("worker/", "raylet/n", "driver/", "gcs")
 """Whose processes crash, or stall for long: in most worlds those of one or two, so that their deaths meet each other."""
 OBJECT_MESSAGES = (
     "PinObjects", "ReleasePins", "FreeObjects", "GetObjectLocations", "UpdateObjectLocations", "ReadChunk", "PromoteObjects",
+    "DeleteObjects", "EvictObjects",
 )  # fmt: skip
 CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RequestWorkerLease", "ReturnWorkerLease", "CancelWorkerLease", "RevokeLeases"),
@@ -401,7 +404,10 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     if slots > 1:
         world = msgspec.structs.replace(world, nodes=with_slots(world.nodes, slots))
     scenario = with_hoards(Scenario(program, world, seed), Random(f"hoards of {seed}"))
-    program = with_leavers(scenario.program, Random(f"leavers of {seed}"))
+    random = Random(f"freed hoards of {seed}")
+    spoils = scenario.world.store_bytes == HOARD_BYTES and random.random() < 0.33
+    program = with_freed_hoards(scenario.program, random) if spoils else scenario.program
+    program = with_leavers(program, Random(f"leavers of {seed}"))
     homes = write_homes(program, scenario.world.nodes, Random(f"homes of {seed}"))
     random = Random(f"moves of {seed}")
     world = with_moves(msgspec.structs.replace(scenario.world, homes=homes), random)
@@ -416,7 +422,8 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_first_failures(program, Random(f"first failures of {seed}"))
     program = with_parts(with_awaits(program, Random(f"awaits of {seed}")), Random(f"parts of {seed}"))
     program = with_options(with_groups(program, Random(f"groups of {seed}")), Random(f"options of {seed}"))
-    return with_manners(program, Random(f"manners of {seed}"))
+    program = with_manners(program, Random(f"manners of {seed}"))
+    return with_frees(program, Random(f"frees of {seed}"))
 
 
 def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tuple[int, ...]:
@@ -551,6 +558,20 @@ def _with_hoard(operations: tuple[Operation, ...], number: int, random: Random) 
         look = Get(f"look{number}.{count}", tuple(random.sample(names, random.randint(1, 4))))
         later.insert(random.randint(0, len(later)), look)
     return (*operations[:at], *map(Put, names), *later)
+
+
+def with_freed_hoards(program: Program, random: Random) -> Program:
+    """Some values of hoards are freed by hand, perhaps while they are written or read."""
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        operations = list(driver.operations)
+        for count in range(random.randint(2, 5)):
+            at = random.randint(0, len(operations))
+            hoarded = [one.name for one in operations[:at] if one.name.startswith(f"hoard{number}.")]
+            refs = tuple(random.sample(hoarded, min(len(hoarded), random.choice((1, 3)))))
+            operations.insert(at, Free(f"spoil{number}.{count}", refs))
+        drivers.append(Body(tuple(operations), driver.end))
+    return Program(tuple(drivers))
 
 
 def scenario_of(seed: int, size: Size = MEDIUM) -> Scenario:

@@ -23,6 +23,7 @@ from minray.simulation.cluster import without_garbage_collection
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, report
 from tests.spec.fates import DIED, UNAVAILABLE
+from tests.spec.frees import Free
 from tests.spec.model import CANCELLED, Expectation, Losses, Model, problems
 from tests.spec.programs import (
     Body,
@@ -169,6 +170,30 @@ def test_only_others_lose_what_a_dead_process_owned() -> None:
     maker = Submit("maker", Body((Put("inside"),), Return(("inside",))))
     model = Model(one(maker, Submit("ending", Body(end=Exit()))), Losses())
     assert model.errors_seen_by("", "inside") == {"OwnerDiedError"} and not model.errors_seen_by("maker", "inside")
+
+
+def test_what_was_freed_is_an_error_for_whoever_has_freed_it_and_for_the_owner_when_he_hears_of_it() -> None:
+    """A borrower may still have the value; what takes it as an argument fails."""
+    program = one(Put("a"), Free("free", ("a",)), Submit("task", Body(), args=("a",)), Get("get", ("a",)))
+    assert not expectation(program, "task").has_value
+    assert expectation(program, "task").errors == {"RayTaskError(ObjectFreedError)"}
+    history: list[Any] = [{"of": []}, {"of": ["a"]}, {"of": ["a"]}, {"of": ["a"], "error": "ObjectFreedError"}]
+    assert problems(program, Losses(), [history], []) == []
+    stale = [*history[:3], {"of": ["a"], "values": ["a"]}]
+    assert problems(program, Losses(), [stale], []) == ["free: get got the value of a, which it has freed"]
+    freer = Submit("task", Body((Free("free", ("a",)),)), nested=("a",))
+    program = one(Put("a"), freer, Get("early", ("a",)), Get("end", ("task",)), Get("get", ("a",)))
+    seen: list[Any] = [{"of": [name], "values": [name]} for name in ("a", "task", "a")]
+    told = [*history[:2], *seen]
+    assert problems(program, Losses(), [told], []) == ["free: get got the value of a, which it has freed"]
+    assert problems(program, Losses(silence=True), [told], []) == []
+    assert problems(program, Losses(), [[*told[:4], history[3]]], []) == []
+
+
+def test_copies_that_a_node_need_not_have_change_nothing_when_they_go() -> None:
+    program = one(Put("a"), Free("free", ("a",), local_only=True), Get("get", ("a",)))
+    history: list[Any] = [{"of": []}, {"of": ["a"]}, {"of": ["a"], "error": "ObjectFreedError"}]
+    assert [text[:3] for text in problems(program, Losses(), [history], [])] == ["G17"]
 
 
 # --- The model, of actors
