@@ -54,6 +54,7 @@ from tests.spec.variations import (
     with_first_failures,
     with_frees,
     with_groups,
+    with_impatience,
     with_leavers,
     with_manners,
     with_options,
@@ -423,7 +424,8 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_parts(with_awaits(program, Random(f"awaits of {seed}")), Random(f"parts of {seed}"))
     program = with_options(with_groups(program, Random(f"groups of {seed}")), Random(f"options of {seed}"))
     program = with_manners(program, Random(f"manners of {seed}"))
-    return with_frees(program, Random(f"frees of {seed}"))
+    program = with_frees(program, Random(f"frees of {seed}"))
+    return with_impatience(program, Random(f"impatience of {seed}"))
 
 
 def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tuple[int, ...]:

@@ -26,12 +26,14 @@ from tests.spec.fates import DIED, UNAVAILABLE
 from tests.spec.frees import Free
 from tests.spec.model import CANCELLED, Expectation, Losses, Model, problems
 from tests.spec.programs import (
+    Await,
     Body,
     Call,
     Cancel,
     Drop,
     Exit,
     Get,
+    Peek,
     Program,
     Put,
     Raise,
@@ -194,6 +196,16 @@ def test_copies_that_a_node_need_not_have_change_nothing_when_they_go() -> None:
     program = one(Put("a"), Free("free", ("a",), local_only=True), Get("get", ("a",)))
     history: list[Any] = [{"of": []}, {"of": ["a"]}, {"of": ["a"], "error": "ObjectFreedError"}]
     assert [text[:3] for text in problems(program, Losses(), [history], [])] == ["G17"]
+
+
+def test_who_waits_for_a_while_may_see_nothing_but_what_he_sees_must_be_right() -> None:
+    program = one(Put("a"), Await("wait", ("a",), timeout=0.2), Peek("peek", ("a",)))
+    history: list[Any] = [{"of": []}, {"of": ["a"], "late": True}, {"of": ["a"], "shown": []}]
+    assert problems(program, Losses(), [history], []) == []
+    wrong = [*history[:2], {"of": ["a"], "shown": [["a", ["value", "b"]]]}]
+    assert problems(program, Losses(), [wrong], []) == ["G6: peek asked for a and got b"]
+    error = [*history[:2], {"of": ["a"], "shown": [["a", ["error", "WorkerCrashedError"]]]}]
+    assert [text[:3] for text in problems(program, Losses(), [error], [])] == ["G17"]
 
 
 # --- The model, of actors

@@ -65,6 +65,21 @@ def with_awaits(program: Program, random: Random) -> Program:
     return _changed(program, change) if random.random() < 0.33 else program
 
 
+def with_impatience(program: Program, random: Random) -> Program:
+    """In a quarter of the programs many awaits are given up after a while, and so are futures, often without a reference."""
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") not in ("Get", "Await") or random.random() < 0.5:
+            return {}
+        lets_go, seconds = random.random() < 0.4, random.choice((*PAUSES_S, 2.0))
+        if random.random() < 0.5:
+            return {"kind": "Await", "timeout": seconds, "lets_go": lets_go}
+        tree.pop("timeout", None)
+        return {"kind": "Peek", "seconds": seconds, "lets_go": lets_go}
+
+    return _changed(program, change) if random.random() < 0.25 else program
+
+
 def with_parts(program: Program, random: Random) -> Program:
     """In a third of the programs some tasks return several objects, of which each goes its own way.
 
