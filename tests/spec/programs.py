@@ -617,6 +617,10 @@ class Program(Record, frozen=True):
         """The time that all of it takes on one CPU, with all its retries, and more."""
         return sum(_busy_s(driver) for driver in self.drivers)
 
+    def most_retries(self) -> int:
+        """Of all tasks and calls together."""
+        return sum(one.max_retries if isinstance(one, Submit) else MOST_CALLS for one in self.performances())
+
 
 def _busy_s(body: Body) -> float:
     total = 0.0

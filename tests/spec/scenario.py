@@ -85,6 +85,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """On which node each driver runs; those that are not named run on the head."""
     moves: tuple[Move, ...] = ()
     """Of nodes that come and go."""
+    retry_pause_ms: int = 0
+    """So long a task waits before it is tried again."""
 
     def plan(self) -> FaultPlan:
         return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, spared_tasks=self.spared_tasks)
@@ -97,6 +99,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
             system |= {"max_io_workers": self.io_workers, "min_spilling_size": 1, "object_spilling_threshold": 1.0}
         if not self.lineage:
             system["lineage_pinning_enabled"] = False
+        if self.retry_pause_ms:
+            system["task_retry_delay_ms"] = self.retry_pause_ms
         return system
 
     def home(self, driver: int) -> str:
@@ -323,7 +327,7 @@ def _drive(
     ]
     traffic.begin()
     account = RareAccount(cluster)
-    busy_s = program.busy_s()
+    busy_s = program.busy_s() + program.most_retries() * world.retry_pause_ms / 1000
 
     def is_over() -> bool:
         return traffic.is_over() and all(number in histories or driver.done() for number, driver in enumerate(drivers))

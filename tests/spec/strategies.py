@@ -412,6 +412,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     homes = write_homes(program, scenario.world.nodes, Random(f"homes of {seed}"))
     random = Random(f"moves of {seed}")
     world = with_moves(msgspec.structs.replace(scenario.world, homes=homes), random)
+    world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
     return Scenario(with_visits(program, random) if world.moves else program, world, seed)
 
 
@@ -504,6 +505,13 @@ def with_moves(world: World, random: Random) -> World:
         else:
             moves.append(Move(count + random.randint(0, 1), at_s))
     return msgspec.structs.replace(world, moves=tuple(moves))
+
+
+def with_retry_pauses(world: World, random: Random) -> World:
+    """In a fifth of the worlds tasks wait before they are tried again: they may be cancelled meanwhile, or not be needed."""
+    if random.random() >= 0.2:
+        return world
+    return msgspec.structs.replace(world, retry_pause_ms=random.choice((20, 300, 3000)))
 
 
 def with_stores(world: World, random: Random) -> World:
