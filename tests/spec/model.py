@@ -45,6 +45,7 @@ from tests.spec.stage import BORN, END, RUN, History, parse_word
 
 LOST_OWNER = "OwnerDiedError"
 UNSCHEDULABLE = "TaskUnschedulableError"
+NO_MEMORY = "OutOfMemoryError"
 LOST_OBJECT = "ObjectReconstructionFailedError"
 LOST = frozenset({LOST_OBJECT, f"RayTaskError({LOST_OBJECT})"})
 """Of a result that was lost, or of a task that was sent with more than fits into a message: that is an object, too."""
@@ -74,11 +75,18 @@ class Losses:
     """Whether they may be on disk, from where they come when somebody waits for them."""
     preemptions: int = 0
     """So many of the deaths use up no retry and no restart."""
+    memory: int = 0
+    """So many of the deaths are those of workers that had to go because their node had no memory: they use up no retry."""
     departures: bool = False
     """Whether nodes may leave in good order."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
+
+    def errors_with(self, max_retries: int) -> set[str]:
+        """What deaths make of a task with so many retries; who has any is made again if its node had no memory (G20)."""
+        crashes = self.errors() if self.deaths - self.memory > max_retries else set()
+        return crashes | ({NO_MEMORY} if self.memory and max_retries == 0 else set())
 
 
 @dataclass(frozen=True)
@@ -131,8 +139,10 @@ class Scope:
         model, losses = self.model, self.model.losses
         errors, has_value = self._foresee_performance(task)
         uses_up = model.most_losses(task) > task.max_retries or is_repeated(task) or losses.files
-        if losses.deaths > 0 and uses_up:
+        if losses.deaths > losses.memory and uses_up:
             errors |= losses.errors()
+        if losses.memory and task.max_retries == 0:
+            errors.add(NO_MEMORY)
         if task.group in model.removed_groups:
             errors.add(REMOVED)
         if task.node >= 0 and not task.is_soft and (losses.nodes or losses.departures):
@@ -363,7 +373,7 @@ class Model:
             loose = self.fates.is_loose(generator.actor)
             crashes = {DIED, UNAVAILABLE} if fate is None else fate.errors(generator.max_retries, False, loose)
         else:
-            crashes = self.losses.errors() if self.losses.deaths > generator.max_retries else set()
+            crashes = self.losses.errors_with(generator.max_retries)
         cancelled = {*CANCELLED, "WorkerCrashedError"} if owner in self.cancelled else set()
         return frozenset(crashes | cancelled | (LOST if self.losses.files else set()))
 
@@ -374,11 +384,12 @@ class Model:
             return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task))
         is_any = is_repeated(task) or self.losses.files
         retries = task.max_retries if is_any else min(task.max_retries, self.most_losses(task))
-        return 1 + retries + self.losses.preemptions
+        return 1 + retries + self.losses.preemptions + self.losses.memory
 
     def most_losses(self, task: Submit) -> int:
         """How often deaths may have it run again: each of several returns may be found lost by itself, later than others."""
-        return self.losses.deaths * (max(1, task.returns) if self.losses.objects else 1)
+        deaths = self.losses.deaths - self.losses.memory
+        return deaths * (max(1, task.returns) if self.losses.objects else 1)
 
     def most_births(self, name: str) -> float:
         """Of one actor, for each time that it is made."""

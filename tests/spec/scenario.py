@@ -99,6 +99,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
             system |= {"max_io_workers": self.io_workers, "min_spilling_size": 1, "object_spilling_threshold": 1.0}
         if not self.lineage:
             system["lineage_pinning_enabled"] = False
+        if "memory" in self.rates:
+            system["memory_monitor_refresh_ms"] = 50
         if self.retry_pause_ms:
             system["task_retry_delay_ms"] = self.retry_pause_ms
         return system
@@ -146,8 +148,9 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     may_lose_nodes = bool(raylets or nodes or preemptions)
     may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
-    deaths = len(raylets) + len(workers) + len(nodes) + preemptions
-    silence = any(key[0] in LOUD and (key[0] != "crash" or key[1] == GCS) for key in answers)
+    memory = sum(key[0] == "memory" for key in answers)
+    deaths = len(raylets) + len(workers) + len(nodes) + preemptions + memory
+    silence = any(key[0] in LOUD and (key[0] not in ("crash", "memory") or key[1] == GCS) for key in answers)
     return Losses(
         deaths,
         may_lose_nodes,
@@ -157,6 +160,7 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
         stored=world.inline_limit > 0,
         spilled=world.store_bytes > 0,
         preemptions=preemptions,
+        memory=memory,
         departures=any(move.leaves for move in world.moves),
     )
 

@@ -413,6 +413,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     random = Random(f"moves of {seed}")
     world = with_moves(msgspec.structs.replace(scenario.world, homes=homes), random)
     world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
+    world = with_little_memory(world, Random(f"memory of {seed}"))
     return Scenario(with_visits(program, random) if world.moves else program, world, seed)
 
 
@@ -512,6 +513,19 @@ def with_retry_pauses(world: World, random: Random) -> World:
     if random.random() >= 0.2:
         return world
     return msgspec.structs.replace(world, retry_pause_ms=random.choice((20, 300, 3000)))
+
+
+def with_little_memory(world: World, random: Random) -> World:
+    """In a sixth of the worlds nodes lack memory now and then: somebody has to go, first whoever has nothing to do.
+
+    Of the other loud faults only crashes stay, which use up retries.
+    """
+    if random.random() >= 0.17 or "last_words" in world.rates:
+        return world
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD or kind == "crash"}
+    return msgspec.structs.replace(
+        world, rates=rates | {"memory": random.choice((0.03, 0.15, 0.5))}, budget=world.budget + random.randint(2, 12)
+    )
 
 
 def with_stores(world: World, random: Random) -> World:

@@ -129,6 +129,14 @@ def test_only_a_task_without_retries_left_may_fail_for_a_crash() -> None:
     assert expectation(program, "once", crash).errors == {"WorkerCrashedError"}
 
 
+def test_g20_only_a_task_that_is_never_retried_may_fail_because_its_node_has_no_memory() -> None:
+    program = one(Submit("once", Body(), max_retries=0), Submit("twice", Body(), max_retries=1))
+    assert expectation(program, "once", Losses(2, memory=2)).errors == {"OutOfMemoryError"}
+    assert expectation(program, "twice", Losses(2, memory=2)).is_sure
+    assert expectation(program, "twice", Losses(4, memory=2)).errors == {"WorkerCrashedError"}
+    assert Model(program, Losses(4, memory=2)).most_runs(program.tasks()[1]) == 4
+
+
 def test_g67_a_value_that_is_lost_comes_again_if_its_task_has_retries() -> None:
     never, once = Submit("never", Body(), max_retries=0), Submit("once", Body(), max_retries=1)
     program = one(never, once, Submit("after", Body(), args=("never",)))
@@ -469,6 +477,7 @@ def crashes(name: str) -> Answers:
         (crashes("driver/0"), Losses()),
         (crashes("worker/1f3c"), Losses(1)),
         (crashes("raylet/n1"), Losses(1, nodes=True)),
+        (((("memory", "raylet/n1", 1), 1),), Losses(1, memory=1)),
         (((("long_stall", "worker/1f3c", "t", 1), 1),), Losses(silence=True)),
         (((("long_stall", "worker/1f3c", "t", 1), 2),), Losses(1, nodes=True, silence=True)),
         (((("cut", "a>b", "PushTask", 1), 1), (("break", "a>b", "PushTask", 2), 1)), Losses(1, nodes=True, silence=True)),
