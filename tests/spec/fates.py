@@ -134,8 +134,11 @@ class Fates:
         for driver in program.drivers:
             for owner, operation in walk(driver, DRIVER):
                 self._end(owner, operation)
-        for fate in self._of.values():
-            fate.owner_may_end = any(map(self.may_end, fate.makers.values()))
+        unsettled = list(self._of.values())
+        while ending := [fate for fate in unsettled if any(map(self.may_end, fate.makers.values()))]:
+            for fate in ending:  # which may be the maker of one that was looked at before
+                fate.owner_may_end = True
+            unsettled = [fate for fate in unsettled if not fate.owner_may_end]
 
     def _add(self, driver: int, pairs: list[tuple[str, Operation]], losses: Losses) -> None:
         for owner, operation in pairs:

@@ -24,7 +24,7 @@ from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
 from tests.spec.moves import Move
-from tests.spec.namesakes import with_namesakes
+from tests.spec.namesakes import with_heirs, with_namesakes
 from tests.spec.programs import (
     Body,
     Call,
@@ -426,6 +426,7 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_parts(with_awaits(program, Random(f"awaits of {seed}")), Random(f"parts of {seed}"))
     program = with_options(with_groups(program, Random(f"groups of {seed}")), Random(f"options of {seed}"))
     program = with_manners(program, Random(f"manners of {seed}"))
+    program = with_heirs(program, Random(f"heirs of {seed}"))
     program = with_frees(program, Random(f"frees of {seed}"))
     return with_impatience(program, Random(f"impatience of {seed}"))
 
