@@ -136,6 +136,8 @@ class ObjectRecoveryManager:
             core.actors.keep(task)
         else:
             task.handle_id = b""
+        if task.stream is not None:  # which may fail before a worker hears what is to be made
+            task.items_lost = dict.fromkeys(core.generators.lost_items(task))
         core.tasks.begin_again(task, needs)
         core.resolver.resolve(task)
         return needs
