@@ -77,7 +77,7 @@ class Fate:
         """Whether it may be dead although it has been asked for; to be made it may need what its makers had stored."""
         is_used_up = 0 <= self.create.max_restarts < self.crashes
         is_orphaned = self.losses.stored and self.owner_may_end and self.crashes > 0
-        return bool(self.create.type) or self.ends or is_used_up or is_orphaned or self.losses.files
+        return bool(self.create.type) or self.ends or is_used_up or is_orphaned or self.losses.files or self.losses.room
 
     @property
     def may_end(self) -> bool:

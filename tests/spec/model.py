@@ -46,6 +46,7 @@ from tests.spec.stage import BORN, END, RUN, History, parse_word
 LOST_OWNER = "OwnerDiedError"
 UNSCHEDULABLE = "TaskUnschedulableError"
 NO_MEMORY = "OutOfMemoryError"
+NO_ROOM = frozenset({"ObjectStoreFullError", "OutOfDiskError"})
 LOST_OBJECT = "ObjectReconstructionFailedError"
 LOST = frozenset({LOST_OBJECT, f"RayTaskError({LOST_OBJECT})"})
 """Of a result that was lost, or of a task that was sent with more than fits into a message: that is an object, too."""
@@ -77,6 +78,8 @@ class Losses:
     """So many of the deaths use up no retry and no restart."""
     memory: int = 0
     """So many of the deaths are those of workers that had to go because their node had no memory: they use up no retry."""
+    room: bool = False
+    """Whether there may have been none for a value, because nothing could be written to disk."""
     departures: bool = False
     """Whether nodes may leave in good order."""
 
@@ -132,8 +135,10 @@ class Scope:
 
     def foresee_body(self, body: Body) -> None:
         for operation in body.operations:
-            self.model.sure_before[operation.name] = frozenset(self.sure)
+            self.model.sure_before[operation.name] = before = frozenset(self.sure)
             operation.foresee(self)
+            if self.model.losses.room:
+                self.sure &= before
 
     def foresee_task(self, task: Submit) -> None:
         model, losses = self.model, self.model.losses
@@ -192,6 +197,8 @@ class Scope:
         errors |= self._errors_of_arguments(task)
         if task.name in model.cancelled:
             errors |= CANCELLED
+        if model.losses.room:
+            errors |= set(map(_of_a_task, NO_ROOM))
         refs: tuple[str, ...] = getattr(end, "refs", ())
         model.surely_returned[task.name] = frozenset(name for name in refs if name in inner.sure)
         may_return = not end.error or isinstance(end, RaiseAtFirst)
@@ -268,12 +275,14 @@ class Scope:
     def foresee_items(self, generator: Generate) -> None:
         """An item that is bound was here; it may be lost later."""
         model = self.model
-        errors = frozenset({LOST_OBJECT} if model.losses.objects else ())
+        breaks = model.may_break_off(self.owner, generator)
+        errors = breaks | {LOST_OBJECT} if model.may_lose_items(self.owner, generator) else frozenset()
         surely = frozenset(ref for ref in generator.refs if ref in self.sure)
+        model.items.update(generator.item_names())
         for name in generator.item_names():
             model.objects[name] = Expectation(self.owner, True, errors, generator.refs, surely)
         is_asked = not generator.actor or generator.actor in self.sure
-        if not errors and is_asked and not model.may_break_off(self.owner, generator):
+        if not errors and is_asked and not breaks:
             self.sure.update(generator.item_names())
             if generator.item_names():
                 self.sure |= surely
@@ -308,6 +317,8 @@ class Model:
         """Task or call -> whether it may be cancelled by force."""
         self.freed_by_hand: set[str] = set()
         """Objects that anybody may free at any time."""
+        self.items: set[str] = set()
+        """Objects that generators yield."""
         self.freed_in: dict[str, frozenset[str]] = {}
         """Task or call -> the objects that it has surely freed when it ends."""
         self.sure_finds: set[str] = set()
@@ -359,7 +370,8 @@ class Model:
         if found is None:
             return frozenset()
         lost = found.owner != viewer and self.fates.may_end(found.owner)
-        return found.errors | ({LOST_OWNER} if lost else set()) | ({FREED} if name in self.freed_by_hand else set())
+        errors = found.errors | ({LOST_OWNER} if lost else set()) | ({FREED} if name in self.freed_by_hand else set())
+        return errors | (NO_ROOM if self.losses.room else set())
 
     def stays_freed(self, viewer: str, name: str) -> bool:
         """Whether what the viewer has freed is so for ever: what others own may be another object when it is made again."""
@@ -375,14 +387,23 @@ class Model:
         else:
             crashes = self.losses.errors_with(generator.max_retries)
         cancelled = {*CANCELLED, "WorkerCrashedError"} if owner in self.cancelled else set()
-        return frozenset(crashes | cancelled | (LOST if self.losses.files else set()))
+        no_room = set(map(_of_a_task, NO_ROOM)) if self.losses.room else set()
+        return frozenset(crashes | cancelled | (LOST if self.losses.files else set()) | no_room)
+
+    def may_lose_items(self, owner: str, generator: Generate) -> bool:
+        """For good; one death may use up a retry for the task, and one for each item that is found lost by itself (G70)."""
+        losses = self.losses
+        most = (losses.deaths - losses.memory) * (1 + generator.yields)
+        is_used_up = most > generator.max_retries or losses.files or losses.room
+        is_cancelled = generator.cancel or owner in self.cancelled
+        return losses.objects and (bool(generator.actor) or is_used_up or is_cancelled)
 
     def most_runs(self, task: Submit | Call) -> float:
         """Of one submission (G16, G18, G22, G36)."""
         if isinstance(task, Call):
             fate = self.fates.of(task.actor)
             return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task))
-        is_any = is_repeated(task) or self.losses.files
+        is_any = is_repeated(task) or self.losses.files or self.losses.room
         retries = task.max_retries if is_any else min(task.max_retries, self.most_losses(task))
         return 1 + retries + self.losses.preemptions + self.losses.memory
 
@@ -415,7 +436,7 @@ class Model:
 
     def can_be_lost(self, name: str) -> bool:
         """Whether it may have to be made again, or what was put may be gone."""
-        return self.losses.objects and (name in self.makers or self.losses.files)
+        return self.losses.objects and (name in self.makers or name in self.items or self.losses.files)
 
 
 def _of_a_task(error: str) -> str:
@@ -449,7 +470,10 @@ class Reading:
         if len(history) != len(body.operations):
             yield f"history: {len(history)} outcomes of {len(body.operations)} operations"
         for operation, outcome in zip(body.operations, history, strict=False):
-            yield from operation.check(self, outcome)
+            if "no room" not in outcome:
+                yield from operation.check(self, outcome)
+            elif not self.model.losses.room:
+                yield f"G79: {operation.name} was refused with {outcome['no room']}, and there must be room"
 
     def check_names(self, name: str, refs: tuple[str, ...], outcome: dict[str, object]) -> Iterator[str]:
         """The operation has used the names that it should."""
@@ -545,11 +569,11 @@ class Reading:
         place, model = generator.name, self.model
         allowed = model.may_break_off(self.viewer, generator)
         last = {f"RayTaskError({generator.type})"} if generator.type else set()
-        is_over = False
+        is_over = may_be_over = False
         for number, (kind, shown) in enumerate(items, 1):
             name = f"{generator.name}.{number}"
             if kind == "end":
-                if not is_over and (generator.type or number != generator.yields + 1):
+                if not (is_over or may_be_over) and (generator.type or number != generator.yields + 1):
                     yield f"G93: {place} ended before item {number}, without a word"
             elif is_over:
                 yield f"G93: {place} goes on with {shown} after an error"
@@ -557,7 +581,9 @@ class Reading:
                 if parse_word(shown)[0] != name or number > generator.yields:
                     yield f"G90: {place} shows {shown} as item {number} of {generator.yields}"
                 yield from self.check_value(place, shown)
-            elif shown != LOST_OBJECT or not model.losses.objects:
+            elif shown in self._errors_of(name) or (shown in NO_ROOM and model.losses.room):
+                may_be_over = True  # of an item that was lost, or of its reader alone
+            else:
                 is_over = True
                 if shown not in (allowed | last if number == generator.yields + 1 else allowed):
                     yield f"G92: {place} shows {shown} as item {number} of {generator.yields}; allowed: {sorted(allowed)}"
@@ -566,7 +592,8 @@ class Reading:
         if expected.owner == self.viewer:
             before = self.seen.setdefault(name, shown)
             self.seen[name] = shown
-            if before != shown and shown != FREED and not (before == VALUE and self.model.can_be_lost(name)):
+            is_other = before != shown and shown != FREED and shown not in NO_ROOM and before not in NO_ROOM
+            if is_other and not (before == VALUE and self.model.can_be_lost(name)):
                 yield f"G43: {place} got {shown} of {name}, after {before}"
 
 

@@ -46,6 +46,8 @@ GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """So long there is no gcs when it has crashed."""
 HEAD_ENDS = ("raylet/head", ("ends",))
 """Whose event it is among those of lives, and its details."""
+ROOMY_BYTES = 4000
+"""With so much room in a store nothing has to be written to disk for a program to go on."""
 QUIET_SETTLE_S = 30.0
 """Enough when no loud fault has struck."""
 KeyPart = str | int
@@ -147,6 +149,7 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     preemptions = sum(move.ends_work() for move in world.moves)
     may_lose_nodes = bool(raylets or nodes or preemptions)
     may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
+    may_lack_room = 0 < world.store_bytes < ROOMY_BYTES and any(key[0] in ("disk_error", "disk_full") for key in answers)
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
     memory = sum(key[0] == "memory" for key in answers)
     deaths = len(raylets) + len(workers) + len(nodes) + preemptions + memory
@@ -161,6 +164,7 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
         spilled=world.store_bytes > 0,
         preemptions=preemptions,
         memory=memory,
+        room=may_lack_room,
         departures=any(move.leaves for move in world.moves),
     )
 

@@ -411,7 +411,8 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_leavers(program, Random(f"leavers of {seed}"))
     homes = write_homes(program, scenario.world.nodes, Random(f"homes of {seed}"))
     random = Random(f"moves of {seed}")
-    world = with_moves(msgspec.structs.replace(scenario.world, homes=homes), random)
+    world = with_broken_disks(scenario.world, Random(f"broken disks of {seed}"))
+    world = with_moves(msgspec.structs.replace(world, homes=homes), random)
     world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
     world = with_little_memory(world, Random(f"memory of {seed}"))
     return Scenario(with_visits(program, random) if world.moves else program, world, seed)
@@ -493,7 +494,7 @@ def with_moves(world: World, random: Random) -> World:
 
     What they leave behind must fit elsewhere, so disks work.
     """
-    if random.random() >= 0.2 or "disk_error" in world.rates:
+    if random.random() >= 0.2 or not world.rates.keys().isdisjoint(("disk_error", "disk_full")):
         return world
     count = len(world.nodes)
     guests = [number for number in range(1, count) if number not in world.homes]
@@ -554,8 +555,7 @@ def with_small_stores(world: World, random: Random) -> World:
 def with_hoards(scenario: Scenario, random: Random) -> Scenario:
     """In half of the scenarios with small stores drivers put more than there is room for, and read some of it again.
 
-    Whoever reads then waits for memory, for which something else must be written first. That works here: where it does not,
-    what there is no room for is refused.
+    Whoever reads then waits for memory, for which something else must be written first.
     """
     if not scenario.world.store_bytes or random.random() < 0.5:
         return scenario
@@ -583,6 +583,14 @@ def _with_hoard(operations: tuple[Operation, ...], number: int, random: Random) 
         look = Get(f"look{number}.{count}", tuple(random.sample(names, random.randint(1, 4))))
         later.insert(random.randint(0, len(later)), look)
     return (*operations[:at], *map(Put, names), *later)
+
+
+def with_broken_disks(world: World, random: Random) -> World:
+    """In a quarter of the worlds with hoards some of it cannot be written: what there is no room for then is refused."""
+    if world.store_bytes != HOARD_BYTES or random.random() >= 0.25:
+        return world
+    rates = world.rates | {random.choice(("disk_error", "disk_full")): random.choice((0.02, 0.1, 0.4))}
+    return msgspec.structs.replace(world, rates=rates)
 
 
 def with_freed_hoards(program: Program, random: Random) -> Program:

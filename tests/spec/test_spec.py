@@ -32,6 +32,7 @@ from tests.spec.programs import (
     Cancel,
     Drop,
     Exit,
+    Generate,
     Get,
     Peek,
     Program,
@@ -214,6 +215,25 @@ def test_who_waits_for_a_while_may_see_nothing_but_what_he_sees_must_be_right() 
     assert problems(program, Losses(), [wrong], []) == ["G6: peek asked for a and got b"]
     error = [*history[:2], {"of": ["a"], "shown": [["a", ["error", "WorkerCrashedError"]]]}]
     assert [text[:3] for text in problems(program, Losses(), [error], [])] == ["G17"]
+
+
+def test_g79_only_where_disks_fail_is_there_no_room() -> None:
+    program = one(Put("a"), Get("get", ("a",)))
+    refused: list[Any] = [{"of": [], "no room": "ObjectStoreFullError"}, {"of": [], "values": []}]
+    assert [text[:3] for text in problems(program, Losses(), [refused], [])] == ["G79", "G11"]
+    assert problems(program, Losses(room=True), [refused], []) == []
+    full = ((("disk_full", "raylet/head", "reserve", 1), 1),)
+    assert [losses_of(dict(full), World(store_bytes=size)).room for size in (0, 2000, 4000)] == [False, True, False]
+
+
+def test_g67_an_item_that_is_lost_comes_again_if_its_generator_has_retries() -> None:
+    lost = Losses(deaths=1, nodes=True, objects=True)
+
+    def errors_of(**options: Any) -> frozenset[str]:
+        return expectation(one(Generate("items", 2, **options)), "items.1", lost).errors
+
+    assert errors_of(max_retries=3) == set()
+    assert "ObjectReconstructionFailedError" in errors_of(max_retries=2) & errors_of(max_retries=3, cancel=True)
 
 
 # --- The model, of actors
