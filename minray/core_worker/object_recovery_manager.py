@@ -54,17 +54,18 @@ class ObjectRecoveryManager:
             else:
                 return
         obstacle = self._obstacle_of(task)
-        made: list[tuple[bytes, StoredObject | None]] = list(zip(task.result_ids(), values, strict=True))
+        made: dict[bytes, StoredObject | None] = dict(zip(task.result_ids(), values, strict=True))
+        items = dict.fromkeys(task.item_ids() if has_items else ())
         results = []
-        for object_id, value in made + [(item, None) for item in (task.item_ids() if has_items else ())]:
+        for object_id, value in (made | items).items():
             reference = self._core.references.get(object_id)
             stored = self._core.store.objects.get(object_id) or value
             if reference is None:
                 continue
             if stored is not None and stored.place is None:
                 reference.obstacle = ReconstructionFailure.PUT
-            elif stored is not None or reference.obstacle is None:
-                reference.obstacle = obstacle
+            elif stored is not None or reference.obstacle is None or object_id in items:
+                reference.obstacle = obstacle  # also of an item that was lost before its task has ended
             if reference.obstacle is None:
                 results.append(object_id)
         effects = Effects()
@@ -135,6 +136,8 @@ class ObjectRecoveryManager:
             core.actors.keep(task)
         else:
             task.handle_id = b""
+        if task.stream is not None:  # which may fail before a worker hears what is to be made
+            task.items_lost = dict.fromkeys(core.generators.lost_items(task))
         core.tasks.begin_again(task, needs)
         core.resolver.resolve(task)
         return needs

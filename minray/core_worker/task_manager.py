@@ -212,7 +212,7 @@ class TaskManager:
 
     def retry_after_memory(self, task: PendingTask) -> float | None:
         """It was killed for its node's memory (G20): how many base delays later the next attempt may begin; None: never."""
-        if task.cancelled or task.retries_left == 0:
+        if task.cancelled or task.prepared.template.max_retries == 0:
             return None
         task.attempt += 1
         task.memory_kills += 1

@@ -50,8 +50,9 @@ REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
 
 QUIET = ("delay", "stall", "preempt", "orphan", "reap", "crash_prefix", "unsynced", "duplicate", "break")
 SWARM = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
-LOUD = (*SWARM, "last_words")
-"""Those that a swarm draws, and one that a plan has to name, for it says which messages are struck."""
+LOUD = (*SWARM, "last_words", "memory")
+"""Those that a swarm draws, one of which a plan has to say which messages are struck, and a node's lack of memory, for which
+nobody looks unless he is told to."""
 DISK = ("slow_disk", "disk_full", "disk_error", "torn_write")
 """What strikes spilled objects; the last two lose some. A plan that wants them names them."""
 

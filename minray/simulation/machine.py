@@ -163,9 +163,13 @@ class SimHost:
         self._oracle = oracle
         self._key = ("entropy", process.name, incarnation)
         self._draws = 0
+        self._looks = 0
+        """How often somebody has looked for memory."""
 
     def memory_usage(self) -> tuple[int, int]:
-        return self._node.memory_used, self._node.memory_bytes
+        self._looks += 1
+        is_full = self._oracle.choose(("memory", self._process.name, self._looks), 2)
+        return self._node.memory_bytes if is_full else self._node.memory_used, self._node.memory_bytes
 
     def process_memory(self, pid: int) -> int:
         return self._node.process_memory.get(pid, 0)

@@ -66,6 +66,10 @@ class Owner:
     def hurry(self, task: PendingTask) -> None:
         self.hurried.append(task.has_lost_results)
 
+    def lost_items(self, task: PendingTask) -> list[int]:
+        assert task.stream is not None
+        return [number for number in task.stream.numbers() if item_id(task.task_id, number) not in self.store.objects]
+
     def put_error(self, key: bytes, error: Exception) -> None:
         self.errors[key] = error
         self.store.put(key, stored(is_error=True))
@@ -145,6 +149,22 @@ def test_a_generator_is_remembered_for_its_large_items_alone(owner: Owner) -> No
         assert len(owner.recovery.lineage) == has_large
     owner.lose(item_id(task.task_id, 1))
     assert owner.again == [task]
+
+
+def test_g67_an_item_that_was_lost_before_its_generator_has_ended_is_made_again_when_it_has(owner: Owner) -> None:
+    """The attempt that had yielded it died with the copy, but that was known later than the death."""
+    task = owner.submit()
+    task.stream = ObjectRefStream()
+    task.stream.arrived, task.stream.has_large = 1, True
+    item = item_id(task.task_id, 1)
+    owner.references.add_owned(item)
+    owner.store.put(item, large())
+    owner.lose(item)
+    assert task.has_lost_results and owner.again == []
+    owner.end(task, stored())
+    owner.recovery.look_after(task)
+    assert owner.again == [task] and owner.errors == {}
+    assert task.items_lost == {1: None}, "if it fails before a worker has it, they have its error"
 
 
 def test_what_was_dropped_before_it_came_is_no_reason_to_remember_its_task(owner: Owner) -> None:

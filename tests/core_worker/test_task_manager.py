@@ -147,6 +147,14 @@ def test_g20_who_was_killed_for_memory_waits_longer_each_time_and_uses_up_no_ret
     assert (task.attempt, once.attempt) == (4, 0)
 
 
+def test_g20_nor_does_it_need_one_that_is_left() -> None:
+    """What was never to be retried is not, but whose retries were used up by crashes is."""
+    tasks = TaskManager(None)
+    task = pending(prepare(max_retries=1))
+    assert tasks.may_retry(task) and not tasks.may_retry(task)
+    assert tasks.retry_after_memory(task) == 1 and (task.attempt, task.retries_left) == (2, 0)
+
+
 def test_children_are_known_by_their_parent() -> None:
     tasks = TaskManager(None)
     children = [pending(prepare(), parent_id=parent) for parent in (b"a", b"b", b"a")]

@@ -77,7 +77,7 @@ class Fate:
         """Whether it may be dead although it has been asked for; to be made it may need what its makers had stored."""
         is_used_up = 0 <= self.create.max_restarts < self.crashes
         is_orphaned = self.losses.stored and self.owner_may_end and self.crashes > 0
-        return bool(self.create.type) or self.ends or is_used_up or is_orphaned or self.losses.files
+        return bool(self.create.type) or self.ends or is_used_up or is_orphaned or self.losses.files or self.losses.room
 
     @property
     def may_end(self) -> bool:
@@ -134,8 +134,11 @@ class Fates:
         for driver in program.drivers:
             for owner, operation in walk(driver, DRIVER):
                 self._end(owner, operation)
-        for fate in self._of.values():
-            fate.owner_may_end = any(map(self.may_end, fate.makers.values()))
+        unsettled = list(self._of.values())
+        while ending := [fate for fate in unsettled if any(map(self.may_end, fate.makers.values()))]:
+            for fate in ending:  # which may be the maker of one that was looked at before
+                fate.owner_may_end = True
+            unsettled = [fate for fate in unsettled if not fate.owner_may_end]
 
     def _add(self, driver: int, pairs: list[tuple[str, Operation]], losses: Losses) -> None:
         for owner, operation in pairs:

@@ -38,12 +38,15 @@ from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
+from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, Remove
 from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, RaiseAtFirst, Submit
 from tests.spec.stage import BORN, END, RUN, History, parse_word
 
 LOST_OWNER = "OwnerDiedError"
 UNSCHEDULABLE = "TaskUnschedulableError"
+NO_MEMORY = "OutOfMemoryError"
+NO_ROOM = frozenset({"ObjectStoreFullError", "OutOfDiskError"})
 LOST_OBJECT = "ObjectReconstructionFailedError"
 LOST = frozenset({LOST_OBJECT, f"RayTaskError({LOST_OBJECT})"})
 """Of a result that was lost, or of a task that was sent with more than fits into a message: that is an object, too."""
@@ -73,11 +76,20 @@ class Losses:
     """Whether they may be on disk, from where they come when somebody waits for them."""
     preemptions: int = 0
     """So many of the deaths use up no retry and no restart."""
+    memory: int = 0
+    """So many of the deaths are those of workers that had to go because their node had no memory: they use up no retry."""
+    room: bool = False
+    """Whether there may have been none for a value, because nothing could be written to disk."""
     departures: bool = False
     """Whether nodes may leave in good order."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
+
+    def errors_with(self, max_retries: int) -> set[str]:
+        """What deaths make of a task with so many retries; who has any is made again if its node had no memory (G20)."""
+        crashes = self.errors() if self.deaths - self.memory > max_retries else set()
+        return crashes | ({NO_MEMORY} if self.memory and max_retries == 0 else set())
 
 
 @dataclass(frozen=True)
@@ -118,18 +130,24 @@ class Scope:
     """and those that must be free now."""
     calls: Counter[str] = field(default_factory=Counter)
     """Handle -> the calls that were made with it."""
+    gone: set[str] = field(default_factory=set)
+    """Objects of which this process cannot get the values any more, because it has freed them by hand."""
 
     def foresee_body(self, body: Body) -> None:
         for operation in body.operations:
-            self.model.sure_before[operation.name] = frozenset(self.sure)
+            self.model.sure_before[operation.name] = before = frozenset(self.sure)
             operation.foresee(self)
+            if self.model.losses.room:
+                self.sure &= before
 
     def foresee_task(self, task: Submit) -> None:
         model, losses = self.model, self.model.losses
         errors, has_value = self._foresee_performance(task)
         uses_up = model.most_losses(task) > task.max_retries or is_repeated(task) or losses.files
-        if losses.deaths > 0 and uses_up:
+        if losses.deaths > losses.memory and uses_up:
             errors |= losses.errors()
+        if losses.memory and task.max_retries == 0:
+            errors.add(NO_MEMORY)
         if task.group in model.removed_groups:
             errors.add(REMOVED)
         if task.node >= 0 and not task.is_soft and (losses.nodes or losses.departures):
@@ -173,11 +191,14 @@ class Scope:
             if name in self.sure:
                 inner.open(name)
         inner.foresee_body(task.body)
+        model.freed_in[task.name] = frozenset(inner.gone)
         end = task.body.end
         errors = set() if isinstance(task, Call) and isinstance(end, Exit) else {end.error} - {""}
         errors |= self._errors_of_arguments(task)
         if task.name in model.cancelled:
             errors |= CANCELLED
+        if model.losses.room:
+            errors |= set(map(_of_a_task, NO_ROOM))
         refs: tuple[str, ...] = getattr(end, "refs", ())
         model.surely_returned[task.name] = frozenset(name for name in refs if name in inner.sure)
         may_return = not end.error or isinstance(end, RaiseAtFirst)
@@ -190,7 +211,8 @@ class Scope:
     def _may_have_values(self, args: tuple[str, ...]) -> bool:
         """Of what is passed; who holds an argument no longer makes the call without it."""
         objects = self.model.objects
-        return all(objects[name].has_value for name in args if name in objects and name in self.sure)
+        known = [name for name in args if name in objects and name in self.sure]
+        return all(objects[name].has_value and name not in self.gone for name in known)
 
     def _expect(self, task: Submit | Call, parts: list[str], has_value: bool, errors: set[str]) -> None:
         refs: tuple[str, ...] = getattr(task.body.end, "refs", ())
@@ -247,15 +269,20 @@ class Scope:
         self.model.objects[name] = Expectation(self.owner, True, errors, refs, surely)
         self.sure.add(name)
 
+    def foresee_free(self, names: tuple[str, ...]) -> None:
+        self.gone.update(name for name in names if name in self.sure and self.model.stays_freed(self.owner, name))
+
     def foresee_items(self, generator: Generate) -> None:
         """An item that is bound was here; it may be lost later."""
         model = self.model
-        errors = frozenset({LOST_OBJECT} if model.losses.objects else ())
+        breaks = model.may_break_off(self.owner, generator)
+        errors = breaks | {LOST_OBJECT} if model.may_lose_items(self.owner, generator) else frozenset()
         surely = frozenset(ref for ref in generator.refs if ref in self.sure)
+        model.items.update(generator.item_names())
         for name in generator.item_names():
             model.objects[name] = Expectation(self.owner, True, errors, generator.refs, surely)
         is_asked = not generator.actor or generator.actor in self.sure
-        if not errors and is_asked and not model.may_break_off(self.owner, generator):
+        if not errors and is_asked and not breaks:
             self.sure.update(generator.item_names())
             if generator.item_names():
                 self.sure |= surely
@@ -288,6 +315,12 @@ class Model:
         """Operation -> the names that must be bound when it begins."""
         self.cancelled: dict[str, bool] = {}
         """Task or call -> whether it may be cancelled by force."""
+        self.freed_by_hand: set[str] = set()
+        """Objects that anybody may free at any time."""
+        self.items: set[str] = set()
+        """Objects that generators yield."""
+        self.freed_in: dict[str, frozenset[str]] = {}
+        """Task or call -> the objects that it has surely freed when it ends."""
         self.sure_finds: set[str] = set()
         """Those that must find their actors,"""
         self.vain_finds: set[str] = set()
@@ -309,6 +342,8 @@ class Model:
         for operation in program.walk():
             if isinstance(operation, Cancel) and operation.ref in self.makers:
                 self._cancel(self.tasks[self.makers[operation.ref]], operation.force, operation.recursive)
+            elif isinstance(operation, Free) and not operation.local_only:
+                self.freed_by_hand.update(operation.refs)
         exits = any(isinstance(task.body.end, Exit) for task in program.tasks())
         self.removed_groups = {operation.group for operation in program.walk() if isinstance(operation, Remove)}
         has_groups = any(isinstance(operation, Group) for operation in program.walk())  # all of them end before their jobs
@@ -335,7 +370,13 @@ class Model:
         if found is None:
             return frozenset()
         lost = found.owner != viewer and self.fates.may_end(found.owner)
-        return found.errors | ({LOST_OWNER} if lost else frozenset())
+        errors = found.errors | ({LOST_OWNER} if lost else set()) | ({FREED} if name in self.freed_by_hand else set())
+        return errors | (NO_ROOM if self.losses.room else set())
+
+    def stays_freed(self, viewer: str, name: str) -> bool:
+        """Whether what the viewer has freed is so for ever: what others own may be another object when it is made again."""
+        found = self.objects.get(name)
+        return found is not None and (found.owner == viewer or not self.losses.objects)
 
     def may_break_off(self, owner: str, generator: Generate) -> frozenset[str]:
         """Errors that may end a generator before its time (G93); what it is given may be too large for a message."""
@@ -344,22 +385,32 @@ class Model:
             loose = self.fates.is_loose(generator.actor)
             crashes = {DIED, UNAVAILABLE} if fate is None else fate.errors(generator.max_retries, False, loose)
         else:
-            crashes = self.losses.errors() if self.losses.deaths > generator.max_retries else set()
+            crashes = self.losses.errors_with(generator.max_retries)
         cancelled = {*CANCELLED, "WorkerCrashedError"} if owner in self.cancelled else set()
-        return frozenset(crashes | cancelled | (LOST if self.losses.files else set()))
+        no_room = set(map(_of_a_task, NO_ROOM)) if self.losses.room else set()
+        return frozenset(crashes | cancelled | (LOST if self.losses.files else set()) | no_room)
+
+    def may_lose_items(self, owner: str, generator: Generate) -> bool:
+        """For good; one death may use up a retry for the task, and one for each item that is found lost by itself (G70)."""
+        losses = self.losses
+        most = (losses.deaths - losses.memory) * (1 + generator.yields)
+        is_used_up = most > generator.max_retries or losses.files or losses.room
+        is_cancelled = generator.cancel or owner in self.cancelled
+        return losses.objects and (bool(generator.actor) or is_used_up or is_cancelled)
 
     def most_runs(self, task: Submit | Call) -> float:
         """Of one submission (G16, G18, G22, G36)."""
         if isinstance(task, Call):
             fate = self.fates.of(task.actor)
             return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task))
-        is_any = is_repeated(task) or self.losses.files
+        is_any = is_repeated(task) or self.losses.files or self.losses.room
         retries = task.max_retries if is_any else min(task.max_retries, self.most_losses(task))
-        return 1 + retries + self.losses.preemptions
+        return 1 + retries + self.losses.preemptions + self.losses.memory
 
     def most_losses(self, task: Submit) -> int:
         """How often deaths may have it run again: each of several returns may be found lost by itself, later than others."""
-        return self.losses.deaths * (max(1, task.returns) if self.losses.objects else 1)
+        deaths = self.losses.deaths - self.losses.memory
+        return deaths * (max(1, task.returns) if self.losses.objects else 1)
 
     def most_births(self, name: str) -> float:
         """Of one actor, for each time that it is made."""
@@ -385,7 +436,7 @@ class Model:
 
     def can_be_lost(self, name: str) -> bool:
         """Whether it may have to be made again, or what was put may be gone."""
-        return self.losses.objects and (name in self.makers or self.losses.files)
+        return self.losses.objects and (name in self.makers or name in self.items or self.losses.files)
 
 
 def _of_a_task(error: str) -> str:
@@ -410,6 +461,8 @@ class Reading:
     """Objects that ``wait`` has named."""
     seen: dict[str, str] = field(default_factory=dict)
     """Objects that the viewer owns -> what a ``get`` has shown of them."""
+    freed: set[str] = field(default_factory=set)
+    """Objects that the viewer has freed by hand."""
     shown: dict[str, list[str]] = field(default_factory=dict)
     """Name of an actor -> the ids that the viewer was shown by it."""
 
@@ -417,7 +470,10 @@ class Reading:
         if len(history) != len(body.operations):
             yield f"history: {len(history)} outcomes of {len(body.operations)} operations"
         for operation, outcome in zip(body.operations, history, strict=False):
-            yield from operation.check(self, outcome)
+            if "no room" not in outcome:
+                yield from operation.check(self, outcome)
+            elif not self.model.losses.room:
+                yield f"G79: {operation.name} was refused with {outcome['no room']}, and there must be room"
 
     def check_names(self, name: str, refs: tuple[str, ...], outcome: dict[str, object]) -> Iterator[str]:
         """The operation has used the names that it should."""
@@ -427,8 +483,18 @@ class Reading:
         if missing or of != [ref for ref in refs if ref in of]:
             yield f"G11: {name} should know {list(refs)}, and knows {of}"
 
+    def note_ends(self, words: Sequence[str]) -> None:
+        """Values of tasks and calls have come: what these have freed is so for its owner, if he was not silent."""
+        model = self.model
+        names = [model.makers.get(parse_word(word)[0], "") for word in words]
+        if not (model.losses.silence or model.losses.nodes):
+            freed = frozenset().union(*(model.freed_in.get(name, frozenset()) for name in names))
+            self.freed.update(name for name in freed if name in model.objects and model.objects[name].owner == self.viewer)
+
     def is_there(self, name: str) -> bool:
-        """Whether its value, or error, must be within reach: it was seen, or named by ``wait``, or put here."""
+        """Whether its value, or error, must be within reach: it was seen, or named by ``wait``, put here, or freed."""
+        if name in self.model.freed_by_hand:
+            return name in self.freed and self.model.stays_freed(self.viewer, name)
         if self.model.can_be_lost(name) or self.model.losses.spilled:
             return False
         expected = self.model.objects.get(name)
@@ -473,6 +539,8 @@ class Reading:
         if expected is None or not expected.has_value:
             yield f"G1: {place} got a value of {name}, which has none"
             return
+        if name in self.freed and self.model.stays_freed(self.viewer, name):
+            yield f"free: {place} got the value of {name}, which it has freed"
         if inside != [ref for ref in expected.inside if ref in inside] or not expected.surely_inside <= set(inside):
             yield f"G60: {place} got {word}, which should hold {list(expected.inside)}"
         yield from self._check_same(place, expected, name, VALUE)
@@ -483,23 +551,29 @@ class Reading:
             if timeout is None or all(map(self.is_there, names)):
                 yield f"G7: {place} timed out on {list(names)}"
             return
-        possible = [name for name in names if error in self.model.errors_seen_by(self.viewer, name)]
+        possible = [name for name in names if error in self._errors_of(name)]
         if not possible:
-            allowed = {name: sorted(self.model.errors_seen_by(self.viewer, name)) or "no error" for name in names}
+            allowed = {name: sorted(self._errors_of(name)) or "no error" for name in names}
             yield f"G17: {place} got {error}; allowed: {allowed}"
         if len(names) == 1 and possible:
             yield from self._check_same(place, self.model.objects[names[0]], names[0], error)
+
+    def _errors_of(self, name: str) -> frozenset[str]:
+        """What the viewer may be shown of an object now; its owner may have died when it was let go and found again."""
+        errors = self.model.errors_seen_by(self.viewer, name)
+        is_gone = name in self.freed and self.model.stays_freed(self.viewer, name)
+        return errors & {FREED, LOST_OWNER} if is_gone else errors
 
     def check_items(self, generator: Generate, items: Sequence[Sequence[str]]) -> Iterator[str]:
         """G90, G92, G93: the values in order, perhaps an error, the end."""
         place, model = generator.name, self.model
         allowed = model.may_break_off(self.viewer, generator)
         last = {f"RayTaskError({generator.type})"} if generator.type else set()
-        is_over = False
+        is_over = may_be_over = False
         for number, (kind, shown) in enumerate(items, 1):
             name = f"{generator.name}.{number}"
             if kind == "end":
-                if not is_over and (generator.type or number != generator.yields + 1):
+                if not (is_over or may_be_over) and (generator.type or number != generator.yields + 1):
                     yield f"G93: {place} ended before item {number}, without a word"
             elif is_over:
                 yield f"G93: {place} goes on with {shown} after an error"
@@ -507,7 +581,9 @@ class Reading:
                 if parse_word(shown)[0] != name or number > generator.yields:
                     yield f"G90: {place} shows {shown} as item {number} of {generator.yields}"
                 yield from self.check_value(place, shown)
-            elif shown != LOST_OBJECT or not model.losses.objects:
+            elif shown in self._errors_of(name) or (shown in NO_ROOM and model.losses.room):
+                may_be_over = True  # of an item that was lost, or of its reader alone
+            else:
                 is_over = True
                 if shown not in (allowed | last if number == generator.yields + 1 else allowed):
                     yield f"G92: {place} shows {shown} as item {number} of {generator.yields}; allowed: {sorted(allowed)}"
@@ -516,7 +592,8 @@ class Reading:
         if expected.owner == self.viewer:
             before = self.seen.setdefault(name, shown)
             self.seen[name] = shown
-            if before != shown and not (before == VALUE and self.model.can_be_lost(name)):
+            is_other = before != shown and shown != FREED and shown not in NO_ROOM and before not in NO_ROOM
+            if is_other and not (before == VALUE and self.model.can_be_lost(name)):
                 yield f"G43: {place} got {shown} of {name}, after {before}"
 
 

@@ -7,11 +7,12 @@ them too, and others find them.
 Rules
   * Every program still ends: what a call of such an actor waits for, it has made itself, and it knows no other actor.
   * A detached actor is given no references, and keeps none: so nothing that its maker owned is needed when it begins anew.
+  * What a detached actor makes is a plain actor, which ends with it, or a detached one, which does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 
 import msgspec
@@ -176,3 +177,68 @@ class NamesakeWriter:
             story += [call, Get(self._name("get"), (call.name,))]
         body = Body((*operation.body.operations, *story), operation.body.end)
         return msgspec.structs.replace(operation, body=body)
+
+
+def with_heirs(program: Program, random: Random) -> Program:
+    """In half of the programs with detached actors some of their calls make actors, detached ones, too."""
+    detached = {create.called for create in program.actors() if create.detached}
+    handles = {one.name for one in program.walk() if isinstance(one, Create | Find) and one.called in detached}
+    if not handles or random.random() < 0.5:
+        return program
+    writer = HeirWriter(handles, random)
+    return Program(tuple(writer.rewrite(driver) for driver in program.drivers))
+
+
+class HeirWriter:
+    """Has detached actors make actors, and those who have asked for that use them."""
+
+    def __init__(self, handles: Collection[str], random: Random) -> None:
+        self._handles = handles
+        """Of detached actors."""
+        self._random = random
+        self._count = 0
+
+    def rewrite(self, body: Body) -> Body:
+        """What a driver or a task does."""
+        later: list[Operation] = []
+        changed: list[Operation] = []
+        for operation in body.operations:
+            if isinstance(operation, Submit):
+                operation = msgspec.structs.replace(operation, body=self.rewrite(operation.body))
+            elif isinstance(operation, Call) and operation.actor in self._handles and self._random.random() < 0.6:
+                operation, uses = self._with_heir(operation)
+                later += uses
+            changed.append(operation)
+            while later and self._random.random() < 0.4:
+                changed.append(later.pop(0))
+        return Body((*changed, *later), body.end)
+
+    def _with_heir(self, call: Call) -> tuple[Call, list[Operation]]:
+        """The call, and what its caller does later."""
+        random = self._random
+        self._count += 1
+        name = f"heir{self._count}"
+        is_detached = random.random() < 0.4
+        heir = Create(
+            name,
+            max_restarts=random.choice((0, 0, 1, -1)),
+            max_task_retries=random.choice((0, 1, -1)),
+            num_cpus=random.choice((None, 0)),
+            called=name if is_detached else "",
+            detached=is_detached,
+            get_if_exists=is_detached and random.random() < 0.7,
+        )
+        uses: list[Operation] = [heir]
+        if random.random() < 0.5:
+            uses += self._use(f"{name} early", name)
+        end = call.body.end
+        if isinstance(end, Return) and not is_detached:
+            end = Return((*end.refs, name))
+        changed = msgspec.structs.replace(call, body=Body((*uses, *call.body.operations), end))
+        handle = f"find {name}" if is_detached else name
+        found: Operation = Find(handle, name) if is_detached else Get(f"get for {name}", (call.name,))
+        return changed, [found, *self._use(f"{name} late", handle), *self._use(f"{name} last", handle)]
+
+    def _use(self, name: str, handle: str) -> list[Operation]:
+        pause = Sleep(f"{name} sleeps", self._random.choice(SLEEPS_S))
+        return [Call(name, handle, Body((pause,))), Get(f"get {name}", (name,))]

@@ -19,6 +19,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import os
 import threading
@@ -32,6 +33,7 @@ import minray
 from minray.exceptions import PendingCallsLimitExceeded, RayError
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill
+from tests.spec.frees import Free
 from tests.spec.groups import Group, Ready, Remove, remove_groups
 from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word, raised
 
@@ -212,10 +214,11 @@ class Get(Tagged, frozen=True):
         else:
             for word in outcome["values"]:
                 yield from reading.check_value(self.name, word)
+            reading.note_ends(outcome["values"])
 
 
 class Await(Get, frozen=True):
-    """``await`` of them all at once, without a time-out; outside of coroutines in an event loop of its own."""
+    """``await`` of them all at once, in ``asyncio.wait_for``; outside of coroutines in an event loop of its own."""
 
     lets_go: bool = False
     """Whether nobody here holds them meanwhile, but for what waits."""
@@ -227,15 +230,72 @@ class Await(Get, frozen=True):
         names = stage.bound(self.refs)
         take = stage.refs.pop if self.lets_go else stage.refs.__getitem__
         try:
-            values = await asyncio.gather(*[take(name).as_future() for name in names])
+            values = await asyncio.wait_for(_all_of([take(name) for name in names]), self.timeout)
         except RayError as error:
             return {"of": names, "error": type(error).__name__}
+        except TimeoutError:
+            return {"of": names, "late": True}
         return {"of": names, "values": [stage.open(value) for value in values]}
 
     def foresee(self, scope: Scope) -> None:
-        scope.foresee_get(self.refs)
+        super().foresee(scope)
         if self.lets_go:
             scope.sure.difference_update(self.refs)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        """An event loop may need some time for what is there."""
+        if "late" not in outcome or self.timeout is None:
+            yield from super().check(reading, outcome)
+        else:
+            yield from reading.check_names(self.name, self.refs, outcome)
+
+
+async def _all_of(refs: list[Any]) -> list[Any]:
+    """Who awaits them holds them no longer."""
+    futures = [ref.as_future() for ref in refs]
+    refs.clear()
+    return await asyncio.gather(*futures)
+
+
+class Peek(Tagged, frozen=True):
+    """``ref.future()`` of each, and ``cancel`` of those that are not done after a while."""
+
+    name: str
+    refs: tuple[str, ...] = ()
+    seconds: float = 0.0
+    lets_go: bool = False
+    """Whether nobody here holds them meanwhile, but for the futures."""
+
+    def perform(self, stage: Stage) -> Outcome:
+        names = stage.bound(self.refs)
+        take = stage.refs.pop if self.lets_go else stage.refs.__getitem__
+        futures = {name: take(name).future() for name in names}
+        time.sleep(self.seconds)
+        shown = [(name, _value_or_error(stage, future)) for name, future in futures.items() if not future.cancel()]
+        return {"of": names, "shown": shown}
+
+    def foresee(self, scope: Scope) -> None:
+        if self.lets_go:
+            scope.sure.difference_update(self.refs)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, self.refs, outcome)
+        for name, (kind, shown) in outcome["shown"]:
+            if kind == "error":
+                yield from reading.check_error(self.name, [name], shown, None)
+            elif parse_word(shown)[0] != name:
+                yield f"G6: {self.name} asked for {name} and got {shown}"
+            else:
+                yield from reading.check_value(self.name, shown)
+        reading.note_ends([shown for _, (kind, shown) in outcome["shown"] if kind == "value"])
+
+
+def _value_or_error(stage: Stage, future: concurrent.futures.Future[Any]) -> tuple[str, str]:
+    """Of a future that is done, or about to be."""
+    try:
+        return "value", stage.open(future.result())
+    except RayError as error:
+        return "error", type(error).__name__
 
 
 class Wait(Tagged, frozen=True):
@@ -423,7 +483,7 @@ class Sleep(Tagged, frozen=True):
 
 
 Operation = (
-    Submit | Put | Get | Await | Wait | Cancel | Drop | Generate | Why | Sleep
+    Submit | Put | Get | Await | Peek | Wait | Cancel | Drop | Free | Generate | Why | Sleep
     | Create | Call | Find | Kill | Group | Ready | Remove
 )
 
@@ -557,11 +617,15 @@ class Program(Record, frozen=True):
         """The time that all of it takes on one CPU, with all its retries, and more."""
         return sum(_busy_s(driver) for driver in self.drivers)
 
+    def most_retries(self) -> int:
+        """Of all tasks and calls together."""
+        return sum(one.max_retries if isinstance(one, Submit) else MOST_CALLS for one in self.performances())
+
 
 def _busy_s(body: Body) -> float:
     total = 0.0
     for operation in body.operations:
-        if isinstance(operation, Sleep):
+        if isinstance(operation, Sleep | Peek):
             total += operation.seconds
         elif isinstance(operation, Submit):
             total += _busy_s(operation.body) * (operation.max_retries + 1)

@@ -28,7 +28,7 @@ import msgspec
 from minray.simulation.cluster import without_garbage_collection
 from tests import leaks
 from tests.spec.actors import Create
-from tests.spec.programs import Body, Call, Generate, Get, Operation, Program, Sleep, Submit, Wait
+from tests.spec.programs import Body, Call, Generate, Get, Operation, Peek, Program, Sleep, Submit, Wait
 from tests.spec.real_cluster import PROXY, TCP, UNIX, Shape
 from tests.spec.real_faults import (
     CUT,
@@ -92,7 +92,7 @@ def _scaled_body(body: Body, factor: float) -> Body:
 def _scaled(operation: Operation, factor: float) -> Operation:
     if isinstance(operation, Submit | Call):
         return msgspec.structs.replace(operation, body=_scaled_body(operation.body, factor))
-    if isinstance(operation, Sleep | Create):
+    if isinstance(operation, Sleep | Peek | Create):
         return msgspec.structs.replace(operation, seconds=operation.seconds * factor)
     if isinstance(operation, Generate):
         return msgspec.structs.replace(operation, pause_s=operation.pause_s * factor)

@@ -46,6 +46,8 @@ GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """So long there is no gcs when it has crashed."""
 HEAD_ENDS = ("raylet/head", ("ends",))
 """Whose event it is among those of lives, and its details."""
+ROOMY_BYTES = 4000
+"""With so much room in a store nothing has to be written to disk for a program to go on."""
 QUIET_SETTLE_S = 30.0
 """Enough when no loud fault has struck."""
 KeyPart = str | int
@@ -85,6 +87,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """On which node each driver runs; those that are not named run on the head."""
     moves: tuple[Move, ...] = ()
     """Of nodes that come and go."""
+    retry_pause_ms: int = 0
+    """So long a task waits before it is tried again."""
 
     def plan(self) -> FaultPlan:
         return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, spared_tasks=self.spared_tasks)
@@ -97,6 +101,10 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
             system |= {"max_io_workers": self.io_workers, "min_spilling_size": 1, "object_spilling_threshold": 1.0}
         if not self.lineage:
             system["lineage_pinning_enabled"] = False
+        if "memory" in self.rates:
+            system["memory_monitor_refresh_ms"] = 50
+        if self.retry_pause_ms:
+            system["task_retry_delay_ms"] = self.retry_pause_ms
         return system
 
     def home(self, driver: int) -> str:
@@ -141,9 +149,11 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     preemptions = sum(move.ends_work() for move in world.moves)
     may_lose_nodes = bool(raylets or nodes or preemptions)
     may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
+    may_lack_room = 0 < world.store_bytes < ROOMY_BYTES and any(key[0] in ("disk_error", "disk_full") for key in answers)
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
-    deaths = len(raylets) + len(workers) + len(nodes) + preemptions
-    silence = any(key[0] in LOUD and (key[0] != "crash" or key[1] == GCS) for key in answers)
+    memory = sum(key[0] == "memory" for key in answers)
+    deaths = len(raylets) + len(workers) + len(nodes) + preemptions + memory
+    silence = any(key[0] in LOUD and (key[0] not in ("crash", "memory") or key[1] == GCS) for key in answers)
     return Losses(
         deaths,
         may_lose_nodes,
@@ -153,6 +163,8 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
         stored=world.inline_limit > 0,
         spilled=world.store_bytes > 0,
         preemptions=preemptions,
+        memory=memory,
+        room=may_lack_room,
         departures=any(move.leaves for move in world.moves),
     )
 
@@ -323,7 +335,7 @@ def _drive(
     ]
     traffic.begin()
     account = RareAccount(cluster)
-    busy_s = program.busy_s()
+    busy_s = program.busy_s() + program.most_retries() * world.retry_pause_ms / 1000
 
     def is_over() -> bool:
         return traffic.is_over() and all(number in histories or driver.done() for number, driver in enumerate(drivers))

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from minray.exceptions import ObjectStoreFullError, OutOfDiskError
+
 if TYPE_CHECKING:
-    from tests.spec.programs import Body
+    from tests.spec.programs import Body, Operation
 
 Outcome = dict[str, Any]
 """``of``: the names that were bound; the rest depends on the operation."""
@@ -51,14 +53,21 @@ class Stage:
         return word_of(name, list(inside))
 
     def play(self, body: Body) -> History:
-        return [operation.perform(self) for operation in body.operations]
+        return [self._outcome_of(operation) for operation in body.operations]
+
+    def _outcome_of(self, operation: Operation) -> Outcome:
+        """What it says; or that there was no room for what it would have stored, or for what it takes along."""
+        try:
+            return operation.perform(self)
+        except (ObjectStoreFullError, OutOfDiskError) as error:
+            return {"of": [], "no room": type(error).__name__}
 
     async def play_awaiting(self, body: Body) -> History:
         """The same in a coroutine, which lets others go on where an operation knows how."""
         history = []
         for operation in body.operations:
             perform = getattr(operation, "perform_awaiting", None)
-            history.append(operation.perform(self) if perform is None else await perform(self))
+            history.append(self._outcome_of(operation) if perform is None else await perform(self))
         return history
 
 

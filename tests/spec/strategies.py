@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from minray.simulation.faults import LOUD, QUIET, SWARM
 from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
 from tests.spec.moves import Move
-from tests.spec.namesakes import with_namesakes
+from tests.spec.namesakes import with_heirs, with_namesakes
 from tests.spec.programs import (
     Body,
     Call,
@@ -51,7 +52,9 @@ from tests.spec.variations import (
     with_awaits,
     with_crowds,
     with_first_failures,
+    with_frees,
     with_groups,
+    with_impatience,
     with_leavers,
     with_manners,
     with_options,
@@ -67,6 +70,7 @@ ROLES = ("worker/", "raylet/n", "driver/", "gcs")
 """Whose processes crash, or stall for long: in most worlds those of one or two, so that their deaths meet each other."""
 OBJECT_MESSAGES = (
     "PinObjects", "ReleasePins", "FreeObjects", "GetObjectLocations", "UpdateObjectLocations", "ReadChunk", "PromoteObjects",
+    "DeleteObjects", "EvictObjects",
 )  # fmt: skip
 CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("RequestWorkerLease", "ReturnWorkerLease", "CancelWorkerLease", "RevokeLeases"),
@@ -401,10 +405,16 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     if slots > 1:
         world = msgspec.structs.replace(world, nodes=with_slots(world.nodes, slots))
     scenario = with_hoards(Scenario(program, world, seed), Random(f"hoards of {seed}"))
-    program = with_leavers(scenario.program, Random(f"leavers of {seed}"))
+    random = Random(f"freed hoards of {seed}")
+    spoils = scenario.world.store_bytes == HOARD_BYTES and random.random() < 0.33
+    program = with_freed_hoards(scenario.program, random) if spoils else scenario.program
+    program = with_leavers(program, Random(f"leavers of {seed}"))
     homes = write_homes(program, scenario.world.nodes, Random(f"homes of {seed}"))
     random = Random(f"moves of {seed}")
-    world = with_moves(msgspec.structs.replace(scenario.world, homes=homes), random)
+    world = with_broken_disks(scenario.world, Random(f"broken disks of {seed}"))
+    world = with_moves(msgspec.structs.replace(world, homes=homes), random)
+    world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
+    world = with_little_memory(world, Random(f"memory of {seed}"))
     return Scenario(with_visits(program, random) if world.moves else program, world, seed)
 
 
@@ -416,7 +426,10 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_first_failures(program, Random(f"first failures of {seed}"))
     program = with_parts(with_awaits(program, Random(f"awaits of {seed}")), Random(f"parts of {seed}"))
     program = with_options(with_groups(program, Random(f"groups of {seed}")), Random(f"options of {seed}"))
-    return with_manners(program, Random(f"manners of {seed}"))
+    program = with_manners(program, Random(f"manners of {seed}"))
+    program = with_heirs(program, Random(f"heirs of {seed}"))
+    program = with_frees(program, Random(f"frees of {seed}"))
+    return with_impatience(program, Random(f"impatience of {seed}"))
 
 
 def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tuple[int, ...]:
@@ -481,7 +494,7 @@ def with_moves(world: World, random: Random) -> World:
 
     What they leave behind must fit elsewhere, so disks work.
     """
-    if random.random() >= 0.2 or "disk_error" in world.rates:
+    if random.random() >= 0.2 or not world.rates.keys().isdisjoint(("disk_error", "disk_full")):
         return world
     count = len(world.nodes)
     guests = [number for number in range(1, count) if number not in world.homes]
@@ -495,6 +508,26 @@ def with_moves(world: World, random: Random) -> World:
         else:
             moves.append(Move(count + random.randint(0, 1), at_s))
     return msgspec.structs.replace(world, moves=tuple(moves))
+
+
+def with_retry_pauses(world: World, random: Random) -> World:
+    """In a fifth of the worlds tasks wait before they are tried again: they may be cancelled meanwhile, or not be needed."""
+    if random.random() >= 0.2:
+        return world
+    return msgspec.structs.replace(world, retry_pause_ms=random.choice((20, 300, 3000)))
+
+
+def with_little_memory(world: World, random: Random) -> World:
+    """In a sixth of the worlds nodes lack memory now and then: somebody has to go, first whoever has nothing to do.
+
+    Of the other loud faults only crashes stay, which use up retries.
+    """
+    if random.random() >= 0.17 or "last_words" in world.rates:
+        return world
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD or kind == "crash"}
+    return msgspec.structs.replace(
+        world, rates=rates | {"memory": random.choice((0.03, 0.15, 0.5))}, budget=world.budget + random.randint(2, 12)
+    )
 
 
 def with_stores(world: World, random: Random) -> World:
@@ -522,8 +555,7 @@ def with_small_stores(world: World, random: Random) -> World:
 def with_hoards(scenario: Scenario, random: Random) -> Scenario:
     """In half of the scenarios with small stores drivers put more than there is room for, and read some of it again.
 
-    Whoever reads then waits for memory, for which something else must be written first. That works here: where it does not,
-    what there is no room for is refused.
+    Whoever reads then waits for memory, for which something else must be written first.
     """
     if not scenario.world.store_bytes or random.random() < 0.5:
         return scenario
@@ -551,6 +583,28 @@ def _with_hoard(operations: tuple[Operation, ...], number: int, random: Random) 
         look = Get(f"look{number}.{count}", tuple(random.sample(names, random.randint(1, 4))))
         later.insert(random.randint(0, len(later)), look)
     return (*operations[:at], *map(Put, names), *later)
+
+
+def with_broken_disks(world: World, random: Random) -> World:
+    """In a quarter of the worlds with hoards some of it cannot be written: what there is no room for then is refused."""
+    if world.store_bytes != HOARD_BYTES or random.random() >= 0.25:
+        return world
+    rates = world.rates | {random.choice(("disk_error", "disk_full")): random.choice((0.02, 0.1, 0.4))}
+    return msgspec.structs.replace(world, rates=rates)
+
+
+def with_freed_hoards(program: Program, random: Random) -> Program:
+    """Some values of hoards are freed by hand, perhaps while they are written or read."""
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        operations = list(driver.operations)
+        for count in range(random.randint(2, 5)):
+            at = random.randint(0, len(operations))
+            hoarded = [one.name for one in operations[:at] if one.name.startswith(f"hoard{number}.")]
+            refs = tuple(random.sample(hoarded, min(len(hoarded), random.choice((1, 3)))))
+            operations.insert(at, Free(f"spoil{number}.{count}", refs))
+        drivers.append(Body(tuple(operations), driver.end))
+    return Program(tuple(drivers))
 
 
 def scenario_of(seed: int, size: Size = MEDIUM) -> Scenario:

@@ -13,8 +13,8 @@ from tests.spec.actors import Create, Find, Kill
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED
 from tests.spec.model import Losses, Model, problems
-from tests.spec.namesakes import with_namesakes
-from tests.spec.programs import Body, Call, Get, Program, Put, Submit
+from tests.spec.namesakes import with_heirs, with_namesakes
+from tests.spec.programs import Body, Call, Get, Program, Put, Return, Submit
 from tests.spec.scenario import Scenario, run
 from tests.spec.strategies import scenario_of
 
@@ -111,6 +111,28 @@ def test_g26_a_killed_driver_s_actor_is_there_if_it_was_born() -> None:
     program = of((DETACHED,), ())
     assert broken(program, None, [], farewell=Farewell("n")) == set()
     assert broken(program, None, [], farewell=Farewell("n"), lines=BORN) == {"G26"}
+
+
+def test_g25_what_a_detached_actor_makes_ends_with_it_and_g26_a_detached_one_does_not() -> None:
+    """Whether its maker may end is decided by who stands later in the program."""
+
+    def errors_of(heir: Create, *last: Any) -> frozenset[str]:
+        making = Call("making", "f", Body((heir,), Return(("heir",))))
+        user = (Find("f", "n"), making, Get("get", ("making",)), Call("call", "heir", Body()))
+        return Model(of(user, (DETACHED, *last)), Losses()).objects["call"].errors
+
+    plain, detached = Create("heir"), Create("heir", called="heir", detached=True)
+    assert errors_of(plain) == errors_of(detached) == set()
+    assert errors_of(plain, Kill("kill", "a")) == {DIED}
+
+
+def test_detached_actors_get_heirs() -> None:
+    program = of((SHARED, *[Call(f"call{number}", "a", Body()) for number in range(8)]))
+    programs = [with_heirs(program, Random(seed)) for seed in range(40)]
+    heirs = [create for program in programs for create in program.actors() if create.name.startswith("heir")]
+    assert {create.detached for create in heirs} == {False, True} and programs.count(program) > 5
+    assert all(Scenario(program).is_feasible() for program in programs)
+    assert with_heirs(of((Create("a"),)), Random(1)) == of((Create("a"),))
 
 
 # --- Planted

@@ -27,14 +27,18 @@ from tests.spec import shrink as shrinking
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, report
 from tests.spec.fates import DIED, UNAVAILABLE
+from tests.spec.frees import Free
 from tests.spec.model import CANCELLED, Expectation, Losses, Model, problems
 from tests.spec.programs import (
+    Await,
     Body,
     Call,
     Cancel,
     Drop,
     Exit,
+    Generate,
     Get,
+    Peek,
     Program,
     Put,
     Raise,
@@ -130,6 +134,14 @@ def test_only_a_task_without_retries_left_may_fail_for_a_crash() -> None:
     assert expectation(program, "once", crash).errors == {"WorkerCrashedError"}
 
 
+def test_g20_only_a_task_that_is_never_retried_may_fail_because_its_node_has_no_memory() -> None:
+    program = one(Submit("once", Body(), max_retries=0), Submit("twice", Body(), max_retries=1))
+    assert expectation(program, "once", Losses(2, memory=2)).errors == {"OutOfMemoryError"}
+    assert expectation(program, "twice", Losses(2, memory=2)).is_sure
+    assert expectation(program, "twice", Losses(4, memory=2)).errors == {"WorkerCrashedError"}
+    assert Model(program, Losses(4, memory=2)).most_runs(program.tasks()[1]) == 4
+
+
 def test_g67_a_value_that_is_lost_comes_again_if_its_task_has_retries() -> None:
     never, once = Submit("never", Body(), max_retries=0), Submit("once", Body(), max_retries=1)
     program = one(never, once, Submit("after", Body(), args=("never",)))
@@ -173,6 +185,59 @@ def test_only_others_lose_what_a_dead_process_owned() -> None:
     maker = Submit("maker", Body((Put("inside"),), Return(("inside",))))
     model = Model(one(maker, Submit("ending", Body(end=Exit()))), Losses())
     assert model.errors_seen_by("", "inside") == {"OwnerDiedError"} and not model.errors_seen_by("maker", "inside")
+
+
+def test_what_was_freed_is_an_error_for_whoever_has_freed_it_and_for_the_owner_when_he_hears_of_it() -> None:
+    """A borrower may still have the value; what takes it as an argument fails."""
+    program = one(Put("a"), Free("free", ("a",)), Submit("task", Body(), args=("a",)), Get("get", ("a",)))
+    assert not expectation(program, "task").has_value
+    assert expectation(program, "task").errors == {"RayTaskError(ObjectFreedError)"}
+    history: list[Any] = [{"of": []}, {"of": ["a"]}, {"of": ["a"]}, {"of": ["a"], "error": "ObjectFreedError"}]
+    assert problems(program, Losses(), [history], []) == []
+    stale = [*history[:3], {"of": ["a"], "values": ["a"]}]
+    assert problems(program, Losses(), [stale], []) == ["free: get got the value of a, which it has freed"]
+    freer = Submit("task", Body((Free("free", ("a",)),)), nested=("a",))
+    program = one(Put("a"), freer, Get("early", ("a",)), Get("end", ("task",)), Get("get", ("a",)))
+    seen: list[Any] = [{"of": [name], "values": [name]} for name in ("a", "task", "a")]
+    told = [*history[:2], *seen]
+    assert problems(program, Losses(), [told], []) == ["free: get got the value of a, which it has freed"]
+    assert problems(program, Losses(silence=True), [told], []) == []
+    assert problems(program, Losses(), [[*told[:4], history[3]]], []) == []
+
+
+def test_copies_that_a_node_need_not_have_change_nothing_when_they_go() -> None:
+    program = one(Put("a"), Free("free", ("a",), local_only=True), Get("get", ("a",)))
+    history: list[Any] = [{"of": []}, {"of": ["a"]}, {"of": ["a"], "error": "ObjectFreedError"}]
+    assert [text[:3] for text in problems(program, Losses(), [history], [])] == ["G17"]
+
+
+def test_who_waits_for_a_while_may_see_nothing_but_what_he_sees_must_be_right() -> None:
+    program = one(Put("a"), Await("wait", ("a",), timeout=0.2), Peek("peek", ("a",)))
+    history: list[Any] = [{"of": []}, {"of": ["a"], "late": True}, {"of": ["a"], "shown": []}]
+    assert problems(program, Losses(), [history], []) == []
+    wrong = [*history[:2], {"of": ["a"], "shown": [["a", ["value", "b"]]]}]
+    assert problems(program, Losses(), [wrong], []) == ["G6: peek asked for a and got b"]
+    error = [*history[:2], {"of": ["a"], "shown": [["a", ["error", "WorkerCrashedError"]]]}]
+    assert [text[:3] for text in problems(program, Losses(), [error], [])] == ["G17"]
+
+
+def test_g79_only_where_disks_fail_is_there_no_room() -> None:
+    program = one(Put("a"), Get("get", ("a",)))
+    refused: list[Any] = [{"of": [], "no room": "ObjectStoreFullError"}, {"of": [], "values": []}]
+    assert [text[:3] for text in problems(program, Losses(), [refused], [])] == ["G79", "G11"]
+    assert problems(program, Losses(room=True), [refused], []) == []
+    full = ((("disk_full", "raylet/head", "reserve", 1), 1),)
+    assert [losses_of(dict(full), World(store_bytes=size)).room for size in (0, 2000, 4000)] == [False, True, False]
+
+
+def test_g67_an_item_that_is_lost_comes_again_if_its_generator_has_retries() -> None:
+    lost = Losses(deaths=1, nodes=True, objects=True)
+
+    def errors_of(**options: Any) -> frozenset[str]:
+        return expectation(one(Generate("items", 2, **options)), "items.1", lost).errors
+
+    assert errors_of(max_retries=3) == set()
+    assert "ObjectReconstructionFailedError" in errors_of(max_retries=2) & errors_of(max_retries=3, cancel=True)
 
 
 # --- The model, of actors
@@ -436,6 +501,7 @@ def crashes(name: str) -> Answers:
         (crashes("driver/0"), Losses()),
         (crashes("worker/1f3c"), Losses(1)),
         (crashes("raylet/n1"), Losses(1, nodes=True)),
+        (((("memory", "raylet/n1", 1), 1),), Losses(1, memory=1)),
         (((("long_stall", "worker/1f3c", "t", 1), 1),), Losses(silence=True)),
         (((("long_stall", "worker/1f3c", "t", 1), 2),), Losses(1, nodes=True, silence=True)),
         (((("cut", "a>b", "PushTask", 1), 1), (("break", "a>b", "PushTask", 2), 1)), Losses(1, nodes=True, silence=True)),

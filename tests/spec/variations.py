@@ -7,7 +7,7 @@ the others do with a seed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any
 
@@ -63,6 +63,21 @@ def with_awaits(program: Program, random: Random) -> Program:
         return {}
 
     return _changed(program, change) if random.random() < 0.33 else program
+
+
+def with_impatience(program: Program, random: Random) -> Program:
+    """In a quarter of the programs many awaits are given up after a while, and so are futures, often without a reference."""
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") not in ("Get", "Await") or random.random() < 0.5:
+            return {}
+        lets_go, seconds = random.random() < 0.4, random.choice((*PAUSES_S, 2.0))
+        if random.random() < 0.5:
+            return {"kind": "Await", "timeout": seconds, "lets_go": lets_go}
+        tree.pop("timeout", None)
+        return {"kind": "Peek", "seconds": seconds, "lets_go": lets_go}
+
+    return _changed(program, change) if random.random() < 0.25 else program
 
 
 def with_parts(program: Program, random: Random) -> Program:
@@ -148,6 +163,45 @@ def with_manners(program: Program, random: Random) -> Program:
         return {"in_group": random.random() < 0.5} if tree.get("actor") in grouped and tree["kind"] == "Call" else {}
 
     return _changed(program, change) if random.random() < 0.25 else program
+
+
+def with_frees(program: Program, random: Random) -> Program:
+    """In a fifth of the programs values are freed by hand: before they are made, too, by borrowers, and more than once."""
+    handles = {one.name for one in program.walk() if isinstance(one, Create | Find | Group)}
+    names = (f"free{number}" for number in itertools.count(1))
+
+    def change(tree: Tree) -> Tree:
+        for body in _bodies(tree):
+            body["operations"] = _with_frees(body.get("operations", []), tree.get("nested", ()), handles, names, random)
+        return {}
+
+    return _changed(program, change) if random.random() < 0.2 else program
+
+
+def _with_frees(
+    operations: list[Tree], held: Iterable[str], handles: set[str], names: Iterator[str], random: Random
+) -> list[Tree]:
+    """Of one body, which begins with what it has ``held``; most are of what was made just before."""
+    changed: list[Tree] = []
+    known = [name for name in held if name not in handles]
+    for operation in operations:
+        changed.append(operation)
+        known += [name for name in _objects_of(operation) if name not in handles]
+        if known and random.random() < 0.2:
+            choice = random.choice((known, known[-3:]))
+            refs = random.sample(choice, min(len(choice), random.choice((1, 1, 2))))
+            changed.append({"kind": "Free", "name": next(names), "refs": refs, "local_only": random.random() < 0.2})
+    return changed
+
+
+def _objects_of(operation: Tree) -> list[str]:
+    """What it makes, and what may be found inside of that."""
+    if operation["kind"] == "Generate":
+        return [f"{operation['name']}.{number}" for number in range(1, operation.get("yields", 3) + 1)]
+    if operation["kind"] not in ("Submit", "Call", "Put"):
+        return []
+    parts = [f"{operation['name']}.{number}" for number in range(2, operation.get("returns", 1) + 1)]
+    return [operation["name"], *parts, *operation.get("body", {}).get("end", {}).get("refs", ())]
 
 
 def with_leavers(program: Program, random: Random) -> Program:
