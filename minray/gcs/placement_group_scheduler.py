@@ -119,12 +119,12 @@ class PlacementGroupScheduler:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, generation: int, commit: Callable[[], Awaitable[None]]) -> None:
+    def start(self, generation: int, store: Callable[[], Awaitable[None]]) -> None:
         """All tables are loaded: go on where the gcs before has ended, as soon as this one's generation is durable."""
-        self._spawn(self._start(generation, commit), "start_placement_groups")
+        self._spawn(self._start(generation, store), "start_placement_groups")
 
-    async def _start(self, generation: int, commit: Callable[[], Awaitable[None]]) -> None:
-        await until_stored(commit)
+    async def _start(self, generation: int, store: Callable[[], Awaitable[None]]) -> None:
+        await until_stored(store)
         self._generation = generation
         for node in self._nodes().living():
             in_use = [

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -110,13 +111,16 @@ class GcsServer:
         for job in (*self._jobs.running(), *unmourned):
             self._watch_driver(job)
         starts = self._storage.start_count() + 1
-        self._storage.put_start_count(starts)
-        self._group_scheduler.start(starts, self._storage.commit)
+        self._group_scheduler.start(starts, partial(self._store_start_count, starts))
         self._drainer.resume()
         await self._actors.resume()
         for job in self._jobs.finished():
             if job.kept and not self._actors.has_detached(job.job_id):
                 await self.on_last_detached_actor(job.job_id)
+
+    async def _store_start_count(self, count: int) -> None:
+        self._storage.put_start_count(count)
+        await self._storage.commit()
 
     async def _store_group(self, group: PlacementGroupInfo) -> None:
         self._storage.put_placement_group(group)
@@ -331,7 +335,7 @@ class GcsServer:
             old = self._values.get(namespace, key)
             if old != value:
                 self._storage.put_value(namespace, key, value)
-                await self._commit_value(namespace, key, old)
+                await self._storage.commit()
                 self._values.on_put(namespace, key, value)
                 if self._values.is_dropped(namespace):  # its job has ended, perhaps while this was being stored
                     self._drop_values(namespace)
@@ -344,20 +348,13 @@ class GcsServer:
             old = self._values.get(namespace, key)
             if old is not None:
                 self._storage.delete_value(namespace, key)
-                await self._commit_value(namespace, key, old)
+                try:
+                    await self._storage.commit()
+                except StorageFailed:
+                    self._storage.put_value(namespace, key, old)  # instead of the removal, which is still staged
+                    raise
                 self._values.on_deleted(namespace, key)
         return DONE
-
-    async def _commit_value(self, namespace: str, key: bytes, old: bytes | None) -> None:
-        """What is refused is staged, and would be written with what comes next, whoever asks for it: ``old`` is to stay."""
-        try:
-            await self._storage.commit()
-        except StorageFailed:
-            if old is None:
-                self._storage.delete_value(namespace, key)
-            else:
-                self._storage.put_value(namespace, key, old)
-            raise
 
     def handle_KvGet(self, request: protocol.KvGet, call: Call) -> protocol.KvGetReply:
         return protocol.KvGetReply(self._values.get(request.namespace, request.key))

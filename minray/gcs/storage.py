@@ -133,7 +133,8 @@ class GcsStorage:
         self._storage.delete(KV, f"{key.hex()}:{namespace}")
 
     async def commit(self) -> None:
-        """Return when all that was staged is durable; raises StorageFailed, and then none of it may be acknowledged."""
+        """Return when all that was staged is durable; raises StorageFailed, and then none of it may be acknowledged, and
+        nothing that was to be put will be."""
         await self._storage.commit()
 
     def close(self) -> None:

@@ -357,7 +357,10 @@ class Storage(Protocol):
         """Stage the removal of a row."""
 
     async def commit(self) -> None:
-        """Return when everything staged so far is durable; concurrent commits share one sync. ``StorageFailed``."""
+        """Return when everything staged so far is durable; concurrent commits share one sync.
+
+        ``StorageFailed``: what was to be put is forgotten, and removals are tried again with the next commit.
+        """
 
     def close(self) -> None:
         """Release files."""

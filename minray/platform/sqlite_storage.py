@@ -7,8 +7,8 @@ transaction for the end of the turn, and whoever commits while one is being writ
 
 Rules
   * A commit returns only after its rows are synced to disk (write-ahead log, full sync).
-  * After ``StorageFailed`` the rows stay staged and go with the next commit: what is on disk is always the memory of some
-    moment, never one with a hole in it. The caller may end or try again.
+  * After ``StorageFailed`` nothing of what was to be put is written any more: whoever has been refused may have given up.
+    Removals stay staged, for they are mostly of what nobody knows any more, and nobody asks for them again.
   * A store is one process's: the file is locked while it is open.
   * We write only to files that are ours: a file must be empty or carry our format.
 """
@@ -92,7 +92,8 @@ class SqliteStorage:
         if error is None:
             waiting.set_result(None)
         else:
-            self._staged = {**rows, **self._staged}
+            removed: _Staged = {place: None for place, value in rows.items() if value is None}
+            self._staged = {**removed, **self._staged}
             waiting.set_exception(error)
         if self._next is not None:
             self._write_next()

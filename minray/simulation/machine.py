@@ -232,7 +232,7 @@ class SimStorage:
             if error is None:
                 self._apply()
             else:
-                self._staged = self._syncing + self._staged
+                self._staged = [row for row in self._syncing if row[2] is None] + self._staged
             self._syncing = []
             for waiter in waiters:
                 if waiter.done():

@@ -16,7 +16,7 @@ from minray.gcs.job_manager import MAX_FINISHED_JOBS
 from minray.gcs.server import GcsServer
 from minray.gcs.worker_manager import MAX_WORKER_DEATHS
 from minray.platform.base import PlatformError, RemoteFailure, Storage, StorageFailed
-from minray.protocol.actor import OUT_OF_SCOPE, DeathCause, EndActor
+from minray.protocol.actor import OUT_OF_SCOPE, DeathCause, EndActor, GetNamedActor
 from minray.protocol.base import Request, encode
 from minray.protocol.gcs import (
     DRIVER_LEFT,
@@ -557,6 +557,23 @@ async def test_g110_a_value_that_was_refused_does_not_come_back(it: Cluster) -> 
     await it.ask(KvPut("n", b"another", b"v", True))
     it.world.restart_gcs()
     assert [(await it.ask(KvGet("n", key))).value for key in (b"k", b"kept")] == [None, b"v"]
+
+
+@story
+async def test_g110_what_was_refused_is_nothing_that_the_next_gcs_knows(it: Cluster) -> None:
+    """Who was refused may have given up."""
+    it.world.head.disk_full = True
+    actor, group = it.register_message(1, name="n", detached=True), it.group_message(1, 1)
+    for request in (actor, group, register_job("e", "a"), RegisterNode(node_info("b"))):
+        with pytest.raises(RemoteFailure, match="storage-failed"):
+            await it.ask(request)
+    it.world.head.disk_full = False
+    await it.ask(KvPut("n", b"k", b"v", True))
+    it.world.restart_gcs()
+    assert (await it.ask(GetNamedActor("n", ""))).actor is None and await it.known(1) is None
+    assert (await it.group(1)).group is None
+    assert id_of("b") not in await it.client.table(NODES)
+    assert list(await it.client.table(JOBS)) == [it.job_id]
 
 
 @story

@@ -189,8 +189,11 @@ def test_a_cancelled_commit_does_not_cancel_its_neighbours(path: str) -> None:
     storage.close()
 
 
-def test_after_a_failed_commit_nothing_is_written_and_nothing_is_forgotten(path: str) -> None:
+def test_what_is_put_in_vain_is_forgotten_and_what_is_removed_in_vain_is_removed_later(path: str) -> None:
     storage = SqliteStorage(path)
+    storage.put("t", "gone", b"1")
+    storage.put("t", "back", b"1")
+    commit(storage)
     limit = storage._thread.submit(lambda: storage._connection.execute("PRAGMA page_count").fetchone()[0] + 2).result()
     set_limit: Callable[[int], object] = lambda pages: storage._thread.submit(  # noqa: E731
         lambda: storage._connection.execute(f"PRAGMA max_page_count={pages}").fetchall()
@@ -198,13 +201,16 @@ def test_after_a_failed_commit_nothing_is_written_and_nothing_is_forgotten(path:
     set_limit(limit)
     storage.put("t", "small", b"1")
     storage.put("t", "large", bytes(1_000_000))
+    storage.delete("t", "gone")
+    storage.delete("t", "back")
     with pytest.raises(StorageFailed, match=f"{path} could not be written: database or disk is full"):
         commit(storage)
-    assert storage.load("t") == {}
+    assert storage.load("t") == {"gone": b"1", "back": b"1"}
     set_limit(1_000_000)
     storage.put("t", "small", b"2")
+    storage.put("t", "back", b"1")
     commit(storage)
-    assert storage.load("t") == {"small": b"2", "large": bytes(1_000_000)}
+    assert storage.load("t") == {"small": b"2", "back": b"1"}
     storage.close()
 
 

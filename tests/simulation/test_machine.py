@@ -146,12 +146,15 @@ def test_a_commit_survives_a_crash_and_what_was_only_staged_does_not() -> None:
     assert found == [{}, {"durable": b"1", "staged": b"1"}]
 
 
-def test_a_full_disk_refuses_and_keeps_what_was_staged() -> None:
+def test_a_full_disk_refuses_what_is_put_and_keeps_removals() -> None:
     async def main(platform: Platform, config: bytes) -> None:
         node = world_nodes[0]
         storage, memory = platform.open_storage("store"), platform.open_storage("")
         assert (storage.durable, memory.durable) == (True, False)
+        storage.put("table", "gone", b"value")
+        await storage.commit()
         storage.put("table", "key", b"value")
+        storage.delete("table", "gone")
         node.disk_full = True
         with pytest.raises(StorageFailed, match="no space"):
             await storage.commit()
@@ -159,7 +162,7 @@ def test_a_full_disk_refuses_and_keeps_what_was_staged() -> None:
         await memory.commit()
         node.disk_full = False
         await storage.commit()
-        assert storage.load("table") == memory.load("table") == {"key": b"value"}
+        assert storage.load("table") == {} and memory.load("table") == {"key": b"value"}
 
     world_nodes: list[SimNode] = []
     find_node = SimWorld.node
