@@ -187,6 +187,19 @@ async def test_what_a_cancelled_request_was_given_goes_at_once_to_the_next(scene
     assert (await cancelled).kind == CANCELLED and (await waiting).worker == reply.worker
 
 
+@scenario(cpus=1, num_prestart_workers=0)
+async def test_the_worker_that_starts_for_a_cancelled_request_is_the_next_ones(scene: Scene) -> None:
+    request = scene.request()
+    cancelled = scene.ask(request)
+    await scene.until(lambda: scene.spawns)
+    assert not scene.workers  # it has not registered
+    scene.raylets["head"]._broker.cancel(request.lease_id)
+    assert (await cancelled).kind == CANCELLED
+    await scene.until(lambda: scene.workers)
+    await scene.settle()
+    assert (await scene.lease())[1].kind == GRANTED and scene.spawns == 1
+
+
 # --- Arguments ---------------------------------------------------------------------------------------------------------
 
 
