@@ -43,17 +43,19 @@ class GeneratorReader:
             self._wait([self.peek(task_id, number)], 1, None, False)
 
     def future_of(self, task_id: bytes, number: int) -> concurrent.futures.Future[None]:
-        known = self._core.platform.user_code.future()
         object_id = item_id(task_id, number)
+        if object_id in self._objects:  # perhaps this driver has left: then all futures of its user code have failed
+            here = concurrent.futures.Future[None]()
+            here.set_result(None)
+            return here
+        known = self._core.platform.user_code.future()
 
         def on_known() -> None:
             if known.set_running_or_notify_cancel():
                 known.set_result(None)
 
-        if object_id in self._objects:
-            on_known()
-        else:  # who loses patience waits no more: the generator may be dropped next, and then no such item comes
-            self._core.waiting.follow(known, object_id, self._core.address, on_known)
+        # who loses patience waits no more: the generator may be dropped next, and then no such item comes
+        self._core.waiting.follow(known, object_id, self._core.address, on_known)
         return known
 
     def is_here(self, task_id: bytes, number: int) -> bool:

@@ -7,7 +7,7 @@ their process, and metrics of the same name in a process are one, however often 
 
 Rules
   * A name is of one kind in a process, and has one set of boundaries. What comes first holds; what differs is not recorded.
-  * Recording is possible in any thread, with or without a cluster.
+  * Recording is possible in any thread, with or without a cluster; also in a destructor, which may interrupt any of this.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ class MetricRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        """One that its own thread may take again, since a destructor may record something at any moment."""
+        """One that its own thread may take again, for destructors."""
         self._families: dict[str, tuple[Definition, dict[Tags, _Series]]] = {}
         """By name: the first definition, and the values."""
 
     def fits(self, metric: Definition) -> bool:
         """Whether nothing else has this name."""
         known = self._families.get(metric.name)
-        return known is None or (known[0].kind, known[0].boundaries) == (metric.kind, metric.boundaries)
+        return known is None or _is_same(known[0], metric)
 
     def record(self, metric: Definition, tags: dict[str, str], value: float) -> None:
         with self._lock:
-            if not self.fits(metric):
+            known, family = self._families.setdefault(metric.name, (metric, {}))
+            if not _is_same(known, metric):
                 return
-            _, family = self._families.setdefault(metric.name, (metric, {}))
             key = tuple(sorted(tags.items()))
             series = family.get(key)
             if series is None:
-                series = family[key] = _Series(len(metric.boundaries) + 1 if metric.boundaries else 0)
+                series = family.setdefault(key, _Series(len(metric.boundaries) + 1 if metric.boundaries else 0))
             if metric.kind == GAUGE:
                 series.value = value
                 return
@@ -85,12 +85,18 @@ class MetricRegistry:
         """All values, and how many series are left out."""
         found, total = [], 0
         with self._lock:
-            for metric, family in self._families.values():
+            for metric, family in list(self._families.values()):
                 room = max(0, MOST_SERIES - total)
-                samples = [MetricSample(dict(key), one.value, list(one.counts)) for key, one in list(family.items())[:room]]
-                total += len(family)
+                series = list(family.copy().items())
+                samples = [MetricSample(dict(key), one.value, list(one.counts)) for key, one in series[:room]]
+                total += len(series)
                 found.append(MetricFamily(metric.name, metric.kind, metric.description, list(metric.boundaries), samples))
         return found, max(0, total - MOST_SERIES)
+
+
+def _is_same(one: Definition, other: Definition) -> bool:
+    """Whether values of both belong together."""
+    return (one.kind, one.boundaries) == (other.kind, other.boundaries)
 
 
 _of_process = MetricRegistry()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import cloudpickle
@@ -304,12 +304,15 @@ class UserApi:
 
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
         """Done on the loop when the value is here; for ``await`` and ``ObjectRef.future``."""
+        here = self._objects.get(ref._id)
+        if here is not None and here.place is None:  # perhaps this driver leaves: then all futures of its user code fail
+            return self._finish(concurrent.futures.Future(), here)
         result = self._user_code.future()
 
         def on_known() -> None:
             stored = self._objects[ref._id]
             if stored.place is None:
-                finish(stored)
+                self._finish(result, stored)
             else:
                 self.core.fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)
 
@@ -318,22 +321,20 @@ class UserApi:
             known = self._objects.get(ref._id)
             if known is not None:
                 known.is_fetched = True
-            finish(self.core.fetcher.as_stored(values[0]))
+            self._finish(result, self.core.fetcher.as_stored(values[0]))
 
-        def finish(stored: StoredObject) -> None:
-            if result.set_running_or_notify_cancel():
-                try:
-                    result.set_result(self.value_of(stored))
-                except RayError as error:
-                    result.set_exception(error.with_traceback(None))  # which would lead back to this future
-                except BaseException as error:
-                    result.set_exception(error)
+        self.core.waiting.follow(result, ref._id, ref._owner, on_known)
+        return result
 
-        stored = self._objects.get(ref._id)
-        if stored is not None and stored.place is None:
-            finish(stored)
-        else:
-            self.core.waiting.follow(result, ref._id, ref._owner, on_known)
+    def _finish(self, result: concurrent.futures.Future[Any], stored: StoredObject) -> concurrent.futures.Future[Any]:
+        """With the value, or its error, unless nobody waits any more."""
+        if result.set_running_or_notify_cancel():
+            try:
+                result.set_result(self.value_of(stored))
+            except RayError as error:
+                result.set_exception(error.with_traceback(None))  # which would lead back to this future
+            except BaseException as error:
+                result.set_exception(error)
         return result
 
     def why(self, ref: ObjectRef[Any]) -> str:
@@ -399,13 +400,17 @@ class UserApi:
                 outcome.append((None, error))
             parker.release()
 
-        tasks = self.core.background
-        self._post(lambda: tasks.add(_named_task(run(), tasks)))
+        self._post(lambda: self._begin(run()))
         parker.wait(None)
         result, error = outcome[0]
         if error is not None:
             raise error
         return result
+
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine, name="user_call")
+        self.core.background.add(task)
+        task.add_done_callback(self.core.background.discard)
 
     # --- hooks of ObjectRef
 
@@ -421,8 +426,3 @@ class UserApi:
     def call_site_of(self, ref: ObjectRef[Any]) -> str:
         task = self.core.tasks.tasks.get(ref._id[:24])
         return task.prepared.template.name if task is not None else ""
-
-def _named_task(coroutine: Any, tasks: set[Any]) -> Any:
-    task = asyncio.get_running_loop().create_task(coroutine, name="user_call")
-    task.add_done_callback(tasks.discard)
-    return task

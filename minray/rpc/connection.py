@@ -208,8 +208,8 @@ class Peer:
         self.open()
 
     def open(self) -> None:
-        """Begin to open a channel, unless there is one."""
-        if self._connecting is None and self._channel is None and self.death is None:
+        """Begin to open a channel, unless there is one, or shall be none."""
+        if self._connecting is None and self._channel is None and self.death is None and not self._is_closed:
             name = f"connect({self._endpoint.rpartition('/')[2]})"
             self._connecting = asyncio.get_running_loop().create_task(self._connect(), name=name)
 

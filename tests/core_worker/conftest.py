@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -28,3 +29,12 @@ def cluster(heap_of_others: None) -> Iterator[Cores]:
 def driver(cluster: Cores) -> Core:
     """One that has joined."""
     return cluster.driver()
+
+
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    """What is gone then has gone by itself."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from minray import worker
 from minray.common.config import WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_api import UserApi
+from minray.exceptions import LocalRayletDiedError
 from minray.platform.base import Platform
 from minray.protocol.gcs import JobConfig
 from minray.simulation import SimCluster
@@ -154,6 +156,13 @@ async def outcome_of(ref: Any) -> Any:
         return await ref
     except Exception as error:
         return error
+
+
+def failed_future() -> Future[Any]:
+    """As a driver's user code makes them when its loop has ended."""
+    future: Future[Any] = Future()
+    future.set_exception(LocalRayletDiedError(reason="it has left"))
+    return future
 
 
 def let_pass(seconds: float) -> None:

@@ -6,9 +6,7 @@ frame, and from there back to the exception, so that references in the getter's 
 
 from __future__ import annotations
 
-import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,14 +26,6 @@ class ByItself(Exception):
 
 class Precious:
     """What the getter has in a variable."""
-
-
-@pytest.fixture
-def no_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def packed(error: Exception) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 import minray
 from minray.exceptions import LocalRayletDiedError, RayTaskError
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.core_worker.cores import Core, Cores, cores, let_pass, pause
+from tests.core_worker.cores import Core, Cores, cores, failed_future, let_pass, pause
 from tests.simulation.judge import core_leftovers
 
 LARGE = b"x" * 10_000
@@ -160,5 +160,19 @@ def test_whoever_waits_for_an_item_of_a_cluster_that_is_gone_hears_it(cluster: C
         with pytest.raises(LocalRayletDiedError):
             await (await waiting)
         assert await anext(generator, "end") == "end"
+
+    driver.do(story())
+
+
+def test_items_that_have_come_can_be_awaited_when_the_driver_has_left(driver: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a thread can read them; that used to raise "Future in unexpected state"."""
+
+    async def story() -> None:
+        generator, unfinished = count.remote(1, 0.0), count.remote(1)
+        await generator.completed()
+        monkeypatch.setattr(driver.worker.platform.user_code, "future", failed_future)
+        assert [await ref async for ref in generator] == [1]
+        with pytest.raises(LocalRayletDiedError):
+            await anext(unfinished)
 
     driver.do(story())

@@ -89,6 +89,25 @@ def test_threads_lose_nothing() -> None:
     assert [one.value for one in samples(kept)] == [20_000.0]
 
 
+@pytest.mark.parametrize("where", ["MetricSample", "_Series"])
+def test_a_destructor_may_record_at_any_moment(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """As the collector calls them: in the thread that records or tells, wherever that has come to."""
+    kept = MetricRegistry()
+    made: Any = getattr(metric_registry, where)
+
+    def interrupted(*arguments: Any) -> Any:
+        monkeypatch.setattr(metric_registry, where, made)
+        kept.record(COUNTED, {}, 1.0)
+        kept.record(COUNTED, {"by": "a destructor"}, 1.0)
+        kept.record(SET, {}, 1.0)
+        return made(*arguments)
+
+    monkeypatch.setattr(metric_registry, where, interrupted)
+    kept.record(COUNTED, {}, 1.0)
+    kept.families()
+    assert [one.value for one in samples(kept)] == [2.0, 1.0, 1.0]
+
+
 def test_a_process_says_who_it_is_and_what_it_has_recorded() -> None:
     config = SimpleNamespace(node_ip="10.0.0.7", worker_id=b"worker")
     core: Any = SimpleNamespace(config=config, job_id=b"job1")

@@ -14,10 +14,20 @@ from typing import Any
 
 import pytest
 
+import minray
 from minray.core_worker import stacks, task_executor
-from minray.core_worker.stacks import awaited_frames, coroutine_stacks, describe, thread_frames, thread_stacks, users_part
-from minray.protocol.state import Stack
+from minray.core_worker.stacks import (
+    awaited_frames,
+    coroutine_stacks,
+    describe,
+    stacks_of,
+    thread_frames,
+    thread_stacks,
+    users_part,
+)
+from minray.protocol.state import ProcessStacks, Stack
 from minray.tracebacks import FRAMES
+from tests.core_worker.cores import Core, Cores, let_pass
 from tests.helpers import wait_for_condition
 from tests.rpc.fake_network import turns
 
@@ -219,3 +229,45 @@ def test_a_coroutine_that_runs_is_seen_in_its_thread() -> None:
         assert task is not None and awaited_frames(task) == []
 
     asyncio.run(story())
+
+
+# --- a process
+
+
+@minray.remote
+def rest() -> None:
+    let_pass(100)
+
+
+@minray.remote
+class Patient:
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
+
+
+def told_of(cluster: Cores, driver: Core, call: Any) -> ProcessStacks:
+    """What the process tells that runs this."""
+
+    async def begin() -> Any:
+        return call()
+
+    ref = driver.do(begin())
+    cluster.settle(2)
+    busy = [core for core in cluster.cores.values() if core.receiver.unanswered() or core.actor_receiver.unanswered()]
+    (worker,) = [cluster.worker_of(core.platform.processes.pid) for core in busy]
+    told = worker.act(stacks_of, worker.worker)
+    assert (told.worker_id, told.pid) == (worker.worker.address.worker_id, worker.process.pid) and not told.is_driver
+    assert ref is not None and told.left_out == 0
+    return told
+
+
+def test_a_process_tells_of_its_task(cluster: Cores, driver: Core) -> None:
+    told = told_of(cluster, driver, rest.remote)
+    (stack,) = told.stacks
+    assert told.running == ["rest"] and stack.name == "MainThread" and functions(stack)[:2] == ["rest", "let_pass"]
+
+
+def test_a_process_tells_of_the_coroutines_of_its_actor(cluster: Cores, driver: Core) -> None:
+    told = told_of(cluster, driver, lambda: Patient.remote().wait.remote())
+    (stack,) = [stack for stack in told.stacks if stack.is_coroutine]
+    assert told.running == ["Patient.wait"] == [stack.name] and functions(stack) == ["wait", "wait"]

@@ -17,7 +17,7 @@ from minray.exceptions import GetTimeoutError, LocalRayletDiedError, ObjectFreed
 from minray.rpc.connection import PeerUnreachable
 from minray.util.placement_group import placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.core_worker.cores import Core, Cores, cores, let_pass, make
+from tests.core_worker.cores import Core, Cores, cores, failed_future, let_pass, make
 
 LARGE = 10_000
 
@@ -311,5 +311,19 @@ def test_a_future_holds_its_object_until_it_has_the_value(cluster: Cores, driver
 
     async def story() -> None:
         assert len(await asyncio.wrap_future(await driver.thread(program))) == LARGE
+
+    driver.do(story())
+
+
+def test_what_is_here_can_be_awaited_when_the_driver_has_left(driver: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        here, error, unfinished = minray.put("here"), fail.remote(), rest.remote(1)
+        await driver.thread(lambda: minray.wait([here, error], num_returns=2))
+        monkeypatch.setattr(driver.worker.platform.user_code, "future", failed_future)
+        assert await here == "here"
+        with pytest.raises(RayTaskError, match="it fails"):
+            await error
+        with pytest.raises(LocalRayletDiedError):
+            await unfinished
 
     driver.do(story())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import minray
 from minray.core_worker.memory_store import Waiter
 from minray.exceptions import GetTimeoutError, OwnerDiedError
-from tests.core_worker.cores import Core, Cores, cores, let_pass, outcome_of
+from tests.core_worker.cores import Core, Cores, cores, let_pass, outcome_of, pause
 from tests.core_worker.test_core_worker import process_id
 
 
@@ -120,6 +121,33 @@ def test_a_reference_of_a_cluster_that_was_left_is_an_error_that_says_so(cluster
     error = driver.do(outcome_of(ref))
     assert isinstance(error, OwnerDiedError) and "left the cluster" in str(error)
     assert other.worker.address.endpoint in str(error)
+
+
+# --- futures
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_future_that_is_over_waits_for_nothing_and_goes_by_itself(
+    driver: Core, given_up: bool, no_garbage_collection: None
+) -> None:
+    """A value that was awaited used to stay until the garbage collector came."""
+
+    async def story() -> None:
+        ref = rest.remote(5)
+        future = ref.future()
+        await pause(0.1)
+        store, alive = driver.worker.store, weakref.ref(future)
+        assert store.awaited() == [ref._id]
+        if given_up:
+            future.cancel()
+        else:
+            await ref
+        await pause(0.1)
+        assert store.awaited() == []
+        del future
+        assert alive() is None
+
+    driver.do(story())
 
 
 # --- several threads of one task

@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import gc
 import io
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from minray.common.ids import LeaseIdFactory, lease_tag
 from minray.common.resources import OBJECT_STORE_MEMORY, resource_set
 from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
 from minray.gcs.server import GcsServer
-from minray.platform.base import Platform, PlatformError, SpawnFailed
+from minray.platform.base import Buffer, Platform, PlatformError, SpawnFailed
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.core_worker import ExitWorker, ExitWorkerReply, PrintLines, RevokeLeases
 from minray.protocol.gcs import CheckAlive, JobConfig, RegisterJob
@@ -287,10 +287,18 @@ class Scene:
         request = self.request(*args, **options)
         return request.lease_id, await self.raylet().call(request)
 
-    def ask(self, request: RequestWorkerLease, name: str = "") -> asyncio.Task[LeaseReply]:
-        """Ask, and go on."""
-        peer = self.raylet(name)
-        return asyncio.get_running_loop().create_task(peer.call(request), name=f"lease({request.lease_id.hex()})")
+    def ask(self, request: RequestWorkerLease, name: str = "") -> asyncio.Future[LeaseReply]:
+        """Ask before anything that is asked after this, and go on."""
+        answer: asyncio.Future[LeaseReply] = asyncio.get_running_loop().create_future()
+
+        def on_answer(reply: LeaseReply | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
+            if reply is not None:
+                answer.set_result(reply)
+            else:
+                answer.set_exception(error or AssertionError("neither a reply nor an error"))
+
+        self.raylet(name).send(request, on_answer)
+        return answer
 
     async def give_back(self, lease_id: bytes, kill_worker: bool = False, reason: str = "") -> None:
         await self.raylet().call(ReturnWorkerLease(lease_id, kill_worker, reason))

@@ -105,6 +105,17 @@ async def test_g112_a_repeated_request_grants_one_worker(scene: Scene) -> None:
     assert (await scene.raylet().call(GetNodeStats())).available["CPU"] == 10_000
 
 
+@scenario(cpus=1)
+async def test_g112_whoever_repeats_a_waiting_request_waits_for_the_same_worker(scene: Scene) -> None:
+    lease_id, first = await scene.lease()
+    request = scene.request()
+    waiting = [scene.ask(request), scene.ask(request)]
+    await scene.settle()
+    await scene.give_back(lease_id)
+    granted, again = await asyncio.gather(*waiting)
+    assert granted == again and granted.worker == first.worker
+
+
 @scenario()
 async def test_g112_a_request_that_comes_after_the_return_is_not_granted_again(scene: Scene) -> None:
     request = scene.request()
@@ -141,8 +152,7 @@ async def test_g112_a_cancel_that_comes_before_its_request_still_cancels_it(scen
 async def test_a_waiting_request_can_be_cancelled_and_a_granted_one_cannot(scene: Scene) -> None:
     lease_id, reply = await scene.lease()
     request = scene.request()
-    waiting = scene.ask(request)
-    again = scene.ask(request)
+    waiting, again = scene.ask(request), scene.ask(request)
     await scene.raylet().call(CancelWorkerLease(request.lease_id))
     assert [(await waiting).kind, (await again).kind] == [CANCELLED, CANCELLED]
     await scene.raylet().call(CancelWorkerLease(lease_id))
@@ -175,6 +185,19 @@ async def test_what_a_cancelled_request_was_given_goes_at_once_to_the_next(scene
     broker.cancel(no_worker_yet.lease_id)
     assert broker.states.get(next_one.lease_id) == "GRANTED"
     assert (await cancelled).kind == CANCELLED and (await waiting).worker == reply.worker
+
+
+@scenario(cpus=1, num_prestart_workers=0)
+async def test_the_worker_that_starts_for_a_cancelled_request_is_the_next_ones(scene: Scene) -> None:
+    request = scene.request()
+    cancelled = scene.ask(request)
+    await scene.until(lambda: scene.spawns)
+    assert not scene.workers  # it has not registered
+    scene.raylets["head"]._broker.cancel(request.lease_id)
+    assert (await cancelled).kind == CANCELLED
+    await scene.until(lambda: scene.workers)
+    await scene.settle()
+    assert (await scene.lease())[1].kind == GRANTED and scene.spawns == 1
 
 
 # --- Arguments ---------------------------------------------------------------------------------------------------------

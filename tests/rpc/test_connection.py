@@ -425,6 +425,23 @@ def test_a_closed_peer_goes_although_it_was_asked_something(connected: bool) -> 
     run(story)
 
 
+def test_a_closed_peer_opens_no_channel() -> None:
+    """Neither for what it is asked then, nor because the last one has broken in the same turn."""
+
+    async def story() -> None:
+        scene = Scene()
+        scene.peer.keep_open()
+        await turns()
+        scene.network.break_channels()
+        scene.peer.close()
+        await turns()
+        scene.ask(1)
+        await pass_time(2 * TIMEOUT_S)
+        assert len(scene.network.attempts) == 1 and scene.answers == scene.peer._waiting == []
+
+    run(story)
+
+
 # --- all peers of a process
 
 

@@ -359,7 +359,7 @@ BUGS = [
                 """
                 self.core.fetcher.fetch(
                     [LargeObject.known(ref._id, ref._owner, stored)],
-                    lambda values: finish(self.core.fetcher.as_stored(values[0])),
+                    lambda values: self._finish(result, self.core.fetcher.as_stored(values[0])),
                 )
                 """,
             ),
