@@ -88,7 +88,7 @@ class TaskExecutor:
         self._returns = returns
         self._generators = generators
         self._note = profile.note
-        """Called once for each task, when it is over; in ``execute`` at its own place, because of the cost of a call."""
+        """Called once for each task, when it is over; in ``execute`` at its own place, because another call costs time."""
         self._node_id_hex = node_id_hex
         self._node_ip = node_ip
         self._in_main: ReceivedTask | None = None
@@ -140,8 +140,7 @@ class TaskExecutor:
             count = self._call_counts[template.function_id] = self._call_counts.get(template.function_id, 0) + 1
             self.used_up = count >= template.max_calls
         if template.is_recorded:
-            took_us, status = execution.duration_us, execution.status
-            self._note((template, task.task_id, task.attempt, task.actor_id, started, took_us, status))
+            self._note(task, started, execution)
         task.execution = execution
 
     def execute_beside(self, task: ReceivedTask) -> None:
@@ -179,10 +178,8 @@ class TaskExecutor:
         self._end(task, started, execution)
 
     def _end(self, task: ReceivedTask, started: int, execution: Execution) -> None:
-        template = task.header.template
-        if template.is_recorded:
-            took_us, status = execution.duration_us, execution.status
-            self._note((template, task.task_id, task.attempt, task.actor_id, started, took_us, status))
+        if task.header.template.is_recorded:
+            self._note(task, started, execution)
         task.execution = execution
 
     def shut_down_actor(self) -> None:

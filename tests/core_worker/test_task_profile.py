@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from minray.common.task_spec import ActorOptions
+from minray.common.ids import TASK_ID_BYTES, UNIQUE_ID_BYTES
+from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker import task_profile
-from minray.core_worker.task_profile import Note, TaskProfile
+from minray.core_worker.task_executor import Execution
+from minray.core_worker.task_profile import TaskProfile
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
 from minray.protocol.state import ProfileEvent, ProfileEvents
-from tests.core_worker.parts import OWN, id_of, template
+from tests.core_worker.parts import OWN, template
 
-TASK, ACTOR = id_of("task"), id_of("actor")
+TASK, ACTOR = b"t" * TASK_ID_BYTES, b"a" * UNIQUE_ID_BYTES
 
 
 def told(profile: TaskProfile, wall_s: float = 0.0) -> ProfileEvents:
@@ -26,8 +28,9 @@ def told(profile: TaskProfile, wall_s: float = 0.0) -> ProfileEvents:
     return profile.events(core)
 
 
-def note(name: str = "f", began: int = 0, took_us: int = 5, status: int = OK, **fields: Any) -> Note:
-    return template(name, **fields), TASK, 2, b"", began, took_us, status
+def note(profile: TaskProfile, made: TaskTemplate, actor_id: bytes = b"", began: int = 0, status: int = OK) -> None:
+    task: Any = SimpleNamespace(task_id=TASK, attempt=2, actor_id=actor_id, header=SimpleNamespace(template=made))
+    profile.note(task, began, Execution(status, [], b"", 5, False))
 
 
 def test_a_process_says_who_it_is() -> None:
@@ -37,7 +40,7 @@ def test_a_process_says_who_it_is() -> None:
 def test_times_are_told_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter_ns", lambda: 9_000_000_000)
     profile = TaskProfile()
-    profile.note(note(began=7_000_123_456, took_us=5))
+    note(profile, template("f"), began=7_000_123_456)
     (event,) = told(profile, wall_s=1_000_000.0).events
     assert event == ProfileEvent(TASK, 2, "f", "NORMAL_TASK", b"", 999_998_000_123, 5, "FINISHED")
 
@@ -46,18 +49,27 @@ def test_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_profile, "MOST_EVENTS", 3)
     profile = TaskProfile()
     for number in range(5):
-        profile.note(note(f"f{number}"))
+        note(profile, template(f"f{number}"), began=1000 * number)
     assert [event.name for event in told(profile).events] == ["f2", "f3", "f4"]
 
 
 def test_tasks_constructors_and_calls_and_how_they_have_ended() -> None:
     profile = TaskProfile()
     made = template("A.__init__", actor=ActorOptions())
-    profile.note(note(status=FAILED))
-    profile.note((made, TASK, 0, ACTOR, 0, 0, OK))
-    profile.note((template("A.f", method="f"), TASK, 0, ACTOR, 0, 0, CANCELLED))
+    note(profile, template("f"), status=FAILED)
+    note(profile, made, ACTOR)
+    note(profile, template("A.f", method="f"), ACTOR, status=CANCELLED)
     assert [(event.kind, event.actor_id, event.state) for event in told(profile).events] == [
         ("NORMAL_TASK", b"", "FAILED"),
         ("ACTOR_CREATION_TASK", ACTOR, "FINISHED"),
         ("ACTOR_TASK", ACTOR, "CANCELLED"),
     ]
+
+
+def test_what_is_being_noted_is_not_told() -> None:
+    """By another thread, while this one answers: its row may be that of another task."""
+    profile = TaskProfile()
+    note(profile, template("f"), began=1000)
+    note(profile, template("g"), began=2000)
+    profile._templates[1] = None
+    assert [event.name for event in told(profile).events] == ["f"]
