@@ -10,15 +10,13 @@ The viewers want numbers for nodes and rows; events of kind "M" give them names.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minray.common.ids import job_of
-from minray.core_worker.state_reader import ClusterProfile
-from minray.protocol.state import ACTOR_CREATION_TASK, ProfileEvent, ProfileEvents
-from minray.worker import connected_api
+from minray.common.ids import job_of, short
+from minray.protocol.state import ProfileEvent, ProfileEvents, func_or_class_name
+from minray.worker import ask_cluster
 
 TIMEOUT_S = 30.0
 """Whoever does not answer in time is named as silent."""
@@ -34,12 +32,7 @@ def timeline(filename: str | None = None) -> list[TraceEvent] | None:
     With ``filename`` the list is written there, as JSON, and None returned. Tasks with ``enable_task_events=False`` are left
     out. A worker that does not answer is named by a RuntimeWarning. RuntimeError if this process is not connected.
     """
-    api = connected_api()
-    if api is None:
-        raise RuntimeError("this process is not connected to a cluster; call minray.init() first")
-    profile: ClusterProfile = api.run_on_loop(lambda: api.core.state_reader.profile(TIMEOUT_S))
-    for name in profile.silent:
-        warnings.warn(f"{name} does not answer: what it has run is not in the timeline", RuntimeWarning, stacklevel=2)
+    profile = ask_cluster(lambda reader: reader.profile(TIMEOUT_S), "what it has run is not in the timeline")
     events = trace_events(profile.workers)
     if filename is None:
         return events
@@ -60,7 +53,7 @@ def trace_events(workers: Sequence[ProfileEvents]) -> list[TraceEvent]:
     for worker in sorted(workers, key=lambda worker: (worker.node_id, worker.worker_id)):
         if worker.node_id not in nodes:
             nodes[worker.node_id] = len(nodes)
-            names.append(_name("process_name", f"Node {worker.node_ip} {worker.node_id.hex()[:8]}", pid=len(nodes) - 1))
+            names.append(_name("process_name", f"Node {worker.node_ip} {short(worker.node_id)}", pid=len(nodes) - 1))
         node = nodes[worker.node_id]
         for number, row in enumerate(in_rows(worker.events), 1):
             row_name = f"worker:{worker.worker_id.hex()}" + (f" ({number})" if number > 1 else "")
@@ -83,7 +76,6 @@ def in_rows(events: Sequence[ProfileEvent]) -> list[list[ProfileEvent]]:
 
 
 def _describe(event: ProfileEvent, node: int, row: int) -> TraceEvent:
-    class_name = event.name.partition(".")[0]
     return {
         "cat": f"task::{event.name}",
         "name": event.name,
@@ -97,7 +89,7 @@ def _describe(event: ProfileEvent, node: int, row: int) -> TraceEvent:
             "task_id": event.task_id.hex(),
             "job_id": job_of(event.task_id).hex(),
             "attempt_number": event.attempt,
-            "func_or_class_name": class_name if event.kind == ACTOR_CREATION_TASK else event.name,
+            "func_or_class_name": func_or_class_name(event.name, event.kind),
             "actor_id": event.actor_id.hex() or None,
             "type": event.kind,
             "state": event.state,

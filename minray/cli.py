@@ -360,7 +360,7 @@ def drain_node(
     deadline_remaining_seconds: int | None,
 ) -> None:
     """Have a node leave: it takes nothing new, what runs there may end, its objects move to other nodes."""
-    with _errors_for_people(), _client(address or setting("ADDRESS"), token_file) as client:
+    with _errors_for_people(), _client(address, token_file) as client:
         refusal = client.drain_node(
             node_id, DRAIN_REASONS[reason.upper()], reason_message, deadline_remaining_seconds or 0.0
         )
@@ -395,7 +395,7 @@ def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
 @click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
 def status(address: str | None, token_file: str | None) -> None:
     """Show the nodes of a cluster, what is in use, what waits for resources, and the workers."""
-    with _errors_for_people(), _client(address or setting("ADDRESS"), token_file) as client:
+    with _errors_for_people(), _client(address, token_file) as client:
         nodes = client.nodes()
         reports = client.resources()
         stats = client.node_stats([info.address for info in nodes if info.alive])
@@ -423,11 +423,13 @@ def memory(
 ) -> None:
     """Show what the object stores hold, and which processes refer to which objects, why, and from where."""
     view = View(group_by, sort_by, units, num_entries, stats_only)
-    with _errors_for_people(), _client(address or setting("ADDRESS"), token_file) as client:
+    with _errors_for_people(), _client(address, token_file) as client:
         click.echo(memory_summary(client.objects(), view))
 
 
 def _client(address: str | None, token_file: str | None) -> ClusterClient:
+    """``address``: else that of the environment, else of the newest that was started here."""
+    address = address or setting("ADDRESS")
     local = nodes_of(address) if address and address != "auto" else started_nodes()[-1:]
     if local:
         file = local[0]
@@ -440,11 +442,7 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     return ClusterClient(endpoint_of(address), token, SystemConfig.from_overrides(with_environment(None)))
 
 
-def _connect(address: str | None, token_file: str | None) -> ClusterClient:
-    return _client(address or setting("ADDRESS"), token_file)
-
-
-for _command in [*state_commands(_connect), *process_commands(_connect)]:
+for _command in [*state_commands(_client), *process_commands(_client)]:
     main.add_command(_command)
 
 

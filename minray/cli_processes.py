@@ -12,16 +12,20 @@ Every process is asked, and answers although its user code is busy. Who does not
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from minray.chrome_trace import trace_events, write_trace
 from minray.cli_state import Connect, ask, cluster_options
+from minray.core_worker.state_reader import ClusterMetrics, ClusterStacks, StateReader
 from minray.prometheus_text import prometheus_text
 from minray.stack_text import stack_text
+
+A = TypeVar("A", ClusterMetrics, ClusterStacks)
 
 
 def process_commands(connect: Connect) -> list[click.Command]:
@@ -50,24 +54,29 @@ def _timeline_command(connect: Connect) -> click.Command:
 
 
 def _stack_command(connect: Connect) -> click.Command:
-    @click.command("stack")
-    @cluster_options
-    def command(address: str | None, token_file: str | None, timeout: float) -> None:
-        """Show what every thread of every worker and driver does right now, and what coroutines wait for."""
-        found = ask(connect, address, token_file, timeout, lambda reader: reader.stacks(timeout))
-        click.echo(stack_text(found))
-        _say_silent(found.silent)
-
-    return command
+    help_text = "Show what every thread of every worker and driver does right now, and what coroutines wait for."
+    return _text_command("stack", help_text, connect, StateReader.stacks, lambda found: f"{stack_text(found)}\n")
 
 
 def _metrics_command(connect: Connect) -> click.Command:
-    @click.command("metrics")
+    help_text = "Print what programs have counted, set and observed, in Prometheus's text format."
+    return _text_command("metrics", help_text, connect, StateReader.metrics, prometheus_text)
+
+
+def _text_command(
+    name: str,
+    help_text: str,
+    connect: Connect,
+    question: Callable[[StateReader, float], Coroutine[Any, Any, A]],
+    text_of: Callable[[A], str],
+) -> click.Command:
+    """Asks every process, and prints what they say as a text."""
+
+    @click.command(name, help=help_text)
     @cluster_options
     def command(address: str | None, token_file: str | None, timeout: float) -> None:
-        """Print what programs have counted, set and observed, in Prometheus's text format."""
-        found = ask(connect, address, token_file, timeout, lambda reader: reader.metrics(timeout))
-        click.echo(prometheus_text(found), nl=False)
+        found = ask(connect, address, token_file, timeout, lambda reader: question(reader, timeout))
+        click.echo(text_of(found), nl=False)
         _say_silent(found.silent)
 
     return command

@@ -10,14 +10,16 @@ cluster, as Ray does; how is injected by ``minray.driver``, which is above this 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from minray.common.bundles import without_bundles
 from minray.common.resources import to_floats
 from minray.core_worker.actor_api import ActorApi
 from minray.core_worker.metric_registry import MetricRegistry, of_context
+from minray.core_worker.state_reader import StateReader
 from minray.core_worker.user_api import UserApi
 from minray.object_ref import ObjectRef, current_hooks, set_default_hooks
 from minray.object_ref_generator import ObjectRefGenerator
@@ -45,6 +47,27 @@ def connect_context(api: UserApi) -> None:
     current_process_api.set(api)
     current_hooks.set(api)
     of_context.set(MetricRegistry())
+
+
+class Answers(Protocol):
+    """What the processes of a cluster say."""
+
+    @property
+    def silent(self) -> list[str]: ...
+
+
+A = TypeVar("A", bound=Answers)
+
+
+def ask_cluster(question: Callable[[StateReader], Coroutine[Any, Any, A]], missing: str) -> A:
+    """The answers of this process's cluster, RuntimeError if there is none. A RuntimeWarning names who does not answer."""
+    api = connected_api()
+    if api is None:
+        raise RuntimeError("this process is not connected to a cluster; call minray.init() first")
+    found: A = api.run_on_loop(lambda: question(api.core.state_reader))
+    for name in found.silent:
+        warnings.warn(f"{name} does not answer: {missing}", RuntimeWarning, stacklevel=3)
+    return found
 
 
 def connected_api() -> UserApi | None:

@@ -39,7 +39,6 @@ class NodeDrainer:
         changes: Changes,
         store: Callable[[NodeInfo], Awaitable[None]],
     ) -> None:
-        self._platform = platform
         self._nodes = nodes
         self._changes = changes
         self._store = store

@@ -20,6 +20,11 @@ ACTOR_ORDERING = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
 """Ray's names of what a process does with a task that was sent to it."""
 
 
+def func_or_class_name(name: str, kind: str) -> str:
+    """Of a task with this name: Ray's word for what people know it by."""
+    return name.partition(".")[0] if kind == ACTOR_CREATION_TASK else name
+
+
 class TaskInfo(Record, frozen=True):
     """A task as its owner knows it."""
 
@@ -85,7 +90,7 @@ class ProfileEvents(Record, frozen=True):
     worker_id: bytes
     pid: int
     events: list[ProfileEvent]
-    """In the order in which they ended."""
+    """In the order in which they began."""
 
 
 class GetProfileEvents(Request[ProfileEvents], frozen=True):

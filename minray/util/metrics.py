@@ -23,10 +23,9 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from minray.core_worker.metric_registry import Definition, registry
-from minray.core_worker.state_reader import ClusterMetrics
 from minray.prometheus_text import prometheus_text
 from minray.protocol.state import COUNTER, GAUGE, HISTOGRAM
-from minray.worker import connected_api
+from minray.worker import ask_cluster
 
 VALID_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 TIMEOUT_S = 30.0
@@ -163,13 +162,7 @@ def metrics_text(timeout: float = TIMEOUT_S) -> str:
     A process that does not answer within ``timeout`` seconds is named by a RuntimeWarning. RuntimeError if this process is
     not connected.
     """
-    api = connected_api()
-    if api is None:
-        raise RuntimeError("this process is not connected to a cluster; call minray.init() first")
-    found: ClusterMetrics = api.run_on_loop(lambda: api.core.state_reader.metrics(timeout))
-    for name in found.silent:
-        warnings.warn(f"{name} does not answer: what it has measured is missing", RuntimeWarning, stacklevel=2)
-    return prometheus_text(found)
+    return prometheus_text(ask_cluster(lambda reader: reader.metrics(timeout), "what it has measured is missing"))
 
 
 def _is_discarded(metric: Definition) -> bool:

@@ -17,7 +17,7 @@ from minray.core_worker.state_reader import ClusterObjects, StateReader
 from minray.protocol.actor import ActorInfo
 from minray.protocol.gcs import DRIVER_LEFT, JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.placement_group import PlacementGroupInfo
-from minray.protocol.state import ACTOR_CREATION_TASK, TaskInfo, TasksInfo
+from minray.protocol.state import TaskInfo, TasksInfo, func_or_class_name
 from minray.util.state.common import (
     ActorState,
     JobState,
@@ -91,7 +91,6 @@ async def tasks(reader: StateReader, timeout_s: float, id: str | None) -> Listin
 def task_state(task: TaskInfo, received: tuple[TasksInfo, str] | None) -> TaskState:
     """What its owner says of it, and what the process says to which it was sent."""
     process, state = received if received is not None else (None, task.state)
-    class_name = task.name.partition(".")[0]
     return TaskState(
         task_id=task.task_id.hex(),
         attempt_number=task.attempt,
@@ -100,7 +99,7 @@ def task_state(task: TaskInfo, received: tuple[TasksInfo, str] | None) -> TaskSt
         job_id=job_of(task.task_id).hex(),
         actor_id=task.actor_id.hex() or None,
         type=task.kind,
-        func_or_class_name=class_name if task.kind == ACTOR_CREATION_TASK else task.name,
+        func_or_class_name=func_or_class_name(task.name, task.kind),
         parent_task_id=task.parent_id.hex(),
         node_id=(process.node_id if process is not None else task.node_id).hex() or None,
         worker_id=(process.worker_id if process is not None else task.worker_id).hex() or None,
