@@ -61,8 +61,6 @@ def pack_exception(
 
 def unpack_exception(data: bytes) -> RayError:
     """What the getter raises. Unpack once per `raise`: an instance collects the frames it is raised through."""
-    # The frames that rebuild_traceback makes lead back to this one and its callers. What is in them must not lead to the
-    # exception again (hence every `del` of one below), or all locals of the getter would live until a garbage collection.
     is_task_error, failure_fields, hops_fields, inner = pickle.loads(data)
     failure = TaskFailure(*failure_fields)
     try:
@@ -75,11 +73,7 @@ def unpack_exception(data: bytes) -> RayError:
         by_itself = isinstance(error, RayError) and not is_task_error
         result = cast(RayError, error) if by_itself else _make_task_error(failure, error, attributes)
     vars(result)["_minray_hops"] = Hops(*hops_fields)
-    error = None
-    try:
-        return result
-    finally:
-        del result
+    return result
 
 
 def is_raised_by_body(data: bytes) -> bool:
@@ -262,7 +256,6 @@ class _Links(NamedTuple):
         object.__setattr__(error, "__suppress_context__", self.suppress_context)
         if self.notes is not None:
             object.__setattr__(error, "__notes__", self.notes)
-        del error
 
 
 def _links_of(error: BaseException, *, is_root: bool = True, is_end: bool = False) -> _Links:
@@ -305,7 +298,6 @@ def _restore_reduced(error: Any, state: tuple[_Links, Any, Any]) -> None:
         setter(error, own_state) if setter else error.__setstate__(own_state)
     if isinstance(error, BaseException):
         links.restore(error)
-    del error
 
 
 def _reduce_by_parts(error: BaseException, links: _Links) -> tuple[Any, ...]:
@@ -320,7 +312,6 @@ def _restore_parts(error: BaseException, state: tuple[tuple[Any, ...], dict[str,
     vars(error).update(attributes)
     set_members(error, members)
     links.restore(error)
-    del error
 
 
 # --- tracebacks -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import os
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
@@ -59,20 +59,31 @@ def _frame_of(entry: types.TracebackType) -> Frame:
 
 
 def rebuild_traceback(frames: Iterable[Frame]) -> types.TracebackType | None:
-    """A real traceback: each frame is that of a `raise` compiled for the place that it stands for."""
+    """A real traceback: each frame is that of a `raise` compiled for the place that it stands for.
+
+    A frame keeps the one that has called it, and all that is in there. These keep nothing of whoever unpacks them: their
+    caller is a generator, which stands still as long as they exist, and then nobody has called it.
+    """
+    entries: list[types.TracebackType] = []
+    namespace: dict[str, Any] = {}
+    namespace["_raising"] = raising = _raise_each(tuple(frames), namespace, entries)
+    next(raising)
     following: types.TracebackType | None = None
-    for frame in reversed(tuple(frames)):
+    for entry in reversed(entries):
+        entry.tb_next, following = following, entry
+    entries.clear()
+    return following
+
+
+def _raise_each(frames: Iterable[Frame], namespace: dict[str, Any], entries: list[types.TracebackType]) -> Iterator[None]:
+    """Once asked, ``entries`` has one of each frame; their names are looked up in copies of ``namespace``."""
+    for frame in frames:
         place: Any = dict(zip(("lineno", "end_lineno", "col_offset", "end_col_offset"), frame.place, strict=True))
         statement = ast.Raise(ast.Constant(None, **place), None, **place)
         code = compile(ast.Module([statement], []), frame.filename, "exec").replace(co_name=frame.function)
         try:
-            exec(code, {"__name__": frame.module, "__file__": frame.filename})
+            exec(code, {**namespace, "__name__": frame.module, "__file__": frame.filename})
         except TypeError as raised:  # "exceptions must derive from BaseException"
-            entry = cast(types.TracebackType, raised.__traceback__).tb_next
-            assert entry is not None
-            entry.tb_next, following = following, entry
-    entry = None
-    try:
-        return following
-    finally:
-        del following
+            entries.append(cast(types.TracebackType, cast(types.TracebackType, raised.__traceback__).tb_next))
+    namespace.clear()
+    yield

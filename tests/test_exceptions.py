@@ -774,6 +774,30 @@ def test_runtime_frames_stay_when_there_are_no_others() -> None:
     assert "in of_ours" in str(error)
 
 
+def test_an_error_keeps_nothing_of_whoever_has_unpacked_it() -> None:
+    """Without a garbage collection: its frames used to keep those that had unpacked it, and what was in them."""
+
+    class Kept:
+        error: Any = None
+
+    def unpack() -> tuple[Any, weakref.ref[Kept]]:
+        kept = Kept()
+        kept.error = unpack_exception(packed(caught(lambda: user_function(1))))
+        return kept.error, weakref.ref(kept)
+
+    gc.disable()
+    try:
+        error, kept = unpack()
+        assert kept() is None
+        frames = [frame for frame, _ in traceback.walk_tb(error.cause.__traceback__)]
+        assert all(frame.f_back is not None and frame.f_back.f_back is None for frame in frames)
+        gone = weakref.ref(error)
+        del error, frames
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_a_runaway_recursion_arrives() -> None:
     def forever(number: int) -> int:
         return forever(number + 1) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import pickle
@@ -32,6 +33,11 @@ def is_freed_at_owner(reference_id: bytes, owner: Any) -> bool:
 @ray.remote
 def put_some(*values: object) -> list[Any]:
     return [ray.put(value) for value in values]
+
+
+@ray.remote
+def divide(number: float, by: float) -> float:
+    return number / by
 
 
 # --- ownership
@@ -121,6 +127,30 @@ def test_references_in_cycles_are_freed_by_the_garbage_collector() -> None:
     del cycle
     gc.collect()
     wait_for_condition(lambda: object_id not in core().store.objects)
+
+
+def test_what_was_waited_for_is_freed_without_the_garbage_collector_although_it_is_an_error() -> None:
+    """A future of a failed task used to be part of a cycle, with its reference and whatever its callbacks had."""
+
+    async def await_it() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await divide.remote(1, 0)
+
+    def look() -> None:
+        assert isinstance(divide.remote(1, 0).future().exception(timeout=60), ZeroDivisionError)
+        with pytest.raises(ZeroDivisionError):
+            ray.get(divide.remote(1, 0))
+
+    objects, references = core().store.objects, core().references
+    gc.collect()
+    before = set(objects), {key for key, _ in references.items()}
+    gc.disable()
+    try:
+        asyncio.run(await_it())
+        look()
+        wait_for_condition(lambda: before == (set(objects), {key for key, _ in references.items()}))
+    finally:
+        gc.enable()
 
 
 # --- borrowed objects
