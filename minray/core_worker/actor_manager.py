@@ -325,7 +325,7 @@ class ActorManager:
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
         message = PushActorTask(
             task.task_id,
-            connection.client.actor_id,
+            task.prepared.client.actor_id,
             task.attempt,
             connection.stream,
             task.sequence,
@@ -363,7 +363,7 @@ class ActorManager:
             self.submitter.on_task_answered(connection, task)
             self._core.outcomes.finish_with_error(task, RaySystemError(reason=str(error)))
         else:
-            self.submitter.on_unreachable(connection)
+            self.submitter.on_unreachable(task.prepared.client, connection)
 
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         assert client.info is not None and client.info.death is not None

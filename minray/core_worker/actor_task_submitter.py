@@ -32,14 +32,11 @@ from minray.protocol.base import Address
 
 
 class Connection:
-    """One stream of calls to one incarnation."""
+    """One stream of calls to one incarnation. Does not know its client, who knows it: they would be a cycle."""
 
-    __slots__ = ("client", "address", "raylet", "restarts", "stream", "next_sequence", "in_flight", "answered")
+    __slots__ = ("address", "raylet", "restarts", "stream", "next_sequence", "in_flight", "answered")
 
-    def __init__(
-        self, client: ActorClient, address: Address, raylet: Address | None, restarts: int, stream: int
-    ) -> None:
-        self.client = client
+    def __init__(self, address: Address, raylet: Address | None, restarts: int, stream: int) -> None:
         self.address = address
         self.raylet = raylet
         self.restarts = restarts
@@ -172,7 +169,7 @@ class ActorTaskSubmitter:
             connection.answered.add(task.sequence, task.sequence)
         del in_flight[task.sequence]
         task.worker = None
-        connection.client.failures = 0
+        task.prepared.client.failures = 0
 
     # --- actors
 
@@ -195,9 +192,8 @@ class ActorTaskSubmitter:
             self._connect(client)
             self._flush(client)
 
-    def on_unreachable(self, connection: Connection) -> None:
+    def on_unreachable(self, client: ActorClient, connection: Connection) -> None:
         """The channel to the actor is gone for good: what becomes of its calls, the gcs will say."""
-        client = connection.client
         if client.connection is connection:
             self._lose(client, connection)
             self._actions.wait_for_verdict(client)
@@ -217,7 +213,7 @@ class ActorTaskSubmitter:
         info = client.info
         if client.connection is None and info is not None and info.address is not None:
             self._stream_count += 1
-            client.connection = Connection(client, info.address, info.raylet, info.restarts, self._stream_count)
+            client.connection = Connection(info.address, info.raylet, info.restarts, self._stream_count)
 
     def _lose(self, client: ActorClient, connection: Connection) -> None:
         client.connection = None
@@ -241,7 +237,7 @@ class ActorTaskSubmitter:
         if self._tasks.may_retry(task):
             self._actions.retry(task)
         else:
-            self._actions.fail_unavailable(task, pushed_to.client, reason)
+            self._actions.fail_unavailable(task, task.prepared.client, reason)
 
     def _fail_all(self, client: ActorClient) -> None:
         lost, client.lost = client.lost, {}
@@ -261,20 +257,20 @@ class ActorTaskSubmitter:
         """Push everything whose turn it is."""
         connection, queue = client.connection, client.queue
         while client.retries and connection is not None:
-            self._push(connection, client.retries.popleft())
+            self._push(client, connection, client.retries.popleft())
         while queue:
             task = queue[0]
             if task.state is FINISHED or task.state is FAILED:
                 queue.popleft()
             elif task.state is QUEUED and connection is not None:
-                self._push(connection, queue.popleft())
+                self._push(client, connection, queue.popleft())
             else:
                 return
 
-    def _push(self, connection: Connection, task: PendingTask) -> None:
+    def _push(self, client: ActorClient, connection: Connection, task: PendingTask) -> None:
         if task.state is not QUEUED:
             return
-        in_order = connection.client.in_order and not task.sequence
+        in_order = client.in_order and not task.sequence
         task.worker = connection
         task.sequence = connection.next_sequence
         connection.next_sequence += 1

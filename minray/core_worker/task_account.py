@@ -111,7 +111,8 @@ class TaskAccount:
         if isinstance(worker, LeasedWorker):
             return worker.address, worker.pid
         if isinstance(worker, Connection):
-            return worker.address, worker.client.info.pid if worker.client.info is not None else 0
+            info = task.prepared.client.info
+            return worker.address, 0 if info is None else info.pid
         return None, 0
 
 

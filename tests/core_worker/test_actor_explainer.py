@@ -100,7 +100,7 @@ class Caller:
 
     def connect(self) -> None:
         self.client.info = INFO
-        self.client.connection = Connection(self.client, HOME, RAYLET, 0, 1)
+        self.client.connection = Connection(HOME, RAYLET, 0, 1)
 
     async def why_call(self, task: PendingTask, *answers: Any) -> list[str]:
         return await self._answered(self.actors.explain_call(task, 1), *answers)

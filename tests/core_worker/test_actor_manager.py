@@ -156,7 +156,7 @@ class Creator:
         prepared = prepare("A.f", max_retries=0)
         prepared.client = client
         task = pending(prepared)
-        connection = Connection(client, ACTOR_HOST, RAYLET, 0, 1)
+        connection = Connection(ACTOR_HOST, RAYLET, 0, 1)
         client.connection = connection
         self.tasks.add(task)
         self.tasks.move(task, QUEUED)
@@ -520,7 +520,7 @@ def test_an_answer_counts_once_and_only_for_the_stream_that_the_call_is_in() -> 
         client = follow(creator)
         task, connection = creator.call(client)
         stale, moved = creator.call(client)
-        moved_to = Connection(client, ACTOR_HOST, RAYLET, 1, 2)
+        moved_to = Connection(ACTOR_HOST, RAYLET, 1, 2)
         stale.worker = moved_to
         answers = creator.peers.take_all(PushActorTask)
         reply = PushTaskReply(OK, [], 5)
@@ -566,7 +566,7 @@ def test_what_a_lost_call_has_made_is_discarded_where_that_was() -> None:
     async def story(creator: Creator) -> None:
         task, connection = creator.call(follow(creator))
         creator.actors.discard(task, connection)
-        creator.actors.discard(task, Connection(connection.client, ACTOR_HOST, None, 0, 1))
+        creator.actors.discard(task, Connection(ACTOR_HOST, None, 0, 1))
         assert creator.told == [(task, RAYLET)]
 
     tell(story)

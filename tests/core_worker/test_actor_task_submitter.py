@@ -64,7 +64,9 @@ class Caller:
         self.ended[self.names[task.task_id]] = how
 
     def submit(self, name: str, retries: int = 0, ready: bool = True) -> PendingTask:
-        task = pending(prepare(name, max_retries=retries))
+        prepared = prepare(name, max_retries=retries)
+        prepared.client = self.client
+        task = pending(prepared)
         self.names[task.task_id] = name
         self.tasks.add(task)
         self.submitter.on_submitted(self.client, task)
@@ -97,7 +99,7 @@ class Caller:
 
     def unreachable(self) -> None:
         assert self.client.connection is not None
-        self.submitter.on_unreachable(self.client.connection)
+        self.submitter.on_unreachable(self.client, self.client.connection)
 
     def no_verdict(self) -> None:
         self.verdicts -= 1

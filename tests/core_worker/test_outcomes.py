@@ -192,7 +192,7 @@ class Owner:
             self.tasks.move(task, QUEUED)
         if state is PUSHED:
             self.tasks.move(task, PUSHED)
-            task.worker = Connection(prepared.client, WORKER, None, 0, 1)
+            task.worker = Connection(WORKER, None, 0, 1)
         self.log.clear()
         return task
 

@@ -79,7 +79,7 @@ class ActorWatch:
         if not in_order:
             self._in_order.discard(task.task_id)
             return
-        key = core.config.worker_id, connection.client.actor_id
+        key = core.config.worker_id, task.prepared.client.actor_id
         if task.task_id < self._last_pushed.get(key, b""):
             self._on_broken("S8", f"call {short(task.task_id)} is pushed after {short(self._last_pushed[key])}")
         self._last_pushed[key] = task.task_id
