@@ -292,14 +292,15 @@ class SimCluster:
         except TimeoutError:
             raise Deadlock(f"not true after {limit_s:g} virtual seconds\n{self.world.loop.describe()}") from None
 
-    def settle(self, seconds: float = SETTLE_S) -> None:
-        """Stop all faults, mend the wire, let everything that is due happen, and free what is garbage."""
+    def settle(self, seconds: float = SETTLE_S, collects: bool = True) -> None:
+        """Stop all faults, mend the wire, let everything that is due happen; collect what is garbage by then, if wanted."""
         self.oracle.heal()
         self.world.wire.heal()
         loop = self.world.loop
         loop.limit_ticks = loop.ticks + to_ticks(seconds + 1)
         loop.run_until_complete(asyncio.sleep(seconds / 2))
-        gc.collect()
+        if collects:
+            gc.collect()
         loop.run_until_complete(asyncio.sleep(seconds / 2))
 
     # --- Roles: what ``minray.roles`` does, on simulated platforms ---

@@ -29,6 +29,7 @@ starts (G40) is not held to it; and time-outs may always strike.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,7 +130,7 @@ class Scope:
     freed: set[str] = field(default_factory=set)
     """and those that must be free now."""
     calls: Counter[str] = field(default_factory=Counter)
-    """Handle -> the calls that were made with it."""
+    """Actor -> the calls of it that were made here."""
     gone: set[str] = field(default_factory=set)
     """Objects of which this process cannot get the values any more, because it has freed them by hand."""
 
@@ -176,12 +177,17 @@ class Scope:
                 errors.add(DIED)  # it was let go, and is gone when the call would have to be made again
             has_value = has_value and not fate.is_stillborn and model.fates.identity(call.actor) not in self.killed
         self._expect(call, [call.name], has_value, errors)
-        may_be_refused = fate is None or 0 <= fate.create.max_pending_calls <= self.calls[call.actor]
+        actor = model.fates.identity(call.actor)
+        may_be_refused = fate is None or 0 <= fate.create.max_pending_calls <= self._most_pending(actor)
         if may_be_refused:
             model.perhaps_refused.add(call.name)
         if may_be_refused or call.actor not in self.sure:
             self.sure.discard(call.name)
-        self.calls[call.actor] += 1
+        self.calls[actor] += 1
+
+    def _most_pending(self, actor: str) -> float:
+        """Calls of this process that may not be over. A task may share its worker with what earlier ones have left."""
+        return self.calls[actor] if self.owner == DRIVER else math.inf
 
     def _foresee_performance(self, task: Submit | Call) -> tuple[set[str], bool]:
         """What its body, its arguments and its cancellation may make of it: errors, and whether it may have a value."""

@@ -231,10 +231,10 @@ class Await(Get, frozen=True):
         take = stage.refs.pop if self.lets_go else stage.refs.__getitem__
         try:
             values = await asyncio.wait_for(_all_of([take(name) for name in names]), self.timeout)
-        except RayError as error:
-            return {"of": names, "error": type(error).__name__}
         except TimeoutError:
             return {"of": names, "late": True}
+        if isinstance(values, RayError):
+            return {"of": names, "error": type(values).__name__}
         return {"of": names, "values": [stage.open(value) for value in values]}
 
     def foresee(self, scope: Scope) -> None:
@@ -250,11 +250,13 @@ class Await(Get, frozen=True):
             yield from reading.check_names(self.name, self.refs, outcome)
 
 
-async def _all_of(refs: list[Any]) -> list[Any]:
-    """Who awaits them holds them no longer."""
-    futures = [ref.as_future() for ref in refs]
-    refs.clear()
-    return await asyncio.gather(*futures)
+async def _all_of(refs: list[Any]) -> list[Any] | RayError:
+    """Who awaits them holds them no longer. An error is not let through: it would keep the frames of ``wait_for``, and these
+    the task that has it."""
+    try:
+        return await asyncio.gather(*[refs.pop(0).as_future() for _ in range(len(refs))])
+    except RayError as error:
+        return error
 
 
 class Peek(Tagged, frozen=True):
@@ -291,11 +293,14 @@ class Peek(Tagged, frozen=True):
 
 
 def _value_or_error(stage: Stage, future: concurrent.futures.Future[Any]) -> tuple[str, str]:
-    """Of a future that is done, or about to be."""
-    try:
+    """Of a future that is done, or about to be. Who raises its error has a cycle of future, error and frame, which keeps
+    what is in the frames."""
+    error = future.exception()
+    if error is None:
         return "value", stage.open(future.result())
-    except RayError as error:
+    if isinstance(error, RayError):
         return "error", type(error).__name__
+    raise error
 
 
 class Wait(Tagged, frozen=True):

@@ -358,7 +358,7 @@ def _drive(
     for driver in drivers:
         if not driver.done():
             cluster.wait_for(driver)
-    cluster.settle()
+    cluster.settle(collects=False)
     farewells = _say_farewells(cluster, program)
     gone |= program.leavers()
     if len(histories.keys() | gone) == len(drivers):
@@ -374,7 +374,7 @@ def _say_farewells(cluster: SimCluster, program: Program) -> list[Farewell]:
     if not names:
         return []
     farewells = cluster.run(lambda: [say_farewell(name) for name in names], LIMIT_S)
-    cluster.settle()
+    cluster.settle(collects=False)
     return farewells
 
 
@@ -422,11 +422,14 @@ def _has_lost_gcs(cluster: SimCluster) -> bool:
 
 
 def _settle(cluster: SimCluster, busy_s: float) -> None:
-    """As long as deaths and delays may need to be noticed, if there were any, and then as long as tasks may still run."""
+    """As long as deaths and delays may need to be noticed, if there were any, and then as long as tasks may still run.
+
+    Nobody collects garbage: what a program has let go of does not wait for that (L2).
+    """
     loud = any(key[0] in LOUD for key in cluster.oracle.answers)
-    cluster.settle(SETTLE_S if loud else QUIET_SETTLE_S)
+    cluster.settle(SETTLE_S if loud else QUIET_SETTLE_S, collects=False)
     while busy_s > 0 and leftovers(cluster, but_detached=True):
-        cluster.settle(SETTLE_S)
+        cluster.settle(SETTLE_S, collects=False)
         busy_s -= SETTLE_S
 
 
