@@ -33,14 +33,14 @@ from minray.discovery import runtime_root
 from minray.gcs.placement_group_manager import REMOVED
 from minray.platform.session import SPILL
 from minray.protocol.actor import ALIVE, DEAD, ActorInfo
-from minray.protocol.gcs import JobInfo, NodeInfo, NodeResources
+from minray.protocol.gcs import PREEMPTION, JobInfo, NodeInfo, NodeResources
 from minray.protocol.placement_group import PlacementGroupInfo
 from minray.protocol.raylet import NodeStats
 from tests import leaks
 from tests.helpers import wait_for_condition
 from tests.spec.programs import Body
 from tests.spec.real_proxy import BEHIND, Proxies
-from tests.spec.scenario import Node
+from tests.spec.scenario import Node, World
 
 UNIX, PROXY, TCP = "unix", "proxy", "tcp"
 """How processes talk: over unix sockets, the same with a proxy before each listener, over TCP between nodes."""
@@ -80,13 +80,21 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
     durable: bool = False
     """The gcs has storage and may die."""
     inline_limit: int = 0
-    """As in ``World``; so are the next two."""
+    """As in ``World``; so are the next ones."""
     store_bytes: int = 0
     lineage: bool = True
+    io_workers: int = 0
+    retry_pause_ms: int = 0
 
     def system_config(self) -> dict[str, Any]:
-        limit = {"max_direct_call_object_size": self.inline_limit} if self.inline_limit else {}
-        return {**SYSTEM_CONFIG, **limit, "lineage_pinning_enabled": self.lineage}
+        world = World(
+            self.nodes,
+            inline_limit=self.inline_limit,
+            io_workers=self.io_workers,
+            lineage=self.lineage,
+            retry_pause_ms=self.retry_pause_ms,
+        )
+        return {**SYSTEM_CONFIG, **world.system_config()}
 
 
 class DriverGone(Exception):
@@ -220,19 +228,25 @@ class RealCluster:
             raise
 
     def prepare(self, drivers: int) -> None:
-        """Put new nodes in the place of dead ones; have so many drivers, which are not connected yet."""
-        for node in [node for node in self._cluster.worker_nodes if not node.remaining_processes_alive()]:
-            self._past.append(node)
-            self._cluster.worker_nodes.remove(node)
-            node.close()
-        while len(self._cluster.list_all_nodes()) < len(self.shape.nodes):
-            self._add_node(self._missing())
+        """Have all nodes, and so many drivers, which are not connected yet."""
+        self.replace_dead()
         self.dismiss()
         self.have_drivers(drivers)
         self._cluster.wait_for_nodes()
         if self.proxies is not None:
             for node in self.nodes():
                 self.proxies.put_before_all_of(self.sockets_of(node))
+
+    def replace_dead(self) -> bool:
+        """New nodes in the place of dead ones; whether there was any."""
+        for node in [node for node in self._cluster.worker_nodes if not node.remaining_processes_alive()]:
+            self._past.append(node)
+            self._cluster.worker_nodes.remove(node)
+            node.close()
+        missing = len(self.shape.nodes) - len(self.nodes())
+        for _ in range(missing):
+            self._add_node(self._missing())
+        return missing > 0
 
     def dismiss(self) -> None:
         """End the processes of drivers that are gone."""
@@ -303,14 +317,33 @@ class RealCluster:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def has_driver(self, node: ClusterNode) -> bool:
+        return any(driver.is_connected and driver.node_id == node.node_id for driver in self.drivers)
+
+    def ask_to_leave(self, node: ClusterNode, remaining_s: float) -> threading.Thread:
+        """In a thread, because the gcs may have been stopped; it may die of that, and then the node stays."""
+
+        def ask() -> None:
+            with suppress(ConnectionError):
+                client.drain_node(bytes.fromhex(node.node_id), PREEMPTION, "it has to go", remaining_s)
+            client.close()
+
+        client = self._client()
+        thread = threading.Thread(target=ask, name="leave")
+        thread.start()
+        return thread
+
+    def _client(self) -> ClusterClient:
+        assert self._cluster.head_node is not None
+        head = self._cluster.head_node._node
+        return ClusterClient(head.file.gcs_endpoint, head.token, head.file.system_config)
+
     # --- What can be seen
 
     def look(self) -> Look:
         """Ask everybody. ConnectionError if the gcs does not answer."""
         if not self._clients:
-            assert self._cluster.head_node is not None
-            head = self._cluster.head_node._node
-            self._clients.append(ClusterClient(head.file.gcs_endpoint, head.token, head.file.system_config))
+            self._clients.append(self._client())
         client = self._clients[0]
         try:
             nodes = client.nodes()
@@ -339,6 +372,8 @@ class RealCluster:
             found.append(f"L6: the gcs counts {sorted(alive.values())} as living; {len(there)} raylets live")
         kept = {actor.actor_id: actor for actor in look.detached()} if but_detached else {}
         found += _left_in_gcs(look, kept, {driver.pid for driver in self.drivers if driver.is_connected})
+        if not kept and not any(driver.is_connected for driver in self.drivers):
+            found += [f"L1: {node.name} was to leave, and stays" for node in look.nodes if node.alive and node.drain]
         of_actors = {actor.address.worker_id for actor in kept.values() if actor.address is not None}
         running = {job.job_id for job in look.jobs if not job.end_time or job.kept}
         for node_id, name in alive.items():

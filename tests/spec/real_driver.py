@@ -7,7 +7,6 @@ mistake into a driver imports this module, changes minray, and calls ``main``.
 from __future__ import annotations
 
 import faulthandler
-import gc
 import json
 import logging
 import signal
@@ -78,11 +77,9 @@ class DriverProcess:
     def do_drop(self) -> None:
         """Let go of all references."""
         self._stage = Stage({})
-        gc.collect()
 
     def do_leftovers(self) -> list[str]:
-        """What is here that no detached actor needs. A client of an actor that lives is in a cycle with its connection."""
-        gc.collect()
+        """What is here that no detached actor needs."""
         api: Any = worker.current_api()
 
         async def look() -> list[str]:

@@ -3,7 +3,9 @@
 Rules
   * A fault says when it strikes and whom; of several workers, which one is decided by their ages. Who is not there is not
     struck.
-  * The head's raylet is stopped and cut off for harmless times only: with it all programs would end.
+  * The head's raylet is stopped and cut off for harmless times only: with it all programs would end. It does not leave, nor
+    does a node where a driver runs.
+  * A disk counts as full if the raylet may not make any file longer (its own logs included).
   * Whatever lasts ends with ``heal``.
 """
 
@@ -11,7 +13,9 @@ from __future__ import annotations
 
 import heapq
 import os
+import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,14 +29,22 @@ from minray.cluster_utils import ClusterNode
 from tests.spec.model import Losses
 from tests.spec.real_cluster import HARMLESS_S, PROXY, SILENT_DEATH_S, RealCluster, RealDriver, Shape
 from tests.spec.real_sockets import close_connections
+from tests.spec.scenario import ROOMY_BYTES
 
 KILL, STOP, RESET, RESET_ALL, HOLD, CUT = "kill", "stop", "reset", "reset all", "hold", "cut"
-LAST_WORDS, TEAR = "last words", "tear"
-"""A node dies, and what it has sent arrives later; a file with spilled objects loses its end."""
+LAST_WORDS, TEAR, FILL = "last words", "tear", "fill"
+"""A node dies, and what it has sent arrives later; a file with spilled objects loses its end; a disk is full."""
+LEAVE, JOIN = "leave", "join"
+"""A node is told to leave: when nobody needs it any more, or after some time. Nodes join in the place of dead ones."""
 WORKER, RAYLET, GCS, ZYGOTE, DRIVER, NODE = "worker", "raylet", "gcs", "zygote", "driver", "node"
 Candidate = TypeVar("Candidate")
 LASTS_S = (0.02, 0.1, 0.3, HARMLESS_S)
+FULL_FOR_S = (0.1, 0.3, 1.0, 5.0)
 LONG_S = SILENT_DEATH_S + 2
+LEAVES_IN_S = (0.0, 0.0, 0.05, 0.3, 1.5)
+JOINS_AFTER_S = (0.05, 0.3, 1.0)
+POLL_S = 0.02
+"""How often a node looks whether all faults that last are over: who joins needs a gcs that answers, and is waited for."""
 ONE_IN_LONG = 15
 """So many stops and holds for each that lasts long."""
 SPEAKS_S = 0.02
@@ -57,6 +69,8 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_deadly(self) -> bool:
         """Whether a process that works for others may be dead, or count as dead, after it."""
+        if self.kind in (LEAVE, FILL):
+            return self.kind == LEAVE and self.for_s > 0
         is_killed = self.kind == KILL and self.role not in (GCS, DRIVER)
         return is_killed or self.kind == LAST_WORDS or self.for_s > HARMLESS_S
 
@@ -76,6 +90,7 @@ def losses(faults: tuple[Fault, ...], shape: Shape) -> Losses:
     nodes = any(fault.role != WORKER or fault.kind in (HOLD, CUT) for fault in deadly)
     are_stored, files = shape.inline_limit > 0, any(fault.kind == TEAR for fault in faults)
     objects = files or (nodes and are_stored)
+    leaving = [fault for fault in faults if fault.kind == LEAVE]
     return Losses(
         len(deadly),
         nodes,
@@ -84,6 +99,9 @@ def losses(faults: tuple[Fault, ...], shape: Shape) -> Losses:
         silence=bool(faults),
         stored=are_stored,
         spilled=shape.store_bytes > 0,
+        preemptions=sum(fault.is_deadly for fault in leaving),
+        room=0 < shape.store_bytes < ROOMY_BYTES and any(fault.kind == FILL for fault in faults),
+        departures=bool(leaving),
     )
 
 
@@ -98,6 +116,8 @@ def draw_faults(random: Random, shape: Shape) -> tuple[Fault, ...]:
         fault = _draw_fault(random, kind, role, shape, mean_at_s)
         if not fault.is_deadly or sum(other.is_deadly for other in faults) < 2:
             faults.append(fault)
+        if fault.role == NODE and fault.kind in (KILL, LEAVE, LAST_WORDS) and random.random() < 0.5:
+            faults.append(Fault(JOIN, NODE, round(fault.at_s + fault.for_s + random.choice(JOINS_AFTER_S), 3)))
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
@@ -105,7 +125,7 @@ def _kinds(shape: Shape) -> list[tuple[str, str]]:
     kinds = [(KILL, WORKER), (KILL, WORKER), (KILL, DRIVER)]
     kinds += [(kind, role) for kind in (STOP, RESET, RESET_ALL) for role in (WORKER, WORKER, RAYLET, DRIVER, GCS)]
     if len(shape.nodes) > 1:
-        kinds += [(KILL, RAYLET), (KILL, RAYLET), (KILL, ZYGOTE), (KILL, NODE)]
+        kinds += [(KILL, RAYLET), (KILL, RAYLET), (KILL, ZYGOTE), (KILL, NODE), *[(LEAVE, NODE)] * 3]
     if shape.durable:
         kinds += [(KILL, GCS), (KILL, GCS)]
     if shape.wire == PROXY:
@@ -113,18 +133,20 @@ def _kinds(shape: Shape) -> list[tuple[str, str]]:
     if shape.wire == PROXY and len(shape.nodes) > 1:
         kinds += 4 * [(LAST_WORDS, NODE)]
     if shape.store_bytes:
-        kinds += 6 * [(TEAR, NODE)]
+        kinds += 6 * [(TEAR, NODE)] + 6 * [(FILL, RAYLET)]
     return kinds
 
 
 def _draw_fault(random: Random, kind: str, role: str, shape: Shape, mean_at_s: float) -> Fault:
     node = random.randrange(len(shape.nodes)) if role not in (GCS, DRIVER) else 0
-    if kind == LAST_WORDS or (kind == KILL and role in (RAYLET, ZYGOTE, NODE)):
+    if kind in (LAST_WORDS, LEAVE) or (kind == KILL and role in (RAYLET, ZYGOTE, NODE)):
         node = random.randrange(1, len(shape.nodes))
     may_last = role in (WORKER, DRIVER) or (role in (RAYLET, NODE) and node > 0)
     is_long = random.random() * ONE_IN_LONG < 1 and may_last
     lasts = kind in (STOP, HOLD, CUT, LAST_WORDS)
     for_s = (LONG_S if is_long else random.choice(LASTS_S)) if lasts else 0.0
+    if kind in (LEAVE, FILL):
+        for_s = random.choice(LEAVES_IN_S if kind == LEAVE else FULL_FOR_S)
     return Fault(kind, role, round(random.expovariate(1 / mean_at_s), 3), node, random.randrange(1000) / 1000, for_s)
 
 
@@ -138,6 +160,8 @@ class Wrecker:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._undo: list[Callable[[], None]] = []
         """What must be done for everything to be whole again."""
+        self._asking: list[threading.Thread] = []
+        """Nodes to leave."""
         self.struck: list[Fault] = []
         for fault in faults:
             self._at(fault.at_s, lambda fault=fault: self._strike(fault))
@@ -163,8 +187,14 @@ class Wrecker:
         for undo in self._undo:
             undo()
         self._undo.clear()
+        for thread in self._asking:
+            thread.join()
+        self._asking.clear()
 
     def _strike(self, fault: Fault) -> None:
+        if fault.kind == JOIN and self.is_lasting:
+            self._at(time.monotonic() - self._began + POLL_S, lambda: self._strike(fault))
+            return
         undo = next(self._act(fault), None)
         if undo is None:
             return
@@ -198,6 +228,9 @@ class Wrecker:
             elif fault.kind == STOP:
                 os.kill(pid, signal.SIGSTOP)
                 yield lambda: _continue(pid)
+            elif fault.kind == FILL:
+                _limit_files(pid, 0)
+                yield lambda: _limit_files(pid, resource.RLIM_INFINITY)
             elif close_connections(pid, None if fault.kind == RESET_ALL else fault.pick):
                 yield _nothing
 
@@ -205,6 +238,13 @@ class Wrecker:
         if fault.kind == KILL:
             self._cluster.kill_all_of(node)
             yield _nothing
+        elif fault.kind == LEAVE:
+            if not self._cluster.has_driver(node) and not node.is_head():
+                self._asking.append(self._cluster.ask_to_leave(node, fault.for_s))
+                yield _nothing
+        elif fault.kind == JOIN:
+            if self._cluster.replace_dead():
+                yield _nothing
         elif files := self._cluster.spilled_on(node):
             path = fault.one_of(files)
             with suppress(FileNotFoundError):
@@ -254,6 +294,12 @@ class Wrecker:
 
 def _nothing() -> None:
     """A kill is not undone."""
+
+
+def _limit_files(pid: int, most_bytes: int) -> None:
+    """Writing beyond that fails (EFBIG), whatever is there stays."""
+    with suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
 
 
 def _continue(pid: int) -> None:

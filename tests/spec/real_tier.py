@@ -28,15 +28,19 @@ import msgspec
 from minray.simulation.cluster import without_garbage_collection
 from tests import leaks
 from tests.spec.actors import Create
+from tests.spec.moves import Move
 from tests.spec.programs import Body, Call, Generate, Get, Operation, Peek, Program, Sleep, Submit, Wait
 from tests.spec.real_cluster import PROXY, TCP, UNIX, Shape
 from tests.spec.real_faults import (
     CUT,
     DRIVER,
+    FILL,
     GCS,
     HOLD,
+    JOIN,
     KILL,
     LAST_WORDS,
+    LEAVE,
     NODE,
     RAYLET,
     RESET,
@@ -51,9 +55,13 @@ from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier,
 from tests.spec.scenario import Scenario, World
 from tests.spec.scenario import run as simulate
 from tests.spec.strategies import (
+    HOARD_BYTES,
     MEDIUM,
     Size,
+    hoarding,
+    with_hoards,
     with_leavers,
+    with_retry_pauses,
     with_slots,
     with_stores,
     write_homes,
@@ -74,6 +82,7 @@ IN_SIMULATION = {
     CUT: "cut",
     LAST_WORDS: "last_words",
     TEAR: "torn_write",
+    FILL: "disk_full",
 }
 """Faults of this tier -> kinds of the simulation,"""
 IN_ROLE = {WORKER: "worker/", RAYLET: "raylet/n", ZYGOTE: "raylet/n", NODE: "raylet/n", DRIVER: "driver/", GCS: "gcs"}
@@ -106,6 +115,7 @@ def real_scenario_of(seed: int) -> RealScenario:
     shape = _shape_of(Random(f"cluster {seed // SCENARIOS_PER_CLUSTER}"))
     random = Random(f"scenario {seed}")
     program = write_program(random, seed, random.choice(SIZES), shape.nodes)
+    program = hoarding(program, Random(f"hoards of {seed}")) if shape.store_bytes == HOARD_BYTES else program
     program = with_leavers(program, Random(f"leavers of {seed}"))
     homes = write_homes(program, shape.nodes, Random(f"homes of {seed}"))
     return RealScenario(scaled(program, SCALE), shape, homes, draw_faults(random, shape), seed)
@@ -114,8 +124,11 @@ def real_scenario_of(seed: int) -> RealScenario:
 def _shape_of(random: Random) -> Shape:
     nodes = with_slots(write_world(random).nodes, SLOTS)
     wire, is_durable = random.choice((UNIX, PROXY, PROXY, TCP)), random.random() < 0.3
-    world = with_stores(World(nodes), random)
-    return Shape(nodes, wire, is_durable, world.inline_limit, world.store_bytes, world.lineage)
+    world = with_retry_pauses(with_hoards(Scenario(Program(()), with_stores(World(nodes), random)), random).world, random)
+    pause_ms = round(world.retry_pause_ms * SCALE)
+    return Shape(
+        nodes, wire, is_durable, world.inline_limit, world.store_bytes, world.lineage, world.io_workers, pause_ms
+    )
 
 
 # --- The campaign
@@ -201,8 +214,15 @@ def in_simulation(scenario: RealScenario, seed: int) -> Scenario:
     """The same program, and faults of the same kinds."""
     shape, faults = scenario.shape, scenario.faults
     rates = {
-        "node_loss" if (fault.kind, fault.role) == (KILL, NODE) else IN_SIMULATION[fault.kind]: 0.02 for fault in faults
+        "node_loss" if (fault.kind, fault.role) == (KILL, NODE) else IN_SIMULATION[fault.kind]: 0.02
+        for fault in faults
+        if fault.kind not in (LEAVE, JOIN)
     }
+    moves = [
+        Move(fault.node or 1, fault.at_s, fault.kind == LEAVE, remaining_s=fault.for_s)
+        for fault in faults
+        if fault.kind in (LEAVE, JOIN) and fault.node not in scenario.homes
+    ]
     targets = {"worker/"} | {IN_ROLE[fault.role] for fault in faults if fault.kind in (KILL, STOP)}
     world = World(
         shape.nodes,
@@ -212,8 +232,11 @@ def in_simulation(scenario: RealScenario, seed: int) -> Scenario:
         durable=shape.durable,
         inline_limit=shape.inline_limit,
         store_bytes=shape.store_bytes,
+        io_workers=shape.io_workers,
         lineage=shape.lineage,
         homes=scenario.homes,
+        moves=tuple(moves),
+        retry_pause_ms=shape.retry_pause_ms,
     )
     return Scenario(scenario.program, world, seed)
 

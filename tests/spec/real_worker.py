@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from typing import Any
@@ -29,7 +28,6 @@ def look_into_worker() -> tuple[int, list[str]]:
     It has no arguments: where all values are in object stores, they would be found here.
     """
     time.sleep(STAY_S)
-    gc.collect()
     core: Any = worker.current_api().core
 
     async def look() -> list[str]:

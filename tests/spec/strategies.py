@@ -567,11 +567,13 @@ def with_hoards(scenario: Scenario, random: Random) -> Scenario:
         io_workers=random.choice((1, 1, 2)),
         lineage=True,
     )
-    drivers = [
-        Body(_with_hoard(driver.operations, number, random), driver.end)
-        for number, driver in enumerate(scenario.program.drivers)
-    ]
-    return msgspec.structs.replace(scenario, program=Program(tuple(drivers)), world=world)
+    return msgspec.structs.replace(scenario, program=hoarding(scenario.program, random), world=world)
+
+
+def hoarding(program: Program, random: Random) -> Program:
+    """The same with a hoard for each driver."""
+    drivers = enumerate(program.drivers)
+    return Program(tuple(Body(_with_hoard(driver.operations, n, random), driver.end) for n, driver in drivers))
 
 
 def _with_hoard(operations: tuple[Operation, ...], number: int, random: Random) -> tuple[Operation, ...]:
