@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests import leaks
@@ -30,6 +32,17 @@ def wait_for_condition(predicate: Callable[[], object], timeout_s: float = 10, m
             what = message or getattr(predicate, "__name__", repr(predicate))
             raise AssertionError(f"not within {timeout_s} s: {what}\n{whereabouts()}")
         pause.wait(POLL_S)
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """What is in a cycle stays."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def whereabouts() -> str:

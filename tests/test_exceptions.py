@@ -50,6 +50,7 @@ from minray.exceptions import (
     WorkerCrashedError,
 )
 from minray.packed_exception import is_raised_by_body, pack_exception, unpack_exception, wrap_packed_dependency
+from tests.helpers import without_garbage_collection
 
 EXECUTOR: dict[str, Any] = {"pid": 123, "node_id": "abcdef0123456789", "ip": "10.0.0.7"}
 RUNTIME = str(Path(packed_exception.__file__).parent)
@@ -785,8 +786,7 @@ def test_an_error_keeps_nothing_of_whoever_has_unpacked_it() -> None:
         kept.error = unpack_exception(packed(caught(lambda: user_function(1))))
         return kept.error, weakref.ref(kept)
 
-    gc.disable()
-    try:
+    with without_garbage_collection():
         error, kept = unpack()
         assert kept() is None
         frames = [frame for frame, _ in traceback.walk_tb(error.cause.__traceback__)]
@@ -794,8 +794,6 @@ def test_an_error_keeps_nothing_of_whoever_has_unpacked_it() -> None:
         gone = weakref.ref(error)
         del error, frames
         assert gone() is None
-    finally:
-        gc.enable()
 
 
 def test_a_runaway_recursion_arrives() -> None:

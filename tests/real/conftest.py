@@ -12,7 +12,7 @@ import pytest
 
 import minray
 from tests.helpers import wait_for_condition
-from tests.real.support import ON_RAY, Files, core
+from tests.real.support import ON_RAY, Files, left_in_driver
 
 CPUS = 2
 
@@ -51,22 +51,6 @@ def cluster(node: Any, files: Files) -> Iterator[Any]:
         wait_for_condition(lambda: before.issuperset(left_in_driver()), timeout_s=30)
     if left := set(left_in_driver()) - before:
         pytest.fail("left in the driver:\n" + "\n".join(sorted(left)), pytrace=False)
-
-
-def left_in_driver() -> list[str]:
-    """What the driver's tables have that a fresh driver's have not; pinned references are never freed."""
-    if ON_RAY:
-        return []
-    driver: Any = core()
-    pinned = {object_id for object_id, reference in driver.references.items() if reference.pinned}
-    return [
-        *(f"task {task.prepared.template.name}" for task in list(driver.tasks.tasks.values())),
-        *(f"reference {key.hex()}" for key, _ in driver.references.items() if key not in pinned),
-        *(f"object {key.hex()}" for key in list(driver.store.objects) if key not in pinned),
-        *(f"stream of {key.hex()}" for key in list(driver.generators.streams._streams)),
-        *(f"waiter of {key.hex()}" for key in list(driver.store._waiters)),
-        *(["open requests for objects"] if driver.futures.open_requests() else []),
-    ]
 
 
 def all_resources_are_free() -> bool:

@@ -103,6 +103,22 @@ def core() -> Any:
     return api().core
 
 
+def left_in_driver() -> list[str]:
+    """What the driver's tables have that a fresh driver's have not; pinned references are never freed."""
+    if ON_RAY:
+        return []
+    driver: Any = core()
+    pinned = {object_id for object_id, reference in driver.references.items() if reference.pinned}
+    return [
+        *(f"task {task.prepared.template.name}" for task in list(driver.tasks.tasks.values())),
+        *(f"reference {key.hex()}" for key, _ in driver.references.items() if key not in pinned),
+        *(f"object {key.hex()}" for key in list(driver.store.objects) if key not in pinned),
+        *(f"stream of {key.hex()}" for key in list(driver.generators.streams._streams)),
+        *(f"waiter of {key.hex()}" for key in list(driver.store._waiters)),
+        *(["open requests for objects"] if driver.futures.open_requests() else []),
+    ]
+
+
 def words(pattern: str) -> str | None:
     """What an error of minray says. Ray says it otherwise, which is nobody's concern."""
     return None if ON_RAY else pattern

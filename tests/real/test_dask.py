@@ -35,6 +35,8 @@ from minray.util.dask import (
     ray_dask_persist,
     wait,
 )
+from tests.helpers import wait_for_condition, without_garbage_collection
+from tests.real.support import left_in_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -395,6 +397,19 @@ def test_an_exception_is_the_one_that_the_task_raised_with_its_key() -> None:
     with pytest.raises(ZeroDivisionError, match=r"on purpose\nthe Dask key \('load', 1\) has failed") as caught:
         ray_dask_get(dsk, ["c", "d"])
     assert type(caught.value) is ZeroDivisionError and caught.value.args == ("on purpose",)
+
+
+def test_a_failure_keeps_nothing_that_was_computed() -> None:
+    """Without a garbage collection: its traceback used to be in a cycle with the frame that had raised it."""
+
+    def compute() -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            ray_dask_get({"a": (abs, -1), "b": (fail, "a")}, "b")
+
+    with without_garbage_collection():
+        before = set(left_in_driver())
+        compute()
+        wait_for_condition(lambda: before.issuperset(left_in_driver()))
 
 
 def test_the_first_failure_is_raised_although_others_follow() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
 import pickle
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 from minray.exceptions import ActorDiedError
 from minray.util.multiprocessing import Pool, TimeoutError
-from tests.helpers import wait_for_condition
+from tests.helpers import wait_for_condition, without_garbage_collection
 from tests.real.support import Files, Signal
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -56,6 +58,28 @@ def test_apply(pool: Pool) -> None:
     assert pool.apply(pid) != os.getpid()
     with pytest.raises(KeyError):
         pool.apply(fail, (1,))
+
+
+class Made:
+    """A result that somebody may keep alive."""
+
+
+def make(_: object) -> Made:
+    return Made()
+
+
+def test_a_result_goes_with_the_last_reference(pool: Pool) -> None:
+    with without_garbage_collection():
+        (made,) = pool.map(make, [1])
+        gone = weakref.ref(made)
+        del made
+        wait_for_condition(lambda: gone() is None)
+        failed = pool.apply_async(reciprocal, (0,))
+        gone = weakref.ref(failed)
+        with contextlib.suppress(ZeroDivisionError):
+            failed.get()
+        del failed
+        wait_for_condition(lambda: gone() is None)
 
 
 @pytest.mark.parametrize("chunksize", [None, 1, 20, 1000])

@@ -13,8 +13,8 @@ import pytest
 
 import minray as ray
 from minray.exceptions import OwnerDiedError
-from tests.helpers import wait_for_condition
-from tests.real.support import Files, api, core, echo, hold
+from tests.helpers import wait_for_condition, without_garbage_collection
+from tests.real.support import Files, api, core, echo, hold, left_in_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -141,16 +141,11 @@ def test_what_was_waited_for_is_freed_without_the_garbage_collector_although_it_
         with pytest.raises(ZeroDivisionError):
             ray.get(divide.remote(1, 0))
 
-    objects, references = core().store.objects, core().references
-    gc.collect()
-    before = set(objects), {key for key, _ in references.items()}
-    gc.disable()
-    try:
+    with without_garbage_collection():
+        before = set(left_in_driver())
         asyncio.run(await_it())
         look()
-        wait_for_condition(lambda: before == (set(objects), {key for key, _ in references.items()}))
-    finally:
-        gc.enable()
+        wait_for_condition(lambda: before.issuperset(left_in_driver()))
 
 
 # --- borrowed objects

@@ -108,4 +108,7 @@ def value_of(key: Any, ref: Any, timeout: float | None = None) -> Any:
         error = cause
     if not isinstance(error, ray.exceptions.GetTimeoutError):
         error.add_note(f"the Dask key {key!r} has failed")
-    raise error
+    try:
+        raise error
+    finally:
+        del error, cause  # Its traceback leads to this frame, which would keep it, and all that the frames below have.

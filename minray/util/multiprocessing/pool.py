@@ -60,7 +60,10 @@ class AsyncResult(Generic[T]):
         self.wait(timeout)
         if not self.ready():
             raise multiprocessing.TimeoutError(f"the result is not there within {timeout} s")
-        return self._outcome.result()
+        try:
+            return self._outcome.result()
+        finally:
+            del self  # The traceback of an error leads to this frame, which would keep it.
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when the result is there, or the time is up."""
@@ -84,13 +87,13 @@ class AsyncResult(Generic[T]):
 
     def _finish(self) -> None:
         """Callbacks come first: whoever has the result may rely on them."""
-        errors = [part.exception() for part in self._parts]
-        error = next((error for error in errors if error is not None), None)
+        parts, self._parts = self._parts, ()  # They refer to this object, and their results are not needed any more.
+        error = next((error for part in parts if (error := part.exception()) is not None), None)
         if error is not None:
             _call_back(self._error_callback, error)
             self._outcome.set_exception(error)
             return
-        value = self._combine([part.result() for part in self._parts])
+        value = self._combine([part.result() for part in parts])
         _call_back(self._callback, value)
         self._outcome.set_result(value)
 
