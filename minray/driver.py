@@ -363,6 +363,8 @@ def shutdown() -> None:
     """Disconnect; a cluster that ``init`` has started ends, with everything in it. Harmless when not connected, and in
     a task, whose connection is not its own."""
     global _connection
+    if _connection is not None:
+        _connection.user_code.refuse_on_loop()
     connection, _connection = _connection, None
     if connection is None:
         return

@@ -262,8 +262,6 @@ class UserApi:
     ) -> None:
         """Park until so many of these have come, or the time is up: ``refs`` are not known, others are ``elsewhere``."""
         core, user_code = self.core, self._user_code
-        if user_code.is_loop_thread():
-            raise RuntimeError("get() and wait() would block minray's own thread; await the reference instead")
         parker = user_code.parker()
         waiter = Waiter(needed, stop_at_error, parker.release)
         wanted = [(ref._id, ref._owner) for ref in refs]

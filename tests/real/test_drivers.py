@@ -150,6 +150,27 @@ def test_whoever_awaits_a_value_that_is_on_its_way_during_shutdown_is_told() -> 
         future.result(10)
 
 
+@pytest.mark.usefixtures("shutdown_only")
+def test_a_callback_of_a_future_cannot_wait(files: Files) -> None:
+    """It runs in the thread that everything else needs, and so does what unpickling an awaited value calls."""
+    ray.init(num_cpus=1)
+    large, release, said = ray.put(bytes(1_000_000)), files.signal("release"), []
+    called = threading.Event()
+
+    def call_back(_: Any) -> None:
+        for ask in (ray.nodes, ray.shutdown, lambda: ray.get(large), lambda: ray.get(hold.remote(release, release))):
+            try:
+                ask()
+            except RuntimeError as error:
+                said.append(str(error))
+        called.set()
+
+    hold.remote(files.signal("started"), release).future().add_done_callback(call_back)
+    release.set()
+    assert called.wait(10) and len(said) == 4 and all("would block" in words for words in said)
+    assert ray.get(echo.remote(1)) == 1
+
+
 def test_threads_that_are_left_end_with_the_program_in_silence() -> None:
     """One waits, one calls on; and what is called after that begins nothing anew."""
     program = """
