@@ -30,7 +30,7 @@ from minray.core_worker.store_provider import Fetched, LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
 from minray.object_ref import ObjectRef
-from minray.packed_exception import unpack_exception
+from minray.packed_exception import for_coroutines, unpack_exception
 from minray.platform.base import Parker
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
@@ -330,7 +330,7 @@ class UserApi:
             try:
                 result.set_result(self.value_of(stored))
             except RayError as error:
-                result.set_exception(error.with_traceback(None))  # which would lead back to this future
+                result.set_exception(for_coroutines(error).with_traceback(None))  # which would lead back to this future
             except BaseException as error:
                 result.set_exception(error)
         return result

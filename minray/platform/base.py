@@ -318,8 +318,8 @@ class UserCode(Protocol):
         """Like ``post_later(on_dropped, [name])``, for what there is much of; from destructors too, anywhere."""
 
     def parker(self) -> Parker:
-        """Make a parker for the calling user thread. RuntimeError on the loop, where blocking would be a deadlock: callbacks of
-        futures run there, what unpickling calls when a value is awaited, and at times destructors."""
+        """Make a parker for the calling user thread. RuntimeError on the loop, where blocking would be a deadlock:
+        callbacks of futures run there, what unpickling calls when a value is awaited, and at times destructors."""
 
     def future(self) -> concurrent.futures.Future[Any]:
         """For user threads, and their event loops, that wait without a parker: done on the loop. Where the loop may end
