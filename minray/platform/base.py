@@ -243,6 +243,8 @@ class Processes(Protocol):
     pid: int
     marks: memoryview
     """64 bytes that the parent can read even after ``kill -9`` of this process."""
+    is_copy: bool
+    """Whether user code has forked, and this is the child: its connections are its parent's."""
 
     async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> Process:
         """Start a process that runs ``role`` (``"worker"``) with ``config``; raises ``SpawnFailed``."""
