@@ -203,7 +203,7 @@ def init(
             return RayContext(_address_info(_connection.file) if _connection is not None else _address_info_of_worker())
         raise RuntimeError("this process is connected already; call shutdown() first, or pass ignore_reinit_error=True")
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
-    _check_types(object_spilling_directory=(object_spilling_directory, str))
+    _check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
     check_labels(labels or {})
     if runtime_env:
         check_job_runtime_env("runtime_env", runtime_env)
@@ -224,7 +224,8 @@ def init(
     )
     working_dir = _working_directory()
     hook = pack_hook((runtime_env or {}).get(SETUP_HOOK))
-    job = JobConfig(import_path(), working_dir, namespace or "", " ".join(sys.argv), hook)
+    entrypoint = " ".join(sys.argv).encode(errors="backslashreplace").decode()  # names of files need not be text
+    job = JobConfig(import_path(), working_dir, namespace or "", entrypoint, hook)
     files = candidates(address)
     if files:
         amounts = (num_cpus, num_gpus, object_store_memory, object_spilling_directory)

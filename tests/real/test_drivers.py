@@ -256,6 +256,10 @@ print(ray.get_runtime_context().get_job_id(), ray.get_runtime_context().get_node
         assert set(nodes) == {ray.get_runtime_context().get_node_id()}
         wait_for_condition(all_resources_are_free)
 
+    def test_the_arguments_of_a_program_need_not_be_text(self, node: Any) -> None:
+        done = run_driver(program("print(ascii(sys.argv[2]))"), node["session_dir"], os.fsdecode(b"file\xff"))
+        assert (done.returncode, done.stdout) == (0, "'file\\udcff'\n"), done.stderr
+
     def test_a_driver_that_joins_cannot_bring_resources(self, node: Any) -> None:
         done = run_driver("ray.init(address=sys.argv[1], num_cpus=3)", node["session_dir"])
         assert done.returncode == 1 and "ValueError" in done.stderr and "num_cpus" in done.stderr
