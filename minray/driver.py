@@ -292,10 +292,12 @@ def _connect(
         core.on_lines = printer.show
     try:
         thread.run(core.start(job), CONNECT_TIMEOUT_S)
-    except (PlatformError, TimeoutError) as error:
+    except BaseException as error:
         with suppress(PlatformError, TimeoutError):
             thread.run(core.close(), FLUSH_TIMEOUT_S)
         thread.stop()
+        if not isinstance(error, PlatformError | TimeoutError):
+            raise
         raise ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}") from None
     core.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
     worker.connect_process(UserApi(core))

@@ -58,6 +58,14 @@ def test_init_twice_is_an_error_unless_it_may_be_ignored() -> None:
 
 
 @pytest.mark.usefixtures("shutdown_only")
+def test_an_init_that_fails_leaves_no_thread() -> None:
+    before = threading.enumerate()
+    with pytest.raises(UnicodeEncodeError):
+        ray.init(num_cpus=1, namespace="\udc80")
+    assert threading.enumerate() == before and not ray.is_initialized()
+
+
+@pytest.mark.usefixtures("shutdown_only")
 def test_a_task_is_connected_already_and_cannot_disconnect() -> None:
     @ray.remote
     def work() -> Any:
