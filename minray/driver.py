@@ -224,8 +224,7 @@ def init(
     )
     working_dir = _working_directory()
     hook = pack_hook((runtime_env or {}).get(SETUP_HOOK))
-    entrypoint = " ".join(sys.argv).encode(errors="backslashreplace").decode()  # names of files need not be text
-    job = JobConfig(import_path(), working_dir, namespace or "", entrypoint, hook)
+    job = JobConfig(import_path(), working_dir, namespace or "", _entrypoint(), hook)
     files = candidates(address)
     if files:
         amounts = (num_cpus, num_gpus, object_store_memory, object_spilling_directory)
@@ -335,6 +334,11 @@ def _working_directory() -> str:
         return os.getcwd()
     except FileNotFoundError:
         raise RuntimeError("the current directory has been removed; os.chdir() to another one before init()") from None
+
+
+def _entrypoint() -> str:
+    """How this program was called; the names of files need not be text."""
+    return " ".join(sys.argv).encode(errors="backslashreplace").decode()
 
 
 def _address_info(file: NodeFile) -> dict[str, Any]:
