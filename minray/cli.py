@@ -151,6 +151,7 @@ def start(
     """Start a node on this machine: the head of a new cluster, or one more of a cluster that is there."""
     if head == (address is not None):
         raise click.UsageError("give either --head or --address")
+    ip = node_ip_address and node_ip_address.strip("[]")
     if not head and (port or storage is not None or system_config):
         raise click.UsageError("--port, --storage and --system-config are for the head; they hold for the whole cluster")
     with _errors_for_people():
@@ -168,9 +169,9 @@ def start(
         )
         if address is None:
             options.system_config = SystemConfig.from_overrides(with_environment(system_config))
-            node = _start_head(options, node_ip_address or LOOPBACK, port, storage, token_file)
+            node = _start_head(options, ip or LOOPBACK, port, storage, token_file)
         else:
-            node = _join(options, address, node_ip_address, token_file)
+            node = _join(options, address, ip, token_file)
         if not block:
             node.detach()
     _announce(node.file)

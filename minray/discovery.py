@@ -225,10 +225,17 @@ def started_nodes() -> list[NodeFile]:
 
 def nodes_of(address: str) -> list[NodeFile]:
     """The nodes here of the cluster of that address (or gcs endpoint, or session directory): those of the head first."""
-    host, _, port = address.rpartition(":")
-    names = {address, f"127.0.0.1:{port}"} if host == "localhost" else {address}
-    matching = [file for file in find_nodes() if names & {file.gcs_address, file.gcs_endpoint, file.session_dir}]
+    wanted = _plain(address)
+    matching = [
+        file for file in find_nodes() if wanted in map(_plain, (file.gcs_address, file.gcs_endpoint, file.session_dir))
+    ]
     return sorted(matching, key=lambda file: not file.is_head)
+
+
+def _plain(address: str) -> str:
+    """One spelling: a host of IPv6 without brackets, and loopback by its number."""
+    host, colon, port = address.rpartition(":")
+    return f"{'127.0.0.1' if host == 'localhost' else host.replace('[', '').replace(']', '')}{colon}{port}"
 
 
 def candidates(address: str | None) -> list[NodeFile]:

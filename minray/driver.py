@@ -203,7 +203,7 @@ def init(
             return RayContext(_address_info(_connection.file) if _connection is not None else _address_info_of_worker())
         raise RuntimeError("this process is connected already; call shutdown() first, or pass ignore_reinit_error=True")
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
-    _check_types(object_spilling_directory=(object_spilling_directory, str))
+    _check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
     check_labels(labels or {})
     if runtime_env:
         check_job_runtime_env("runtime_env", runtime_env)
@@ -224,7 +224,7 @@ def init(
     )
     working_dir = _working_directory()
     hook = pack_hook((runtime_env or {}).get(SETUP_HOOK))
-    job = JobConfig(import_path(), working_dir, namespace or "", " ".join(sys.argv), hook)
+    job = JobConfig(import_path(), working_dir, namespace or "", _entrypoint(), hook)
     files = candidates(address)
     if files:
         amounts = (num_cpus, num_gpus, object_store_memory, object_spilling_directory)
@@ -291,10 +291,12 @@ def _connect(
         core.on_lines = printer.show
     try:
         thread.run(core.start(job), CONNECT_TIMEOUT_S)
-    except (PlatformError, TimeoutError) as error:
+    except BaseException as error:
         with suppress(PlatformError, TimeoutError):
             thread.run(core.close(), FLUSH_TIMEOUT_S)
         thread.stop()
+        if not isinstance(error, PlatformError | TimeoutError):
+            raise
         raise ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}") from None
     core.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
     worker.connect_process(UserApi(core))
@@ -334,6 +336,11 @@ def _working_directory() -> str:
         raise RuntimeError("the current directory has been removed; os.chdir() to another one before init()") from None
 
 
+def _entrypoint() -> str:
+    """How this program was called; the names of files need not be text."""
+    return " ".join(sys.argv).encode(errors="backslashreplace").decode()
+
+
 def _address_info(file: NodeFile) -> dict[str, Any]:
     return {
         "address": file.gcs_address,
@@ -363,6 +370,8 @@ def shutdown() -> None:
     """Disconnect; a cluster that ``init`` has started ends, with everything in it. Harmless when not connected, and in
     a task, whose connection is not its own."""
     global _connection
+    if _connection is not None:
+        _connection.user_code.refuse_on_loop()
     connection, _connection = _connection, None
     if connection is None:
         return

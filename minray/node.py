@@ -112,17 +112,20 @@ class Node:
 
 def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
     """What the node offers, in fixed point. Raises ValueError for amounts that make no sense, TypeError for no numbers."""
-    for name, amount in options.resources.items():
+    for name in options.resources:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a resource must be a str, not {name!r}")
         if name in (CPU, GPU, MEMORY, OBJECT_STORE_MEMORY):
             raise ValueError(f"resource {name!r} has an argument of its own; resources are for others")
-        if not isinstance(amount, int | float):
-            raise TypeError(f"the amount of resource {name!r} must be a number, not {amount!r}")
     amounts: dict[str, float] = dict(options.resources)
     amounts[CPU] = host.cpu_count if options.num_cpus is None else options.num_cpus
     amounts[GPU] = options.num_gpus or 0
     amounts[OBJECT_STORE_MEMORY] = options.object_store_memory or int(host.memory_bytes * 0.3)
     amounts[MEMORY] = options.memory or int(host.memory_bytes * 0.7)
     amounts[f"node:{options.node_ip}"] = 1
+    for name, amount in amounts.items():
+        if not isinstance(amount, int | float):
+            raise TypeError(f"the amount of resource {name!r} must be a number, not {amount!r}")
     if options.head:
         amounts["node:__internal_head__"] = 1
     return resource_set(amounts)

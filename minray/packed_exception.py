@@ -76,6 +76,17 @@ def unpack_exception(data: bytes) -> RayError:
     return result
 
 
+def for_coroutines(error: RayError) -> RayError:
+    """What may be raised where somebody awaits: a coroutine that is told a StopIteration takes what it holds for a value."""
+    if not isinstance(error, StopIteration):
+        return error
+    plain = RayTaskError()
+    ARGS.__set__(plain, ARGS.__get__(error))
+    vars(plain).update(vars(error))
+    plain.__cause__ = error.__cause__
+    return plain
+
+
 def is_raised_by_body(data: bytes) -> bool:
     """Whether the body of a task has raised what is packed here; otherwise it is the system that says so."""
     return bool(pickle.loads(data)[0])

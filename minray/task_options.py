@@ -47,6 +47,8 @@ BACKPRESSURE = "_generator_backpressure_num_objects"
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 SETUP_HOOK = "worker_process_setup_hook"
 MEANINGLESS_FIELDS = ("excludes", "config")
+MOST_INTEGER = (1 << 63) - 1
+"""As much as a message can say."""
 """Of a runtime environment in Ray: what is not uploaded, and how installing goes. Nothing is uploaded or installed here."""
 ACCELERATOR_AMOUNT = 0.001
 """Of ``accelerator_type:NAME``, a resource that a node may be started with: what needs it says where to go, not how much."""
@@ -79,6 +81,8 @@ def check_integer(least: int) -> Callable[[str, Any], None]:
             raise TypeError(f"{name} must be an int, not {type(value).__name__}")
         if value < least:
             raise ValueError(f"{name} must be at least {least}, but is {value}")
+        if value > MOST_INTEGER:
+            raise ValueError(f"{name} must be at most {MOST_INTEGER}, but is {value}")
 
     return check
 

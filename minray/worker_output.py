@@ -98,8 +98,13 @@ class LinePrinter:
 
     def _print(self, text: str, is_stderr: bool) -> None:
         """A driver whose output nobody reads any more (``| head``) goes on without it, until it writes something itself."""
+        stream = sys.stderr if is_stderr else sys.stdout
         with suppress(OSError, ValueError):
-            print(text, file=sys.stderr if is_stderr else sys.stdout, flush=True)
+            try:
+                print(text, file=stream, flush=True)
+            except UnicodeEncodeError as error:  # shown as well as this terminal or file can
+                shown = text.encode(error.encoding, "backslashreplace").decode(error.encoding)
+                print(shown, file=stream, flush=True)
 
     def _is_new(self, text: str, source: Source, now: float) -> bool:
         if self._window_s <= 0 or not text.strip():

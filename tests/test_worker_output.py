@@ -63,3 +63,10 @@ def test_output_that_nobody_reads_is_no_error(stream: Closed | None, monkeypatch
     printer.show(lines(1, "a"))
     printer.show(lines(2, "a"))
     printer.flush_repetitions()
+
+
+def test_what_a_terminal_cannot_show_is_shown_as_well_as_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    LinePrinter(5.0, lambda: 0.0).show(lines(1, "plain", "a \u2603"))
+    assert shown.getvalue() == b"(f pid=7) plain\n(f pid=7) a \\u2603\n"

@@ -17,6 +17,9 @@ from collections.abc import Iterable, Mapping
 UNIT = 10_000
 """Ten-thousandths: the granularity of all resources (Ray: kResourceUnitScaling)."""
 
+MOST_UNITS = (1 << 63) - 1
+"""As much as a message can say."""
+
 ResourceSet = dict[str, int]
 """Name to ten-thousandths; never a zero."""
 
@@ -24,7 +27,8 @@ CPU, GPU, MEMORY, OBJECT_STORE_MEMORY = "CPU", "GPU", "memory", "object_store_me
 
 
 def resource_set(amounts: Mapping[str, float]) -> ResourceSet:
-    """From what users write. Raises ValueError for negative or infinite amounts and for fractions of more than one GPU."""
+    """From what users write. Raises ValueError for negative, infinite and too large amounts, for fractions of more than one
+    GPU, and for names that cannot be sent."""
     result: ResourceSet = {}
     for name, amount in amounts.items():
         if amount < 0:
@@ -34,6 +38,9 @@ def resource_set(amounts: Mapping[str, float]) -> ResourceSet:
         fixed = round(amount * UNIT)
         if amount > 0 and fixed == 0:
             raise ValueError(f"the amount of resource {name!r} is {amount}, less than the granularity of {1 / UNIT}")
+        if fixed > MOST_UNITS:
+            raise ValueError(f"the amount of resource {name!r} must be at most {MOST_UNITS // UNIT}, but is {amount}")
+        name.encode()
         if name == GPU and fixed > UNIT and fixed % UNIT:
             raise ValueError(f"num_gpus above 1 must be a whole number, but is {amount}")
         if fixed:

@@ -112,8 +112,6 @@ class StoreProvider:
         pieces = [memoryview(value.data), *(memoryview(buffer) for buffer in value.buffers)]
         size = layout.stored_size([piece.nbytes for piece in pieces])
         user_code = self._user_code
-        if user_code.is_loop_thread():
-            raise RuntimeError("a large value cannot be put in minray's own thread, which must not block")
         created = _Answer[CreateReply](user_code.parker())
         sealed = _Answer[None](user_code.parker())
         try:

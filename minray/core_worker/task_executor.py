@@ -18,6 +18,7 @@ import logging
 import struct
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
@@ -167,6 +168,8 @@ class TaskExecutor:
             del args, kwargs
             if inspect.isawaitable(result):
                 result = await result
+            if self._platform.processes.is_copy:
+                raise SystemExit
             if task.header.template.is_streaming:
                 await self._generators.run_async(_streaming(task), as_async_iterator(result, task.header.template.name))
                 result = None
@@ -197,6 +200,8 @@ class TaskExecutor:
         function, args, kwargs = self._prepare(task)
         result = function(*args, **kwargs)
         del args, kwargs
+        if self._platform.processes.is_copy:
+            raise SystemExit
         if task.header.template.is_streaming:
             self._generators.run(_streaming(task), as_iterator(result, task.header.template.name))
             result = None
@@ -243,6 +248,8 @@ class TaskExecutor:
     def _on_exception(
         self, task: ReceivedTask, error: BaseException, duration_us: int, is_coroutine: bool = False
     ) -> Execution:
+        if self._platform.processes.is_copy:
+            self._end_copy(error)
         if task.header.template.method and self._is_orderly_exit(error):
             self.wants_exit = str(error.args[0]) if error.args and isinstance(error.args[0], str) else "it has exited"
             error = ActorDiedError(actor_id=task.actor_id.hex(), reason=self.wants_exit)
@@ -271,6 +278,13 @@ class TaskExecutor:
             print(code, file=sys.stderr)
             code = 1
         self._platform.processes.exit(code or 0)
+
+    def _end_copy(self, error: BaseException) -> None:
+        """A child that user code has forked ends where it comes back to what is its parent's, as a program would."""
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+            error = SystemExit(1)
+        self._exit(error)
 
     def _pack(self, task: ReceivedTask, error: BaseException, is_bodys: bool = False) -> bytes:
         return pack_exception(

@@ -30,7 +30,7 @@ from minray.core_worker.store_provider import Fetched, LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
 from minray.object_ref import ObjectRef
-from minray.packed_exception import unpack_exception
+from minray.packed_exception import for_coroutines, unpack_exception
 from minray.platform.base import Parker
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
@@ -262,8 +262,6 @@ class UserApi:
     ) -> None:
         """Park until so many of these have come, or the time is up: ``refs`` are not known, others are ``elsewhere``."""
         core, user_code = self.core, self._user_code
-        if user_code.is_loop_thread():
-            raise RuntimeError("get() and wait() would block minray's own thread; await the reference instead")
         parker = user_code.parker()
         waiter = Waiter(needed, stop_at_error, parker.release)
         wanted = [(ref._id, ref._owner) for ref in refs]
@@ -332,7 +330,7 @@ class UserApi:
             try:
                 result.set_result(self.value_of(stored))
             except RayError as error:
-                result.set_exception(error.with_traceback(None))  # which would lead back to this future
+                result.set_exception(for_coroutines(error).with_traceback(None))  # which would lead back to this future
             except BaseException as error:
                 result.set_exception(error)
         return result

@@ -243,6 +243,8 @@ class Processes(Protocol):
     pid: int
     marks: memoryview
     """64 bytes that the parent can read even after ``kill -9`` of this process."""
+    is_copy: bool
+    """Whether user code has forked, and this is the child: its connections are its parent's."""
 
     async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> Process:
         """Start a process that runs ``role`` (``"worker"``) with ``config``; raises ``SpawnFailed``."""
@@ -252,6 +254,13 @@ class Processes(Protocol):
 
 
 # --- User code ---------------------------------------------------------------------------------------------------------
+
+
+WOULD_BLOCK = (
+    "this would block minray's own thread, where callbacks of futures run: await references there,"
+    " and do what waits in a thread of your own"
+)
+"""What ``UserCode.parker`` says there."""
 
 
 class Parker(Protocol):
@@ -311,7 +320,8 @@ class UserCode(Protocol):
         """Like ``post_later(on_dropped, [name])``, for what there is much of; from destructors too, anywhere."""
 
     def parker(self) -> Parker:
-        """Make a parker for the calling user thread."""
+        """Make a parker for the calling user thread. RuntimeError on the loop, where blocking would be a deadlock:
+        callbacks of futures run there, what unpickling calls when a value is awaited, and at times destructors."""
 
     def future(self) -> concurrent.futures.Future[Any]:
         """For user threads, and their event loops, that wait without a parker: done on the loop. Where the loop may end
@@ -325,9 +335,6 @@ class UserCode(Protocol):
 
     def time(self) -> float:
         """The loop's clock, readable from user threads."""
-
-    def is_loop_thread(self) -> bool:
-        """Whether the caller runs on the loop, where blocking would be a deadlock."""
 
     def threads(self) -> list[tuple[str, FrameType | None]]:
         """From the loop: all threads of this process by name, with the innermost frame of what each does; None for the one

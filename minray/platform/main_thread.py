@@ -123,7 +123,7 @@ class MainThreadUserCode(LoopBorder):
         self._lead.release()
         relief.join()
         if self._event_loop is not None:
-            self._event_loop.close()
+            self._event_loop.end()
 
     def stop(self) -> None:
         """From any thread: let ``serve`` return after what is queued."""

@@ -285,6 +285,7 @@ class _ThisProcess:
     def __init__(self, marks: memoryview) -> None:
         self.pid = os.getpid()
         self.marks = marks
+        self.is_copy = False
 
     def exit(self, code: int) -> None:
         """End this process now, without unwinding."""
@@ -310,6 +311,10 @@ class WorkerProcesses(PlainProcesses):
     def __init__(self, ends: ChildEnds) -> None:
         super().__init__()
         self.marks = ends.marks
+        os.register_at_fork(after_in_child=self._become_copy)
+
+    def _become_copy(self) -> None:
+        self.is_copy = True
 
 
 class ZygoteProcesses(_ThisProcess):

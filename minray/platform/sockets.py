@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 import struct
+import weakref
 from collections.abc import Callable
 from typing import cast
 
@@ -96,6 +98,10 @@ class _ServerGreeting(asyncio.Protocol):
             connection = self._listener.connection(self._transport, self._handshake.peer, self._name)
             self._transport.set_protocol(connection)
 
+    def fileno(self) -> int:
+        descriptor: int = self._transport.get_extra_info("socket").fileno()
+        return descriptor
+
     def _refuse(self, reason: str) -> None:
         logger.warning("closing %s: %s", self._name, reason)
         self._finish()
@@ -154,6 +160,7 @@ class _ClientGreeting(asyncio.Protocol):
         if self._handshake.peer is not None:
             channel = StreamChannel(self._transport, self._handshake.peer, self._name, self._network.outbox)
             self._transport.set_protocol(channel)
+            self._network.channels.add(channel)
             self.channel.set_result(channel)
 
     def abandon(self) -> None:
@@ -213,6 +220,11 @@ class StreamListener:
         if self._all_gone is not None and not self.connections:
             self._all_gone.set()
 
+    def descriptors(self) -> list[int]:
+        """Of its own sockets, and of those that came in through them."""
+        own = () if self._server is None else self._server.sockets
+        return [one.fileno() for one in (*own, *self.connections)]
+
     async def close(self) -> None:
         if self._server is None:
             return
@@ -247,9 +259,14 @@ class StreamNetwork:
         self.host = host
         self.server_ssl = server_ssl
         self.client_ssl = client_ssl
+        self.channels: weakref.WeakSet[StreamChannel] = weakref.WeakSet()
+        """All that have not ended, and maybe some that have."""
+        self._listeners: weakref.WeakSet[StreamListener] = weakref.WeakSet()
+        _networks.add(self)
 
     async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> StreamListener:
         listener = StreamListener(self, endpoint, identity, on_incoming)
+        self._listeners.add(listener)
         try:
             await listener.open(endpoints.parse(endpoint))
         except OSError as error:
@@ -274,6 +291,13 @@ class StreamNetwork:
         channel.on_close = on_close
         return channel
 
+    def descriptors(self) -> list[int]:
+        """Of all sockets that are open."""
+        found = [channel.fileno() for channel in self.channels]
+        for listener in self._listeners:
+            found += listener.descriptors()
+        return [descriptor for descriptor in found if descriptor >= 0]
+
     async def _open(self, where: endpoints.UnixEndpoint | endpoints.TcpEndpoint, greeting: _ClientGreeting) -> None:
         loop = asyncio.get_running_loop()
         if isinstance(where, endpoints.UnixEndpoint):
@@ -291,6 +315,23 @@ class StreamNetwork:
             except OSError:
                 if not left:
                     raise
+
+
+_networks: weakref.WeakSet[StreamNetwork] = weakref.WeakSet()
+"""Of this process."""
+
+
+def _let_go() -> None:
+    """In a child that a program forks: by connections that it keeps open, others would believe its parent alive. The
+    numbers stay taken, since objects of the parent's remember them."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for network in _networks:
+        for descriptor in network.descriptors():
+            os.dup2(nowhere, descriptor, inheritable=False)
+    os.close(nowhere)
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _break_when_silent(transport: asyncio.Transport) -> None:

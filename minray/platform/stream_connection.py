@@ -178,6 +178,11 @@ class _Connection(asyncio.BufferedProtocol):
         """Where these belong; nowhere once the connection has ended."""
         transport.set_write_buffer_limits(high=outbox.write_bytes // 4)
 
+    def fileno(self) -> int:
+        """-1 when it has ended."""
+        descriptor: int = self._transport.get_extra_info("socket").fileno()
+        return descriptor
+
     # Sending
 
     def _send(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:

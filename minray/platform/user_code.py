@@ -32,7 +32,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
 
-from minray.platform.base import Threads
+from minray.platform.base import WOULD_BLOCK, Threads
 from minray.platform.stream_connection import Outbox
 
 Result = TypeVar("Result")
@@ -130,7 +130,13 @@ class LoopBorder:
         self._loop.call_soon_threadsafe(self._drain)
 
     def parker(self) -> LockParker:
+        self.refuse_on_loop()
         return LockParker()
+
+    def refuse_on_loop(self) -> None:
+        """RuntimeError there: what is to come would wait for the loop."""
+        if self.is_loop_thread():
+            raise RuntimeError(WOULD_BLOCK)
 
     def future(self) -> Future[Any]:
         return Future()
@@ -234,6 +240,7 @@ class DriverUserCode(LoopBorder):
         """Once the loop calls nobody back any more: what threads that wait for that are told."""
 
     def parker(self) -> DriverParker:
+        self.refuse_on_loop()
         return DriverParker(self)
 
     def future(self) -> Future[Any]:

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Never
 from minray.platform.base import UserCode
 from minray.platform.user_code import TURN_S
 
+LASTING = "an actor's event loop runs as long as the actor does; to end both, call exit_actor()"
+
 
 class UserEventLoop(asyncio.SelectorEventLoop):
     """Asyncio's own loop, with someone else who waits for it. Made in the main thread."""
@@ -54,9 +56,13 @@ class UserEventLoop(asyncio.SelectorEventLoop):
 
     def stop(self) -> Never:
         """RuntimeError: this is not what ends an actor."""
-        raise RuntimeError("an actor's event loop runs as long as the actor does; to end both, call exit_actor()")
+        raise RuntimeError(LASTING)
 
-    def close(self) -> None:
+    def close(self) -> Never:
+        """Nor does this."""
+        raise RuntimeError(LASTING)
+
+    def end(self) -> None:
         """In the main thread, when no piece will run any more."""
         self._thread_id = None
         super().close()

@@ -389,4 +389,4 @@ class PrintLines(Request[Done], frozen=True):
     lines: list[tuple[str, str]]
     """Task name (may be empty) and text."""
     sequence: int
-    """Per worker and stream; repetitions are dropped."""
+    """Increases with every message of a node; repetitions are dropped."""

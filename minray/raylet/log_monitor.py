@@ -59,8 +59,6 @@ class _Stream:
     """None until the first line is kept."""
     early: list[str] = field(default_factory=list)
     """Lines that came before the worker's pid, and with it the file's name, was known."""
-    sequence: int = 0
-    """Of the last batch sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +103,8 @@ class LogMonitor:
         self._open_log = open_log
         self._sources: dict[bytes, _Source] = {}
         self._outboxes: dict[bytes, _Outbox] = {}
+        self._batch_count = 0
+        """Numbers them for all streams together, since a pid is used again."""
         self._unkept = 0
         """Lines that could not be written to a file; the first one is complained about."""
 
@@ -240,8 +240,8 @@ class LogMonitor:
                 break
             lines.append((task_name, text))
             outbox.lines.popleft()
-        stream.sequence += 1
-        return PrintLines(self._node_id, self._node_ip, pid, stream.is_stderr, lines, stream.sequence)
+        self._batch_count += 1
+        return PrintLines(self._node_id, self._node_ip, pid, stream.is_stderr, lines, self._batch_count)
 
     def _drop(self, outbox: _Outbox) -> None:
         """The driver does not listen any more."""

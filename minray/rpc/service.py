@@ -44,9 +44,14 @@ class Call:
         return self._incoming.buffers
 
     def reply(self, record: Record, buffers: Sequence[Buffer] = ()) -> None:
-        """A reply that cannot be carried is our bug too, and the caller must hear of it."""
+        """A reply that cannot be written or carried is our bug too, and the caller must hear of it."""
         try:
-            self._incoming.reply(encode(record), buffers)
+            payload = encode(record)
+        except Exception as error:
+            self.refuse(error)
+            return
+        try:
+            self._incoming.reply(payload, buffers)
         except RecordTooLarge as error:
             logger.error("cannot answer %s: %s", self._incoming.method, error)
             self.fail("too-large", str(error))

@@ -135,6 +135,7 @@ class SimProcesses:
     def __init__(self, world: SimWorld, process: SimProcess, marks: memoryview) -> None:
         self.pid = process.pid
         self.marks = marks
+        self.is_copy = False
         self._world = world
         self._process = process
         self.children: list[SimProcess] = []

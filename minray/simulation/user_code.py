@@ -30,6 +30,7 @@ from types import FrameType
 from typing import Any, Never, TypeVar, TypeVarTuple
 
 from minray.common.environment_variables import update_environment
+from minray.platform.base import WOULD_BLOCK
 from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone, SimFuture, SimProcess, SimTask, unwind
 
 STUCK_S = 60.0
@@ -312,6 +313,8 @@ class SimUserCode:
 
     def parker(self) -> SimParker:
         thread = this_thread()
+        if thread is None and self.is_loop_thread():
+            raise RuntimeError(WOULD_BLOCK)
         assert thread is not None and thread.process is self._process, "only user threads of this process can wait"
         return SimParker(thread)
 

@@ -71,8 +71,8 @@ class ActorPool(Generic[V]):
         if not self._idle:
             self._waiting.append((fn, value))
             return
+        ref = fn(self._idle[-1], value)
         actor = self._idle.pop()
-        ref = fn(actor, value)
         self._running[ref] = _Running(self._started, actor)
         self._refs[self._started] = ref
         self._started += 1

@@ -310,7 +310,17 @@ def _may_be_dead(error: BaseException) -> bool:
 def _original(error: BaseException) -> BaseException:
     """What the call has raised, as its own type."""
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
+    if isinstance(cause, _Exit):
+        cause = cause.stop
     return error if cause is None else cause
+
+
+class _Exit(Exception):
+    """A call has raised SystemExit, which is its error as in the standard library, and would end an actor."""
+
+    def __init__(self, stop: SystemExit) -> None:
+        super().__init__(stop)
+        self.stop = stop
 
 
 class _CrewMember:
@@ -321,7 +331,10 @@ class _CrewMember:
             initializer(*initargs)
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except SystemExit as stop:
+            raise _Exit(stop) from None
 
 
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()

@@ -51,6 +51,8 @@ class Metric:
                 raise TypeError(f"tag keys must be strings, not {type(key).__name__}")
         if not isinstance(description, str):
             raise TypeError(f"description must be a string, not {type(description).__name__}")
+        for text in (description, *tag_keys):
+            text.encode()
         self._definition = Definition(self._kind, name, description, tuple(_boundaries))
         self._is_discarded = _is_discarded(self._definition)
         self._tag_keys = tag_keys
@@ -61,7 +63,7 @@ class Metric:
         for key, value in default_tags.items():
             if key not in self._tag_keys:
                 raise ValueError(f"{key!r} is not one of the tag keys {self._tag_keys}")
-            _check_value(key, value)
+            _check_tag(key, value)
         self._default_tags = dict(default_tags)
         return self
 
@@ -86,7 +88,7 @@ class Metric:
         if not isinstance(value, int | float):
             raise TypeError(f"value must be an int or a float, not {type(value).__name__}")
         for key, text in (tags or {}).items():
-            _check_value(key, text)
+            _check_tag(key, text)
         all_tags = {**self._default_tags, **(tags or {})}
         if missing := [key for key in self._tag_keys if key not in all_tags]:
             raise ValueError(f"there is no value for the tag keys {', '.join(missing)}")
@@ -182,9 +184,12 @@ def _is_discarded(metric: Definition) -> bool:
     return True
 
 
-def _check_value(key: str, value: str) -> None:
+def _check_tag(key: str, value: str) -> None:
+    if not isinstance(key, str):
+        raise TypeError(f"tag keys must be strings, not {type(key).__name__}")
     if not isinstance(value, str):
         raise TypeError(f"values of tags must be strings, but that of {key!r} is a {type(value).__name__}")
+    value.encode()  # or an UnicodeEncodeError, and not when somebody asks for the metrics
 
 
 def _remade(kind: type[Metric], arguments: dict[str, Any], default_tags: dict[str, str]) -> Metric:

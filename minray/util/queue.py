@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import minray as ray
@@ -58,14 +59,18 @@ class Queue:
         Raises Full if there is no room (in time), ValueError for a negative ``timeout``.
         """
         _check(timeout, block)
-        if not ray.get(self.actor.put.remote(item, timeout if block else 0)):
-            raise Full
+        answer = self.actor.put.remote(item, timeout if block else 0)
+        with _given_up_together(answer):
+            if not ray.get(answer):
+                raise Full
 
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """``put`` for coroutines."""
         _check(timeout, block)
-        if not await self.actor.put.remote(item, timeout if block else 0):
-            raise Full
+        answer = self.actor.put.remote(item, timeout if block else 0)
+        with _given_up_together(answer):
+            if not await answer:
+                raise Full
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the oldest item; waits for one, ``timeout`` seconds at most, unless told not to ``block``.
@@ -73,12 +78,16 @@ class Queue:
         Raises Empty if there is none (in time), ValueError for a negative ``timeout``.
         """
         _check(timeout, block)
-        return _first(ray.get(self.actor.get.remote(timeout if block else 0)))
+        answer = self.actor.get.remote(timeout if block else 0)
+        with _given_up_together(answer):
+            return _first(ray.get(answer))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """``get`` for coroutines."""
         _check(timeout, block)
-        return _first(await self.actor.get.remote(timeout if block else 0))
+        answer = self.actor.get.remote(timeout if block else 0)
+        with _given_up_together(answer):
+            return _first(await answer)
 
     def put_nowait(self, item: Any) -> None:
         self.put(item, block=False)
@@ -121,6 +130,16 @@ class Queue:
         ray.wait([self.actor.__ray_terminate__.remote()], timeout=grace_period_s)
         ended, _ = ray.wait([self.actor.qsize.remote()], timeout=grace_period_s)
         return bool(ended)
+
+
+@contextmanager
+def _given_up_together(answer: Any) -> Iterator[None]:
+    """Who is interrupted, or cancelled, neither takes an item later that nobody gets, nor puts one."""
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        ray.cancel(answer)
+        raise
 
 
 def _check(timeout: float | None, block: bool) -> None:

@@ -197,3 +197,12 @@ def test_g31_a_cancelled_creator_is_not_interrupted_between_the_registration_and
     finally:
         sys.settrace(before)
     assert thread.posted == ["create"] and len(moments) > 10 and all(moments)
+
+
+def test_a_number_that_no_message_can_say_is_refused_before_anything_is_made(driver: Core) -> None:
+    def program() -> None:
+        with pytest.raises(ValueError, match="max_restarts must be at most"):
+            Clerk.options(max_restarts=1 << 63).remote()
+
+    driver.run(program)
+    assert not driver.worker.tasks.tasks

@@ -39,6 +39,7 @@ class Machine:
     def __init__(self) -> None:
         self.marks = bytearray(MARKS.size)
         self.pid = 7
+        self.is_copy = False
         self.processes = self.user_code = self
         self.codes: list[int] = []
         """With which the process has ended."""
@@ -383,6 +384,24 @@ def test_an_actor_that_exits_without_an_error_ends_in_an_orderly_way(error: Base
         task = machine.task(lambda: 1)
         getattr(machine.executor, kind)(task)
         assert task.execution is None, "nothing begins after that"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [(None, 0, ""), (SystemExit(0), 0, ""), (SystemExit("words"), 1, "words\n"), (ValueError("no"), 1, "ValueError: no\n")],
+)
+def test_a_copy_that_user_code_has_forked_ends_as_a_program_does(
+    error: BaseException | None, code: int, words: str, is_async: bool, capsys: Any
+) -> None:
+    machine = Machine()
+    machine.is_copy = True
+    machine.executor.actor = SimpleNamespace(method=raising(error) if error is not None else lambda: "the child's")
+    task = machine.task(None, method="method", actor_id=b"actor")
+    with pytest.raises(Exited):
+        run(lambda: machine.executor.execute_async(task)) if is_async else machine.execute(task)
+    assert machine.codes == [code] and capsys.readouterr().err.endswith(words)
+    assert task.execution is None and not machine.executor.wants_exit
 
 
 def test_an_actor_that_exits_with_an_error_is_gone() -> None:

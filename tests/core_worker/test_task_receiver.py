@@ -138,7 +138,7 @@ class Worker:
         self.marks = memoryview(bytearray(64))
         self.references, self.store = ReferenceCounter(), MemoryStore()
         self.lending = Lending(self.loop, self.references, self.freed)
-        processes = SimpleNamespace(pid=7, marks=self.marks, exit=self.exits.append)
+        processes = SimpleNamespace(pid=7, marks=self.marks, is_copy=False, exit=self.exits.append)
         platform: Any = SimpleNamespace(user_code=self, processes=processes)
         myself: Any = self
         lending: Any = self.lending

@@ -29,8 +29,8 @@ def cluster(heap_of_others: None) -> Iterator[Cores]:
 
 
 @minray.remote(max_retries=0)
-def fail() -> None:
-    raise ValueError("it fails")
+def fail(error: Exception | None = None) -> None:
+    raise error or ValueError("it fails")
 
 
 @minray.remote(max_retries=0)
@@ -168,11 +168,25 @@ def test_who_waits_for_long_reads_why(driver: Core, capsys: pytest.CaptureFixtur
 def test_the_loop_does_not_wait_for_itself(driver: Core) -> None:
     async def story() -> None:
         ref = rest.remote(1)
-        for wait in (minray.get, lambda one: minray.wait([one])):
-            with pytest.raises(RuntimeError, match="await the reference instead"):
+        for wait in (minray.get, lambda one: minray.wait([one]), lambda _: minray.nodes()):
+            with pytest.raises(RuntimeError, match="would block"):
                 wait(ref)
 
     driver.do(story())
+
+
+@pytest.mark.parametrize("how", ["returned", "gathered"])
+def test_an_awaited_task_that_has_raised_stop_iteration_has_not_returned(driver: Core, how: str) -> None:
+    """A coroutine that is told a StopIteration takes it for the end of what it awaits."""
+
+    async def story() -> Any:
+        ref = fail.remote(StopIteration("no value"))
+        return await ref if how == "returned" else await asyncio.gather(ref.as_future())
+
+    with pytest.raises(RayTaskError, match="fail failed") as error:
+        driver.do(story())
+    assert type(error.value) is RayTaskError and error.value.args == ("no value",)
+    assert isinstance(error.value.cause, StopIteration) and error.value.__cause__ is error.value.cause
 
 
 # --- wait

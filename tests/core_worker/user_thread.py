@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from minray.platform.base import WOULD_BLOCK
+
 
 class UserThread:
     """As ``UserCode``."""
@@ -21,7 +23,7 @@ class UserThread:
         """What is to happen on the loop."""
         self.waits_at: Parker | None = None
         self.is_loop = False
-        """What the thread is told when it asks where it is."""
+        """It is to be taken for the loop's."""
         self.tests_turn = threading.Semaphore(0)
         self._result: Any = None
         self._error: BaseException | None = None
@@ -64,10 +66,9 @@ class UserThread:
         self.posted.append(partial(callback, *args))
 
     def parker(self) -> Parker:
+        if self.is_loop:
+            raise RuntimeError(WOULD_BLOCK)
         return Parker(self)
-
-    def is_loop_thread(self) -> bool:
-        return self.is_loop
 
 
 class Parker:

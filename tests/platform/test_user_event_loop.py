@@ -51,11 +51,12 @@ def test_it_runs_in_the_main_thread_and_all_the_time_as_far_as_one_sees() -> Non
         async def main():
             print(threading.current_thread() is threading.main_thread(), asyncio.get_running_loop() is user)
             print(user.is_running(), await user.run_in_executor(None, user.is_running), asyncio.get_event_loop() is user)
-            try:
-                user.stop()
-            except RuntimeError as error:
-                print(str(error).partition(";")[0])
-    """) == ["True True", "True True True", "an actor's event loop runs as long as the actor does", "over"]
+            for end in (user.stop, user.close):
+                try:
+                    end()
+                except RuntimeError as error:
+                    print(str(error).partition(";")[0])
+    """) == ["True True", "True True True", *["an actor's event loop runs as long as the actor does"] * 2, "over"]
 
 
 def test_nothing_that_threads_add_is_lost() -> None:

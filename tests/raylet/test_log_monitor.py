@@ -13,6 +13,7 @@ from minray.platform.base import PlatformError
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import PrintLines
 from minray.raylet.log_monitor import MAX_UNACKNOWLEDGED_BATCHES, LogMonitor
+from minray.worker_output import LinePrinter
 from tests.rpc.fake_network import in_virtual_time, turns
 
 JOB, WORKER = b"job1", b"w" * 16
@@ -146,3 +147,21 @@ async def test_a_node_without_files_keeps_nothing() -> None:
     node.monitor.on_started(WORKER, 7)
     await node.print("after")
     assert node.files == {} and node.monitor._sources[WORKER].stdout.early == []
+
+
+@in_virtual_time
+async def test_a_worker_that_has_the_pid_of_a_dead_one_is_heard() -> None:
+    node, shown = Node(), []
+    node.monitor.on_job(JOB, DRIVER, True)
+    printer = LinePrinter(0.0, lambda: 0.0)
+    printer._print = lambda text, is_stderr: shown.append(text)  # type: ignore[method-assign]
+    for worker_id in (WORKER, b"x" * 16):
+        node.monitor.on_bound(worker_id, JOB)
+        node.monitor.on_started(worker_id, 7)
+        for line in ("one", "two"):
+            node.monitor.on_output(worker_id, "stdout", line)
+            await turns(2)
+        node.monitor.on_exit(worker_id)
+    for batch in (*node.sent, node.sent[-1]):
+        printer.show(batch)
+    assert shown == [f"(worker pid=7) {line}" for line in ("one", "two", "one", "two")]

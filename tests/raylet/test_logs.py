@@ -25,7 +25,7 @@ async def test_output_reaches_the_driver_in_order_with_the_tasks_name(scene: Sce
     await scene.raylet().call(FlushLogs(scene.job_id))
     assert text(scene) == [("f", "one"), ("f", "two"), ("g", "three"), ("", "four")]
     assert [(batch.pid, batch.is_stderr) for batch in scene.printed] == [(worker.pid, False), (worker.pid, True)]
-    assert [batch.sequence for batch in scene.printed] == [1, 1]
+    assert [batch.sequence for batch in scene.printed] == [1, 2]
     files = {name.rpartition(".")[2]: file.getvalue() for name, file in scene.files.items()}
     assert files == {"out": "one\ntwo\nthree\n", "err": "four\n"}
     assert sorted(scene.files)[1] == f"worker-{worker.config.worker_id.hex()}-{worker.pid}.out"

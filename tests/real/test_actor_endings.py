@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys  # noqa: F401  (for what is forked)
+from typing import Any
 
 import psutil
 import pytest
@@ -84,3 +86,13 @@ def test_c2_exit_actor_is_orderly_and_for_good(files: Files) -> None:
     with pytest.raises(ray.exceptions.ActorDiedError):
         ray.get(leaver.leave.remote())
     assert journal.lines() == ["made"], "it was not restarted"
+
+
+@pytest.mark.parametrize("end", ["return 'child'", "sys.exit(0)", "raise ValueError"])
+def test_a_child_that_an_actor_forks_answers_no_calls(end: str) -> None:
+    """However it comes back from the method: the connections are its parent's."""
+    method: dict[str, Any] = {}
+    exec(f"def fork(self):\n  if pid := os.fork(): return os.waitpid(pid, 0)[0] == pid\n  {end}", globals(), method)
+    actor = ray.remote(type("Forking", (), {**method, "pid": lambda self: os.getpid()})).remote()
+    pid = ray.get(actor.pid.remote())
+    assert ray.get(actor.fork.remote(), timeout=20) is True and ray.get(actor.pid.remote()) == pid

@@ -19,6 +19,7 @@ from tests.helpers import wait_for_condition
 from tests.real.conftest import all_resources_are_free
 from tests.real.support import Files, driver_command, echo, hold, run_driver, start_driver
 
+FORKS = pytest.mark.skipif(os.environ.get("MINRAY_TRANSPORT") == "grpc", reason="gRPC does not survive a fork")
 JOIN = "ray.init(address=sys.argv[1], logging_level='ERROR')\n"
 
 
@@ -55,6 +56,14 @@ def test_init_twice_is_an_error_unless_it_may_be_ignored() -> None:
         ray.init(num_cpus=1)
     assert ray.init(num_cpus=4, ignore_reinit_error=True).address_info == first.address_info
     assert ray.cluster_resources()["CPU"] == 1
+
+
+@pytest.mark.usefixtures("shutdown_only")
+def test_an_init_that_fails_leaves_no_thread() -> None:
+    before = threading.enumerate()
+    with pytest.raises(UnicodeEncodeError):
+        ray.init(num_cpus=1, namespace="\udc80")
+    assert threading.enumerate() == before and not ray.is_initialized()
 
 
 @pytest.mark.usefixtures("shutdown_only")
@@ -150,6 +159,28 @@ def test_whoever_awaits_a_value_that_is_on_its_way_during_shutdown_is_told() -> 
         future.result(10)
 
 
+@pytest.mark.usefixtures("shutdown_only")
+def test_a_callback_of_a_future_cannot_wait(files: Files) -> None:
+    """It runs in the thread that everything else needs, and so does what unpickling an awaited value calls."""
+    ray.init(num_cpus=1)
+    large, release = ray.put(bytes(1_000_000)), files.signal("release")
+    said: list[str] = []
+    called = threading.Event()
+
+    def call_back(_: Any) -> None:
+        for ask in (ray.nodes, ray.shutdown, lambda: ray.get(large), lambda: ray.get(hold.remote(release, release))):
+            try:
+                ask()
+            except RuntimeError as error:
+                said.append(str(error))
+        called.set()
+
+    hold.remote(files.signal("started"), release).future().add_done_callback(call_back)
+    release.set()
+    assert called.wait(10) and len(said) == 4 and all("would block" in words for words in said)
+    assert ray.get(echo.remote(1)) == 1
+
+
 def test_threads_that_are_left_end_with_the_program_in_silence() -> None:
     """One waits, one calls on; and what is called after that begins nothing anew."""
     program = """
@@ -234,6 +265,32 @@ print(ray.get_runtime_context().get_job_id(), ray.get_runtime_context().get_node
         assert len({*jobs, ray.get_runtime_context().get_job_id()}) == 4
         assert set(nodes) == {ray.get_runtime_context().get_node_id()}
         wait_for_condition(all_resources_are_free)
+
+    @FORKS
+    def test_a_killed_driver_is_dead_though_a_child_that_it_has_forked_lives(self, node: Any, files: Files) -> None:
+        text = program("""
+import os, signal, time
+@ray.remote(num_cpus=2)
+class Held:
+    def pid(self):
+        return os.getpid()
+held = Held.remote()
+ray.get(held.pid.remote())
+if os.fork():
+    os.kill(os.getpid(), signal.SIGKILL)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+""")
+        release = files.signal("release")
+        driver = start_driver(text, node["session_dir"], release.path)
+        assert driver.wait(30) == -signal.SIGKILL
+        wait_for_condition(all_resources_are_free)
+        release.set()
+        driver.communicate(timeout=10)
+
+    def test_the_arguments_of_a_program_need_not_be_text(self, node: Any) -> None:
+        done = run_driver(program("print(ascii(sys.argv[2]))"), node["session_dir"], os.fsdecode(b"file\xff"))
+        assert (done.returncode, done.stdout) == (0, "'file\\udcff'\n"), done.stderr
 
     def test_a_driver_that_joins_cannot_bring_resources(self, node: Any) -> None:
         done = run_driver("ray.init(address=sys.argv[1], num_cpus=3)", node["session_dir"])
@@ -399,7 +456,6 @@ def test_ctrl_c_on_the_terminal_interrupts_the_driver_alone() -> None:
     assert (output, driver.returncode) == ("interrupted\nstill 1\n", 0), errors
 
 
-FORKS = pytest.mark.skipif(os.environ.get("MINRAY_TRANSPORT") == "grpc", reason="gRPC does not survive a fork")
 FORK = """
 import os
 context = ray.init(num_cpus=1, logging_level="ERROR")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import os
+import sys
 import threading
 import weakref
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, as_completed, wait
@@ -109,6 +110,14 @@ def test_an_exception_is_the_one_that_was_raised() -> None:
         assert type(error) is KeyError and error.args == (3,)
         assert error.__traceback__ is not None  # it leads to the remote frames
         assert executor.submit(abs, -1).result() == 1
+
+
+def test_a_call_that_exits_has_raised_system_exit() -> None:
+    with Executor(1) as executor:
+        pid = executor.submit(os.getpid).result()
+        error = executor.submit(sys.exit, 3).exception()
+        assert isinstance(error, SystemExit) and error.code == 3
+        assert executor.submit(os.getpid).result() == pid
 
 
 def test_arguments_and_results_that_cannot_be_pickled_fail_their_call_alone() -> None:

@@ -33,6 +33,10 @@ class Large(Record, frozen=True):
     data: bytes
 
 
+class Words(Record, frozen=True):
+    text: str
+
+
 class Service:
     """One handler of each kind."""
 
@@ -41,12 +45,13 @@ class Service:
         self.go_on = asyncio.Event()
         self.names: list[str] = []
         self.problem: Exception | None = None
+        self.answer: Record = DONE
         self.peers: list[bytes] = []
 
     def handle_Ask(self, request: Ask, call: Call) -> Record:
         self.peers.append(call.peer)
         self._maybe_fail()
-        return Large(bytes(request.size)) if request.size else DONE
+        return Large(bytes(request.size)) if request.size else self.answer
 
     def handle_AskLater(self, request: AskLater, call: Call) -> Done | None:
         self.later.append(call)
@@ -58,7 +63,7 @@ class Service:
         self.names.append(task.get_name())
         await self.go_on.wait()
         self._maybe_fail()
-        return Large(bytes(request.size)) if request.size else DONE
+        return Large(bytes(request.size)) if request.size else self.answer
 
     def _maybe_fail(self) -> None:
         if self.problem is not None:
@@ -170,6 +175,19 @@ def test_a_reply_that_cannot_be_carried_does_not_leave_the_caller_waiting(reques
         scene.arrive(request_class(b"x", MAX_BYTES + 1))
         await turns()
         assert scene.failure().startswith("too-large: ")
+
+    run(story)
+
+
+@pytest.mark.parametrize("request_class", [Ask, AskSlowly])
+def test_a_reply_that_cannot_be_written_does_not_either(request_class: Any) -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.service.answer = Words("\udc80")
+        scene.service.go_on.set()
+        scene.arrive(request_class(b"x"))
+        await turns()
+        assert scene.failure().startswith(f"internal: {request_class.__name__}: UnicodeEncodeError")
 
     run(story)
 

@@ -56,6 +56,15 @@ def test_map_keeps_the_order_and_map_unordered_gives_what_is_there() -> None:
     assert pooled(use) == ([3, 1, 2, 0], [1, 1, 1, 4])
 
 
+def test_an_actor_that_could_not_be_called_stays_in_the_pool() -> None:
+    def use(pool: ActorPool[Any], _: list[Any]) -> Any:
+        with pytest.raises(AttributeError):
+            pool.submit(lambda actor, value: actor.no_such_method.remote(value), 1)
+        return list(pool.map(rest, [1, 2]))
+
+    assert pooled(use, actors=1) == [1, 2]
+
+
 def test_an_actor_takes_the_next_piece_when_it_is_through() -> None:
     def use(pool: ActorPool[Any], sleepers: list[Any]) -> Any:
         before = time.monotonic()

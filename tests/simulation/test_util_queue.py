@@ -35,6 +35,15 @@ class Both:
             await target.put_async(await source.get_async())
 
 
+@minray.remote
+class Impatient:
+    async def get(self, queue: Queue) -> Any:
+        return await asyncio.wait_for(queue.get_async(), 1)
+
+    async def put(self, queue: Queue, item: Any) -> None:
+        await asyncio.wait_for(queue.put_async(item), 1)
+
+
 def one(body: Any) -> Any:
     return run(body, nodes=1)
 
@@ -63,6 +72,19 @@ def test_coroutines_put_and_get() -> None:
         return got
 
     assert one(body) == [("x", number) for number in range(5)]
+
+
+def test_who_has_given_up_takes_no_item_and_puts_none() -> None:
+    def body() -> list[Any]:
+        queue, impatient = Queue(1), Impatient.remote()
+        with pytest.raises(TimeoutError):
+            minray.get(impatient.get.remote(queue))
+        queue.put("first")
+        with pytest.raises(TimeoutError):
+            minray.get(impatient.put.remote(queue, "never"))
+        return [queue.get(timeout=5), queue.size()]
+
+    assert one(body) == ["first", 0]
 
 
 def test_waiting_ends_after_its_time_or_at_once() -> None:

@@ -123,6 +123,9 @@ def test_a_name_that_is_something_else_already_is_discarded(make: Any) -> None:
         (lambda: Counter("a").inc(-1), ValueError, "value must be positive, not -1"),
         (lambda: Counter("a", tag_keys=("x", "y")).inc(tags={"y": "1"}), ValueError, "no value for the tag keys x$"),
         (lambda: Counter("a").inc(tags={"x": 1}), TypeError, "that of 'x' is a int"),  # type: ignore[dict-item]
+        (lambda: Counter("a").inc(tags={1: "x"}), TypeError, "tag keys must be strings, not int"),  # type: ignore[dict-item]
+        (lambda: Counter("a").inc(tags={"x": "\udc80"}), UnicodeEncodeError, "surrogates not allowed"),
+        (lambda: Counter("a", "\udc80"), UnicodeEncodeError, "surrogates not allowed"),
         (lambda: Gauge("a").set("1"), TypeError, "value must be"),  # type: ignore[arg-type]
         (lambda: Histogram("a"), ValueError, "boundaries are needed"),
         (lambda: Histogram("a", boundaries=[]), ValueError, "boundaries are needed"),
