@@ -36,6 +36,15 @@ settings.load_profile("minray")
 
 
 @pytest.fixture(scope="session", autouse=True)
+def imports_are_no_garbage() -> Generator[None, None, None]:
+    """The tests' libraries have a million objects. Worlds and fixtures that collect garbage would look at them each time."""
+    from minray.simulation.cluster import frozen_heap
+
+    with frozen_heap():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Generator[None, None, None]:
     """Fail the run if a process, socket, file or shared memory of its sessions outlives its last test."""
     shared_memory_before = leaks.shared_memory()
