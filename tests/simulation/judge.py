@@ -18,6 +18,7 @@ from minray.common.bundles import is_cpu
 from minray.common.ids import short
 from minray.exceptions import RayError
 from minray.protocol.actor import ALIVE, DEAD
+from minray.protocol.gcs import job_namespace
 from minray.raylet.log_monitor import TASK_NAME_MARK
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.trace import OUTPUT
@@ -131,6 +132,7 @@ def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[s
     if "gcs" in alive:
         left = gcs_leftovers(cluster.gcs, needs) + _jobs_of_the_dead(cluster, alive)
         problems += [f"gcs: {problem}" for problem in left]
+        problems += _workers_of_the_past(cluster, alive)
     return problems
 
 
@@ -142,18 +144,35 @@ def _jobs_of_the_dead(cluster: SimCluster, alive: Container[str]) -> list[str]:
     return [f"job {short(job.job_id)} runs without a driver" for job in jobs]
 
 
+def _workers_of_the_past(cluster: SimCluster, alive: Container[str]) -> list[str]:
+    """Processes that have outlived their jobs (L7)."""
+    gcs: Any = cluster.gcs
+    return [
+        f"raylet/{name}: a worker of job {short(worker.binding[0])}, which is over"
+        for name, raylet in cluster.raylets.items()
+        if f"raylet/{name}" in alive
+        for worker in raylet._broker.pool.workers.values()
+        if worker.binding is not None and gcs.job_is_over(worker.binding[0])
+    ]
+
+
 def living_detached(gcs: Any) -> dict[bytes, Any]:
     return {row.info.actor_id: row for row in gcs._actors.rows() if row.info.detached and row.info.state == ALIVE}
 
 
 def gcs_leftovers(gcs: Any, needs: Needs = NOTHING) -> list[str]:
-    """Actors and placement groups that nobody has any more, and what belongs to attempts to place some."""
+    """Actors and placement groups that nobody has any more, what belongs to attempts to place some, values of past jobs."""
     scheduler = gcs._group_scheduler
     actors = [row for row in gcs._actors.rows() if row.info.actor_id not in needs.rows]
     tables = {
         "actors": [row.info for row in actors if row.info.state != DEAD],
         "leases of dead actors": [row.info for row in actors if row.info.state == DEAD and row.lease_id],
         "placement groups": [short(group.group_id) for group in gcs._groups.all() if group.state != "REMOVED"],
+        "values of jobs that are over": [
+            space
+            for job in gcs._jobs.finished()
+            if not job.kept and (space := job_namespace(job.job_id)) in gcs._values._namespaces
+        ],
         "attempts": scheduler._attempts,
         "retries": scheduler._retries,
         "who waits for groups": [one for waiters in scheduler._waiters.values() for one in waiters if not one.done()],

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.exceptions import ActorAlreadyExistsError
+from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tests.spec.groups import SLOT
 from tests.spec.stage import BORN, END, ERRORS, RUN, History, Outcome, Stage, Tagged
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class Create(Tagged, frozen=True):
     """Whether calls need not wait for those before them."""
     max_pending_calls: int = -1
     """By each handle."""
+    group: str = ""
+    """The placement group that it lives in, where it takes a slot and no CPU."""
 
     def perform(self, stage: Stage) -> Outcome:
         args, nested = stage.bound(self.args), stage.bound(self.nested)
@@ -73,6 +77,9 @@ class Create(Tagged, frozen=True):
             max_pending_calls=self.max_pending_calls,
             **({"allow_out_of_order_execution": True} if self.is_unordered else {}),
         )
+        for group in stage.bound((self.group,)):
+            strategy = PlacementGroupSchedulingStrategy(stage.refs[group])
+            actor_class = actor_class.options(num_cpus=0, resources={SLOT: 1}, scheduling_strategy=strategy)
         outcome: Outcome = {"of": args + nested}
         try:
             handle = actor_class.remote(self, stage.pick(nested), *stage.pick(args).values())

@@ -133,7 +133,11 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         if not self.world.nodes or not self.program.drivers or not self.program.names_actors_well():
             return False
         head = self.world.nodes[0]
-        slots = sum(operation.bundles for operation in self.program.walk() if isinstance(operation, Group))
+        groups = [operation for operation in self.program.walk() if isinstance(operation, Group)]
+        residents = Counter(actor.group for actor in self.program.actors())
+        if any(residents[group.name] >= group.bundles for group in groups):
+            return False  # no slot is left for tasks
+        slots = sum(group.bundles for group in groups)
         return slots + 1 <= head.resources.get(SLOT, 1) and all(
             task.num_cpus <= head.num_cpus and all(n <= head.resources.get(key, 0) for key, n in task.resources.items())
             for task in self.program.tasks()

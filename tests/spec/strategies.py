@@ -59,6 +59,7 @@ from tests.spec.variations import (
     with_manners,
     with_options,
     with_parts,
+    with_residents,
     with_visits,
 )
 
@@ -428,6 +429,7 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_options(with_groups(program, Random(f"groups of {seed}")), Random(f"options of {seed}"))
     program = with_manners(program, Random(f"manners of {seed}"))
     program = with_heirs(program, Random(f"heirs of {seed}"))
+    program = with_residents(program, Random(f"residents of {seed}"))
     program = with_frees(program, Random(f"frees of {seed}"))
     return with_impatience(program, Random(f"impatience of {seed}"))
 

@@ -242,6 +242,35 @@ def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random
     return tuple(changed)
 
 
+def with_residents(program: Program, random: Random) -> Program:
+    """In half of the programs with placement groups actors live there too; each takes a slot of its own."""
+    if random.random() < 0.5:
+        return program
+    return Program(tuple(Body(_with_residents(driver.operations, random), driver.end) for driver in program.drivers))
+
+
+def _with_residents(operations: tuple[Operation, ...], random: Random) -> tuple[Operation, ...]:
+    """Of one driver: made and called anywhere after the group, when that may have been removed."""
+    changed = list(operations)
+    for group in [operation for operation in operations if isinstance(operation, Group)]:
+        count = random.randint(1, 2)
+        changed[changed.index(group)] = msgspec.structs.replace(group, bundles=group.bundles + count)
+        for number in range(count):
+            name = f"resident{number} of {group.name}"
+            restarts, retries = random.choice((0, 0, 1, -1)), random.choice((0, 0, 1, -1))
+            calls = [f"{name} call{turn}" for turn in range(random.randint(1, 3))]
+            bodies = [Body((Sleep(f"sleep of {call}", random.choice((*PAUSES_S, 1.0))),)) for call in calls]
+            later: list[Operation] = [Create(name, max_restarts=restarts, max_task_retries=retries, group=group.name)]
+            later += [Call(call, name, body) for call, body in zip(calls, bodies, strict=True)]
+            later += [Get(f"get {call}", (call,)) for call in calls]
+            at = next(place for place, one in enumerate(changed) if one.name == group.name) + 1
+            for operation in later:
+                at = random.randint(at, len(changed)) if random.random() < 0.5 else at
+                changed.insert(at, operation)
+                at += 1
+    return tuple(changed)
+
+
 def with_crowds(program: Program, random: Random) -> Program:
     """Each driver makes several actors at once, so that the head has no room for all, and reads what they have made.
 
