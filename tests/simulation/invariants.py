@@ -12,6 +12,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 | S7 | an owner frees an object | nobody else holds or carries a reference (``holders``) |
 | G19, G40 | a task is pushed | it was not cancelled before, unless this is the push that the cancellation found |
 | S9 | a gcs dies, and at the end | what an earlier gcs knew as durable is known |
+| G25 | a gcs dies, and at the end | an actor has ended with its owner, or its job, only if that has ended |
 | L5 | a message is sent | they are not absurdly many |
 """
 
@@ -19,10 +20,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.common.ids import short
+from minray.common.ids import job_of_actor, short
 from minray.core_worker.normal_task_submitter import LeasedWorker
 from minray.core_worker.task_manager import PUSHED
-from minray.protocol.actor import DEAD
+from minray.gcs.actor_manager import describe
+from minray.protocol.actor import DEAD, JOB_FINISHED, OWNER_DIED
 from minray.protocol.base import decode
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import job_namespace
@@ -97,6 +99,11 @@ class Watch:
             if rows.get(row) not in (state, "over") and not is_dropped:
                 self.on_broken("S9", f"the gcs knows {' '.join(row)} as {rows.get(row)}; it was {state} before a restart")
         self._durable |= rows
+        for info in [row.info for row in gcs._actors.rows() if row.info.state == DEAD and row.info.death is not None]:
+            if info.death.kind == OWNER_DIED and gcs.worker_death(info.owner) is None:
+                self.on_broken("G25", f"the gcs says that {describe(info)} has ended with its owner, who lives")
+            if info.death.kind == JOB_FINISHED and not gcs.job_is_over(job_of_actor(info.actor_id)):
+                self.on_broken("G25", f"the gcs says that {describe(info)} has ended with its job, which is not over")
 
     def _on_core(self, core: Any) -> None:
         self._connect(core)

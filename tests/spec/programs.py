@@ -389,6 +389,8 @@ class Generate(Tagged, frozen=True):
     """Instead of just dropping it."""
     actor: str = ""
     """A handle; empty: a task generates."""
+    spread: bool = False
+    """Whether that runs on any node."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles, names = stage.bound((self.actor,)) if self.actor else [], stage.bound(self.refs)
@@ -397,7 +399,10 @@ class Generate(Tagged, frozen=True):
         if self.actor:
             function = stage.refs[self.actor].generate.options(**self._options(), max_task_retries=self.max_retries)
         else:
-            function = generate.options(**self._options(), max_retries=self.max_retries)
+            strategy = "SPREAD" if self.spread else "DEFAULT"
+            function = generate.options(
+                **self._options(), max_retries=self.max_retries, scheduling_strategy=strategy
+            )
         items = self._read(stage, function.remote(self, stage.pick(names)))
         return {"of": handles + names, "items": items}
 

@@ -23,11 +23,11 @@ Tree = dict[str, Any]
 
 
 def with_async_actors(program: Program, random: Random) -> Program:
-    """Half of the actors that take several calls at once take them as coroutines."""
+    """Half of the actors that take several calls at once take them as coroutines, some of them as many as come."""
 
     def change(tree: Tree) -> Tree:
         if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
-            return {"max_concurrency": 1, "is_async": True}
+            return {"max_concurrency": random.choice((1, 1, 2)), "is_async": True}
         return {}
 
     return _changed(program, change)
@@ -161,6 +161,17 @@ def with_manners(program: Program, random: Random) -> Program:
             few = tree["name"] not in generating and random.random() < 0.3
             return manner | ({"max_pending_calls": random.randint(1, 3)} if few else {})
         return {"in_group": random.random() < 0.5} if tree.get("actor") in grouped and tree["kind"] == "Call" else {}
+
+    return _changed(program, change) if random.random() < 0.25 else program
+
+
+def with_partings(program: Program, random: Random) -> Program:
+    """In a quarter of the programs actors that have no name take a while to end, when they may."""
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") == "Create" and not tree.get("called") and random.random() < 0.7:
+            return {"parting_s": random.choice((0.02, 0.5, 5.0))}
+        return {}
 
     return _changed(program, change) if random.random() < 0.25 else program
 
@@ -310,6 +321,33 @@ def with_visits(program: Program, random: Random) -> Program:
         pause = Sleep(f"pause{number}", random.choice((0.2, 5.0, 20.0)))
         at = random.randint(0, len(driver.operations))
         drivers.append(Body((*driver.operations[:at], *visits, pause, *driver.operations[at:], *gets), driver.end))
+    return Program(tuple(drivers))
+
+
+def with_streams(program: Program, random: Random) -> Program:
+    """Each driver has generators run on all nodes, and reads what they have yielded again when nodes may have gone."""
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        streams = []
+        for count in range(random.randint(1, 3)):
+            yields = random.randint(2, 5)
+            streams.append(
+                Generate(
+                    f"stream{number}.{count}",
+                    yields,
+                    random.choice((yields + 1, yields)),
+                    pause_s=random.choice((*PAUSES_S, 1.0)),
+                    type=random.choice(("", "", "ValueError")),
+                    most_unread=random.choice((-1, -1, 1, 2)),
+                    max_retries=random.choice((0, 1, 1, 3)),
+                    spread=True,
+                )
+            )
+        names = [name for stream in streams for name in stream.item_names()]
+        gets = [Get(f"get {name}", (name,)) for name in random.sample(names, random.randint(1, len(names)))]
+        pause = Sleep(f"lull{number}", random.choice((0.2, 5.0, 20.0)))
+        at = random.randint(0, len(driver.operations))
+        drivers.append(Body((*driver.operations[:at], *streams, pause, *driver.operations[at:], *gets), driver.end))
     return Program(tuple(drivers))
 
 
