@@ -6,6 +6,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 | | looked at when | |
 |---|---|---|
 | S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
+| G106 | a grant is sent | nothing is leased in a placement group that was removed |
 | S4 | a task is pushed | its attempt is within its retries |
 | S5, S6, G79 | an object is made, sealed, evicted or forgotten | see ``objects`` |
 | S2, S3, S8, S10, G36 | an actor's call is pushed, or begins | see ``actor_watch`` |
@@ -28,6 +29,7 @@ from minray.protocol.actor import DEAD, JOB_FINISHED, OWNER_DIED
 from minray.protocol.base import decode
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import job_namespace
+from minray.scheduling.lease import GRANTED
 from minray.simulation import Deadlock, SimCluster
 from minray.simulation.cluster import GCS
 from minray.simulation.loop import SimProcess, current_process
@@ -163,18 +165,24 @@ class Watch:
             self.on_broken("G19" if found[0] else "G40", f"{what}, which was cancelled")
 
     def _on_grant(self) -> None:
-        """Is a worker that some raylet has granted by one lease used by another one too?"""
+        """Is a worker that some raylet has granted by one lease used by another one too? Or in a group that is no more?"""
         granted: dict[bytes, bytes] = {}
         for raylet in self.cluster.raylets.values():
-            for lease_id, entry in raylet._broker.entries.items():
+            broker = raylet._broker
+            for lease_id, entry in broker.entries.items():
                 if entry.worker is not None:
                     granted[entry.worker.worker_id] = lease_id
+                    self._expect_group(broker, lease_id, entry.request.shape.strategy.group_id)
         for name, core in self.cluster.cores.items():
             if self._processes[name].alive:
                 for worker in core.submitter.leased_workers():
                     self._expect_lease(granted.get(worker.address.worker_id), worker.lease_id, f"{name} holds a worker")
                 if any(task.reply is None for task in core.receiver._tasks.values()):
                     self._expect_lease(granted.get(core.address.worker_id), core.receiver._lease_id, f"{name} has a task")
+
+    def _expect_group(self, broker: Any, lease_id: bytes, group_id: bytes) -> None:
+        if group_id in broker._removed_groups and broker.states.get(lease_id) == GRANTED:
+            self.on_broken("G106", f"lease {short(lease_id)} goes on in placement group {short(group_id)}, which is removed")
 
     def _expect_lease(self, granted: bytes | None, lease_id: bytes, what: str) -> None:
         if granted not in (None, lease_id):

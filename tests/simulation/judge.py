@@ -260,7 +260,29 @@ def raylet_leftovers(raylet: Any, needs: Needs = NOTHING) -> list[str]:
     spare = [object_id for object_id in (*table._spare, *table._spare_in_fallback) if object_id not in needs.objects]
     if table._by_pin or spare or store._waiting or len(store._queue) or raylet.objects._pulls:
         problems.append(f"pins {len(table._by_pin)}, questions {len(store._waiting)}, pulls {len(raylet.objects._pulls)}")
+    if not needs.objects and not leases:
+        problems += [f"{count} {name}" for name, count in _sums(raylet).items() if count]
     return problems
+
+
+def _sums(raylet: Any) -> dict[str, int]:
+    """What is counted of things that come and go: nothing, when they are gone."""
+    table, spilling, local = raylet.store.table, raylet.io_workers._manager, raylet._broker.local
+    pulls, pushes = raylet.objects.pulls, raylet.objects._pushes
+    return {
+        "bytes that must stay in memory": table.unspilled_bytes,
+        "bytes that could be spilled": table.spillable_bytes,
+        "bytes on disk": table.spilled_bytes,
+        "bytes on their way to disk": spilling._writing_bytes,
+        "files of spilled objects": len(spilling._files),
+        "bundles of objects that are brought here": len(pulls._bundles) or pulls._begun_count,
+        "bytes that are to be brought here": pulls._due_bytes,
+        "bytes that are being sent": pushes.bytes_in_flight + len(pushes),
+        "leases, as owners have them": sum(local._held_by_owner.values()),
+        "leases, as shapes have them": sum(local._held_by_shape.values()),
+        "blocked leases": sum(local._blocked_depths.values()),
+        "requests, as owners have them": sum(local._queued_by.values()),
+    }
 
 
 class Account:
