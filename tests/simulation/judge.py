@@ -73,6 +73,7 @@ def drive(
     if driver.done():
         driver.result()
     cluster.settle(settle_s)
+    watched.look_at_gcs()
     problems = watched.problems + leftovers(cluster) + unrest(cluster)
     verdict_is_in = True
     assert not problems, "\n".join(problems)

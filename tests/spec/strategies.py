@@ -55,12 +55,14 @@ from tests.spec.variations import (
     with_frees,
     with_groups,
     with_impatience,
+    with_jams,
     with_leavers,
     with_manners,
     with_options,
     with_partings,
     with_parts,
     with_residents,
+    with_slow_readers,
     with_streams,
     with_visits,
 )
@@ -427,7 +429,9 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_visits(program, random) if world.moves else program
     random = Random(f"streams of {seed}")
     may_lose = world.inline_limit and len(world.nodes) > 1 and (world.moves or not LOSING.isdisjoint(world.rates))
-    return Scenario(with_streams(program, random) if may_lose and random.random() < 0.5 else program, world, seed)
+    if may_lose and random.random() < 0.5:
+        program = with_slow_readers(with_streams(program, random), random)
+    return Scenario(program, world, seed)
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
@@ -441,7 +445,9 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_manners(program, Random(f"manners of {seed}"))
     program = with_heirs(program, Random(f"heirs of {seed}"))
     program = with_residents(program, Random(f"residents of {seed}"))
-    program = with_partings(program, Random(f"partings of {seed}"))
+    program = with_partings(with_jams(program, Random(f"jams of {seed}")), Random(f"partings of {seed}"))
+    random = Random(f"slow readers of {seed}")
+    program = with_slow_readers(program, random) if random.random() < 0.33 else program
     program = with_frees(program, Random(f"frees of {seed}"))
     return with_impatience(program, Random(f"impatience of {seed}"))
 

@@ -15,7 +15,22 @@ import msgspec
 
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.groups import SLOT, Group, Ready, Remove
-from tests.spec.programs import Body, Call, Exit, Generate, Get, Leave, Operation, Program, Put, Sleep, Submit, Wait
+from tests.spec.programs import (
+    Body,
+    Call,
+    Cancel,
+    Exit,
+    Generate,
+    Get,
+    Leave,
+    Operation,
+    Program,
+    Put,
+    ReadOn,
+    Sleep,
+    Submit,
+    Wait,
+)
 
 PAUSES_S = (0.0, 0.001, 0.02, 0.2)
 Tree = dict[str, Any]
@@ -166,11 +181,11 @@ def with_manners(program: Program, random: Random) -> Program:
 
 
 def with_partings(program: Program, random: Random) -> Program:
-    """In a quarter of the programs actors that have no name take a while to end, when they may."""
+    """In a quarter of the programs actors that have no name take a while to end, and may begin anew if they crash then."""
 
     def change(tree: Tree) -> Tree:
         if tree.get("kind") == "Create" and not tree.get("called") and random.random() < 0.7:
-            return {"parting_s": random.choice((0.02, 0.5, 5.0))}
+            return {"parting_s": random.choice((0.02, 0.5, 5.0)), "max_restarts": tree.get("max_restarts") or 1}
         return {}
 
     return _changed(program, change) if random.random() < 0.25 else program
@@ -321,6 +336,44 @@ def with_visits(program: Program, random: Random) -> Program:
         pause = Sleep(f"pause{number}", random.choice((0.2, 5.0, 20.0)))
         at = random.randint(0, len(driver.operations))
         drivers.append(Body((*driver.operations[:at], *visits, pause, *driver.operations[at:], *gets), driver.end))
+    return Program(tuple(drivers))
+
+
+def with_slow_readers(program: Program, random: Random) -> Program:
+    """Drivers stop to read many of their generators, do something else, and then go on."""
+    drivers = []
+    for driver in program.drivers:
+        operations = list(driver.operations)
+        for generator in [one for one in operations if isinstance(one, Generate) and not (one.actor or one.rest)]:
+            if generator.read < 2 or random.random() < 0.3:
+                continue
+            first, place = random.randint(0, generator.read - 1), operations.index(generator)
+            operations[place] = msgspec.structs.replace(generator, read=first, rest=generator.read - first, cancel=False)
+            later = ReadOn(f"on with {generator.name}", generator.name)
+            operations.insert(random.randint(place + 1, len(operations)), later)
+        drivers.append(Body(tuple(operations), driver.end))
+    return Program(tuple(drivers))
+
+
+def with_jams(program: Program, random: Random) -> Program:
+    """In a fifth of the programs each driver makes an actor that takes two calls at once, makes more, and cancels some.
+
+    These may wait for their turn, in threads, among coroutines, or in a concurrency group.
+    """
+    if random.random() >= 0.2:
+        return program
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        name, pause_s = f"jam{number}", random.choice(PAUSES_S[1:])
+        in_group, is_async = random.random() < 0.3, random.random() < 0.6
+        calls = [f"{name} call{count}" for count in range(random.randint(4, 8))]
+        operations: list[Operation] = [Create(name, max_concurrency=2, is_async=is_async, has_group=in_group)]
+        operations += [Call(call, name, Body((Sleep(f"{call} sleeps", pause_s),)), in_group=in_group) for call in calls]
+        operations.append(Sleep(f"{name} sleeps", random.choice((pause_s / 2, pause_s, 2 * pause_s))))
+        operations += [Cancel(f"cancel {call}", call) for call in calls if random.random() < 0.4]
+        operations += [Get(f"get {call}", (call,)) for call in calls]
+        at = random.randint(0, len(driver.operations))
+        drivers.append(Body((*driver.operations[:at], *operations, *driver.operations[at:]), driver.end))
     return Program(tuple(drivers))
 
 
