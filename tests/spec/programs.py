@@ -392,7 +392,7 @@ class Generate(Tagged, frozen=True):
     spread: bool = False
     """Whether that runs on any node."""
     rest: int = 0
-    """So many times more it is asked later, by a ``ReadOn``."""
+    """So many times more it is asked later, by a ``ReadOn``; a task that waits for that keeps no CPU from others."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles, names = stage.bound((self.actor,)) if self.actor else [], stage.bound(self.refs)
@@ -401,9 +401,11 @@ class Generate(Tagged, frozen=True):
         if self.actor:
             function = stage.refs[self.actor].generate.options(**self._options(), max_task_retries=self.max_retries)
         else:
-            strategy = "SPREAD" if self.spread else "DEFAULT"
             function = generate.options(
-                **self._options(), max_retries=self.max_retries, scheduling_strategy=strategy
+                **self._options(),
+                max_retries=self.max_retries,
+                num_cpus=0 if self.rest else 1,
+                scheduling_strategy="SPREAD" if self.spread else "DEFAULT",
             )
         unread = Unread(self, function.remote(self, stage.pick(names)))
         items = unread.read_to(self.read, stage)

@@ -364,10 +364,11 @@ def with_jams(program: Program, random: Random) -> Program:
         return program
     drivers = []
     for number, driver in enumerate(program.drivers):
-        name, pause_s = f"jam{number}", random.choice(PAUSES_S[1:])
+        name, pause_s = f"jam{number}", random.choice((0.02, 0.2))
         in_group, is_async = random.random() < 0.3, random.random() < 0.6
         calls = [f"{name} call{count}" for count in range(random.randint(4, 8))]
         operations: list[Operation] = [Create(name, max_concurrency=2, is_async=is_async, has_group=in_group)]
+        operations += [Call(f"{name} begins", name, Body()), Get(f"{name} is there", (f"{name} begins",))]
         operations += [Call(call, name, Body((Sleep(f"{call} sleeps", pause_s),)), in_group=in_group) for call in calls]
         operations.append(Sleep(f"{name} sleeps", random.choice((pause_s / 2, pause_s, 2 * pause_s))))
         operations += [Cancel(f"cancel {call}", call) for call in calls if random.random() < 0.4]
