@@ -390,7 +390,7 @@ BUGS = [
     Bug(
         "ray-45791",
         "A gcs that was restarted took the actors that a detached actor had made for dead, because their job had finished.",
-        "A restarted gcs ends the actors of all finished jobs but detached ones, whether or not the job is kept for one.",
+        "What a detached actor makes when its job has finished ends at once; what it has made before, in a restarted gcs.",
         "G25",
         "campaign",
         (
@@ -444,24 +444,6 @@ BUGS = [
                 "minray.object_store.object_table",
                 "ObjectTable.end_spill",
                 "self.unspilled_bytes -= entry.size",
-                "pass",
-            ),
-        ),
-    ),
-    Bug(
-        "ray-9719",
-        "A worker was granted when whoever had asked could not be answered any more, and nobody gave it back.",
-        "An owner that cannot reach a raylet any more asks another one, and does not take back what it had asked there.",
-        "L1",
-        "campaign",
-        (
-            Mutation(
-                "minray.core_worker.lease_client",
-                "LeaseClient._on_lease_error",
-                """
-                self._tell(request.raylet, CancelWorkerLease(request.lease_id))
-                self._tell(request.raylet, ReturnWorkerLease(request.lease_id, False, "its raylet was out of reach"))
-                """,
                 "pass",
             ),
         ),
