@@ -106,6 +106,9 @@ def real_scenario_of(seed: int) -> RealScenario:
     shape = _shape_of(Random(f"cluster {seed // SCENARIOS_PER_CLUSTER}"))
     random = Random(f"scenario {seed}")
     program = write_program(random, seed, random.choice(SIZES), shape.nodes)
+    streams = Random(f"streams of {seed}")
+    if shape.inline_limit and len(shape.nodes) > 1 and streams.random() < 0.3:
+        program = with_streams(program, streams)
     program = with_leavers(program, Random(f"leavers of {seed}"))
     homes = write_homes(program, shape.nodes, Random(f"homes of {seed}"))
     return RealScenario(scaled(program, SCALE), shape, homes, draw_faults(random, shape), seed)
