@@ -56,6 +56,7 @@ from tests.spec.strategies import (
     with_leavers,
     with_slots,
     with_stores,
+    with_streams,
     write_homes,
     write_program,
     write_world,
