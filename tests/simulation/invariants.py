@@ -6,12 +6,14 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 | | looked at when | |
 |---|---|---|
 | S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
+| G106 | a grant is sent | nothing is leased in a placement group that was removed |
 | S4 | a task is pushed | its attempt is within its retries |
 | S5, S6, G79 | an object is made, sealed, evicted or forgotten | see ``objects`` |
 | S2, S3, S8, S10, G36 | an actor's call is pushed, or begins | see ``actor_watch`` |
 | S7 | an owner frees an object | nobody else holds or carries a reference (``holders``) |
 | G19, G40 | a task is pushed | it was not cancelled before, unless this is the push that the cancellation found |
 | S9 | a gcs dies, and at the end | what an earlier gcs knew as durable is known |
+| G25 | a gcs dies, and at the end | an actor has ended with its owner, or its job, only if that has ended |
 | L5 | a message is sent | they are not absurdly many |
 """
 
@@ -19,13 +21,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.common.ids import short
+from minray.common.ids import job_of_actor, short
 from minray.core_worker.normal_task_submitter import LeasedWorker
 from minray.core_worker.task_manager import PUSHED
-from minray.protocol.actor import DEAD
+from minray.gcs.actor_manager import describe
+from minray.protocol.actor import DEAD, JOB_FINISHED, OWNER_DIED
 from minray.protocol.base import decode
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import job_namespace
+from minray.scheduling.lease import GRANTED
 from minray.simulation import Deadlock, SimCluster
 from minray.simulation.cluster import GCS
 from minray.simulation.loop import SimProcess, current_process
@@ -97,6 +101,11 @@ class Watch:
             if rows.get(row) not in (state, "over") and not is_dropped:
                 self.on_broken("S9", f"the gcs knows {' '.join(row)} as {rows.get(row)}; it was {state} before a restart")
         self._durable |= rows
+        for info in [row.info for row in gcs._actors.rows() if row.info.state == DEAD and row.info.death is not None]:
+            if info.death.kind == OWNER_DIED and gcs.worker_death(info.owner) is None:
+                self.on_broken("G25", f"the gcs says that {describe(info)} has ended with its owner, who lives")
+            if info.death.kind == JOB_FINISHED and not gcs.job_is_over(job_of_actor(info.actor_id)):
+                self.on_broken("G25", f"the gcs says that {describe(info)} has ended with its job, which is not over")
 
     def _on_core(self, core: Any) -> None:
         self._connect(core)
@@ -156,18 +165,24 @@ class Watch:
             self.on_broken("G19" if found[0] else "G40", f"{what}, which was cancelled")
 
     def _on_grant(self) -> None:
-        """Is a worker that some raylet has granted by one lease used by another one too?"""
+        """Is a worker that some raylet has granted by one lease used by another one too? Or in a group that is no more?"""
         granted: dict[bytes, bytes] = {}
         for raylet in self.cluster.raylets.values():
-            for lease_id, entry in raylet._broker.entries.items():
+            broker = raylet._broker
+            for lease_id, entry in broker.entries.items():
                 if entry.worker is not None:
                     granted[entry.worker.worker_id] = lease_id
+                    self._expect_group(broker, lease_id, entry.request.shape.strategy.group_id)
         for name, core in self.cluster.cores.items():
             if self._processes[name].alive:
                 for worker in core.submitter.leased_workers():
                     self._expect_lease(granted.get(worker.address.worker_id), worker.lease_id, f"{name} holds a worker")
                 if any(task.reply is None for task in core.receiver._tasks.values()):
                     self._expect_lease(granted.get(core.address.worker_id), core.receiver._lease_id, f"{name} has a task")
+
+    def _expect_group(self, broker: Any, lease_id: bytes, group_id: bytes) -> None:
+        if group_id in broker._removed_groups and broker.states.get(lease_id) == GRANTED:
+            self.on_broken("G106", f"lease {short(lease_id)} goes on in placement group {short(group_id)}, which is removed")
 
     def _expect_lease(self, granted: bytes | None, lease_id: bytes, what: str) -> None:
         if granted not in (None, lease_id):

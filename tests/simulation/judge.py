@@ -18,6 +18,7 @@ from minray.common.bundles import is_cpu
 from minray.common.ids import short
 from minray.exceptions import RayError
 from minray.protocol.actor import ALIVE, DEAD
+from minray.protocol.gcs import job_namespace
 from minray.raylet.log_monitor import TASK_NAME_MARK
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.trace import OUTPUT
@@ -72,6 +73,7 @@ def drive(
     if driver.done():
         driver.result()
     cluster.settle(settle_s)
+    watched.look_at_gcs()
     problems = watched.problems + leftovers(cluster) + unrest(cluster)
     verdict_is_in = True
     assert not problems, "\n".join(problems)
@@ -131,6 +133,7 @@ def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[s
     if "gcs" in alive:
         left = gcs_leftovers(cluster.gcs, needs) + _jobs_of_the_dead(cluster, alive)
         problems += [f"gcs: {problem}" for problem in left]
+        problems += _workers_of_the_past(cluster, alive)
     return problems
 
 
@@ -142,18 +145,35 @@ def _jobs_of_the_dead(cluster: SimCluster, alive: Container[str]) -> list[str]:
     return [f"job {short(job.job_id)} runs without a driver" for job in jobs]
 
 
+def _workers_of_the_past(cluster: SimCluster, alive: Container[str]) -> list[str]:
+    """Processes that have outlived their jobs (L7)."""
+    gcs: Any = cluster.gcs
+    return [
+        f"raylet/{name}: a worker of job {short(worker.binding[0])}, which is over"
+        for name, raylet in cluster.raylets.items()
+        if f"raylet/{name}" in alive
+        for worker in raylet._broker.pool.workers.values()
+        if worker.binding is not None and gcs.job_is_over(worker.binding[0])
+    ]
+
+
 def living_detached(gcs: Any) -> dict[bytes, Any]:
     return {row.info.actor_id: row for row in gcs._actors.rows() if row.info.detached and row.info.state == ALIVE}
 
 
 def gcs_leftovers(gcs: Any, needs: Needs = NOTHING) -> list[str]:
-    """Actors and placement groups that nobody has any more, and what belongs to attempts to place some."""
+    """Actors and placement groups that nobody has any more, what belongs to attempts to place some, values of past jobs."""
     scheduler = gcs._group_scheduler
     actors = [row for row in gcs._actors.rows() if row.info.actor_id not in needs.rows]
     tables = {
         "actors": [row.info for row in actors if row.info.state != DEAD],
         "leases of dead actors": [row.info for row in actors if row.info.state == DEAD and row.lease_id],
         "placement groups": [short(group.group_id) for group in gcs._groups.all() if group.state != "REMOVED"],
+        "values of jobs that are over": [
+            space
+            for job in gcs._jobs.finished()
+            if not job.kept and (space := job_namespace(job.job_id)) in gcs._values._namespaces
+        ],
         "attempts": scheduler._attempts,
         "retries": scheduler._retries,
         "who waits for groups": [one for waiters in scheduler._waiters.values() for one in waiters if not one.done()],
@@ -241,7 +261,29 @@ def raylet_leftovers(raylet: Any, needs: Needs = NOTHING) -> list[str]:
     spare = [object_id for object_id in (*table._spare, *table._spare_in_fallback) if object_id not in needs.objects]
     if table._by_pin or spare or store._waiting or len(store._queue) or raylet.objects._pulls:
         problems.append(f"pins {len(table._by_pin)}, questions {len(store._waiting)}, pulls {len(raylet.objects._pulls)}")
+    if not needs.objects and not leases:
+        problems += [f"{count} {name}" for name, count in _sums(raylet).items() if count]
     return problems
+
+
+def _sums(raylet: Any) -> dict[str, int]:
+    """What is counted of things that come and go: nothing, when they are gone."""
+    table, spilling, local = raylet.store.table, raylet.io_workers._manager, raylet._broker.local
+    pulls, pushes = raylet.objects.pulls, raylet.objects._pushes
+    return {
+        "bytes that must stay in memory": table.unspilled_bytes,
+        "bytes that could be spilled": table.spillable_bytes,
+        "bytes on disk": table.spilled_bytes,
+        "bytes on their way to disk": spilling._writing_bytes,
+        "files of spilled objects": len(spilling._files),
+        "bundles of objects that are brought here": len(pulls._bundles) or pulls._begun_count,
+        "bytes that are to be brought here": pulls._due_bytes,
+        "bytes that are being sent": pushes.bytes_in_flight + len(pushes),
+        "leases, as owners have them": sum(local._held_by_owner.values()),
+        "leases, as shapes have them": sum(local._held_by_shape.values()),
+        "blocked leases": sum(local._blocked_depths.values()),
+        "requests, as owners have them": sum(local._queued_by.values()),
+    }
 
 
 class Account:

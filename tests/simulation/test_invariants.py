@@ -13,9 +13,16 @@ from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.reference_counter import ReferenceCounter
 from minray.core_worker.task_manager import PUSHED, TaskManager
+from minray.gcs.server import GcsServer
+from minray.object_manager.push_manager import PushManager
 from minray.object_store.object_table import ObjectTable
 from minray.object_store.store import ObjectStore
+from minray.protocol import actor as protocol
+from minray.raylet.lease_broker import LeaseBroker
+from minray.raylet.worker_pool import WorkerPool
 from minray.simulation import SimCluster
+from minray.util.placement_group import placement_group, remove_placement_group
+from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.simulation import invariants
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import judged, outcome_of
@@ -245,3 +252,73 @@ def test_s6_what_is_in_use_is_not_evicted(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ObjectTable, "pin", forgetful)
     with pytest.raises(AssertionError, match=r"S6: n1 evicts \S+, which must stay"):
         object_watch(fill_where_one_reads, 3900)
+
+
+# --- what has ended
+
+
+@minray.remote
+class Echo:
+    def say(self, word: str) -> str:
+        return word
+
+
+def make_and_kill() -> None:
+    actor = Echo.remote()
+    minray.get(actor.say.remote("here"))
+    minray.kill(actor)
+    time.sleep(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [(protocol.OWNER_DIED, "its owner, who lives"), (protocol.JOB_FINISHED, "its job, which is not over")]
+)
+def test_g25_an_actor_has_ended_for_a_true_reason(monkeypatch: pytest.MonkeyPatch, kind: int, why: str) -> None:
+    watched(make_and_kill)
+    monkeypatch.setattr(protocol, "KILLED", kind)
+    with pytest.raises(AssertionError, match=f"G25: the gcs says that actor Echo .* has ended with {why}"):
+        watched(make_and_kill)
+
+
+def test_g106_nothing_goes_on_in_a_group_that_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body() -> None:
+        group = placement_group([{"CPU": 1}])
+        strategy = PlacementGroupSchedulingStrategy(group)
+        actor = Echo.options(num_cpus=1, scheduling_strategy=strategy).remote()
+        minray.get(actor.say.remote("here"))
+        remove_placement_group(group)
+        time.sleep(1)
+        minray.get(make.remote())
+
+    watched(body)
+    monkeypatch.setattr(LeaseBroker, "_reclaim_where", lambda *_: None)
+    with pytest.raises(AssertionError, match=r"G106: lease \S+ goes on in placement group \w+, which is removed"):
+        watched(body)
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "left"),
+    [
+        (WorkerPool, "_is_orphan", r"raylet/\w+: a worker of job \w+, which is over"),
+        (GcsServer, "_drop_values", "gcs: 1 values of jobs that are over"),
+        (PushManager, "on_sent", r"raylet/\w+: [1-9]\d* bytes that are being sent"),
+    ],
+)
+def test_l2_what_nobody_asks_for_is_missed_when_all_is_over(
+    monkeypatch: pytest.MonkeyPatch, owner: type, method: str, left: str
+) -> None:
+    """What is left over has no effect that a program could see: a process, a value, a sum that is wrong for ever."""
+
+    def body() -> None:
+        refs = [fill.options(scheduling_strategy="SPREAD").remote() for _ in range(4)]
+        assert [len(minray.get(ref)) for ref in refs] == [1_000_000] * 4
+
+    watched(body)
+    monkeypatch.setattr(owner, method, lambda *_: None)
+    with pytest.raises(AssertionError, match=left):
+        watched(body)
+
+
+@minray.remote
+def fill() -> bytes:
+    return bytes(1_000_000)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.exceptions import ActorAlreadyExistsError
+from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tests.spec.groups import SLOT
 from tests.spec.stage import BORN, END, ERRORS, RUN, History, Outcome, Stage, Tagged
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 GROUP = "io"
 """The one concurrency group that actors have."""
+PARTING_STEPS = 5
+"""In so many steps an actor cleans up."""
 NAMESPACE = "spec"
 """Of all named actors, whichever driver makes them."""
 
@@ -40,7 +44,7 @@ class Create(Tagged, frozen=True):
     max_task_retries: int = 0
     max_concurrency: int = 1
     is_async: bool = False
-    """Whether its methods are coroutines, of which many run at once."""
+    """Whether its methods are coroutines, of which many run at once, unless it says how many."""
     num_cpus: int | None = None
     """None: one to be placed, none to live."""
     called: str = ""
@@ -58,6 +62,10 @@ class Create(Tagged, frozen=True):
     """Whether calls need not wait for those before them."""
     max_pending_calls: int = -1
     """By each handle."""
+    group: str = ""
+    """The placement group that it lives in, where it takes a slot and no CPU."""
+    parting_s: float = 0.0
+    """So long it cleans up when it ends and is not killed."""
 
     def perform(self, stage: Stage) -> Outcome:
         args, nested = stage.bound(self.args), stage.bound(self.nested)
@@ -65,7 +73,7 @@ class Create(Tagged, frozen=True):
             num_cpus=self.num_cpus,
             max_restarts=self.max_restarts,
             max_task_retries=self.max_task_retries,
-            max_concurrency=None if self.is_async else self.max_concurrency,
+            max_concurrency=None if self.is_async and self.max_concurrency == 1 else self.max_concurrency,
             name=self.called or None,
             namespace=NAMESPACE if self.called else None,
             lifetime="detached" if self.detached else None,
@@ -73,6 +81,9 @@ class Create(Tagged, frozen=True):
             max_pending_calls=self.max_pending_calls,
             **({"allow_out_of_order_execution": True} if self.is_unordered else {}),
         )
+        for group in stage.bound((self.group,)):
+            strategy = PlacementGroupSchedulingStrategy(stage.refs[group])
+            actor_class = actor_class.options(num_cpus=0, resources={SLOT: 1}, scheduling_strategy=strategy)
         outcome: Outcome = {"of": args + nested}
         try:
             handle = actor_class.remote(self, stage.pick(nested), *stage.pick(args).values())
@@ -154,9 +165,14 @@ class Actor:
         stage = Stage(nested)
         print(json.dumps([BORN, create.name, [stage.open(value) for value in args], list(nested)]))
         self._kept = dict(nested)
+        self._parting_s = create.parting_s
         time.sleep(create.seconds)
         if create.type:
             raise ERRORS[create.type](create.name)
+
+    def __ray_shutdown__(self) -> None:
+        for _ in range(PARTING_STEPS if self._parting_s else 0):
+            time.sleep(self._parting_s / PARTING_STEPS)
 
     def enter(self, call: Call, nested: dict[str, Any], args: tuple[Any, ...]) -> Stage:
         stage = Stage(nested)

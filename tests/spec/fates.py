@@ -12,6 +12,8 @@ Rules
     do not keep it, nor does any keep one that may have been made by another operation with its name.
   * A detached actor is kept by nobody and ends with nobody (G26), but for a maker who dies before it has said what the
     actor is made of.
+  * One that lives in a placement group which is removed ends with it, perhaps after it has begun anew where the removal was
+    not heard of yet; who waits until it could be made is told why it will never be (G106).
   * All that get one name have one fate: they are alike, and whoever has a handle has that of any of them.
 """
 
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.groups import Remove
 from tests.spec.programs import Body, Call, Drop, Exit, Generate, Operation, Program, RaiseAtFirst, Submit
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ KILLED_DRIVER = "a driver that was killed"
 """The same of those that have not lived to tell."""
 DIED = "ActorDiedError"
 UNAVAILABLE = "ActorUnavailableError"
+GROUP_REMOVED = "ActorPlacementGroupRemoved"
 
 
 @dataclass
@@ -57,6 +61,8 @@ class Fate:
     """Whether one of its makers may, before its program is over."""
     is_stillborn: bool = False
     """Whether there will never be one."""
+    loses_group: bool = False
+    """Whether its placement group is removed."""
 
     @property
     def crashes(self) -> float:
@@ -99,6 +105,7 @@ class Fate:
     def errors(self, retries: int, is_repeated: bool, is_loose: bool) -> set[str]:
         """What the actor's end may make of a call; ``is_loose``: nobody may keep it during the call."""
         found = {DIED} if self.may_die or is_loose else set()
+        found |= {GROUP_REMOVED} if self.loses_group else set()
         is_used_up = 0 <= retries and (self.crashes > retries or self.losses.silence or is_repeated)
         begins_anew = self.create.max_restarts != 0 or self.losses.silence
         return found | ({UNAVAILABLE} if self.crashes > 0 and is_used_up and begins_anew else set())
@@ -192,6 +199,11 @@ class Fates:
         return fate is None or fate.may_end
 
     def _end(self, owner: str, operation: Operation) -> None:
+        if isinstance(operation, Remove):
+            for fate in self._of.values():
+                if fate.create.group == operation.group:
+                    fate.ends = fate.loses_group = True
+                    fate.own_crashes = math.inf
         if not isinstance(operation, Kill | Call | Drop):
             return
         fate = self.of(operation.ref if isinstance(operation, Drop) else operation.actor)

@@ -1,7 +1,8 @@
-"""Placement groups in programs: made and removed by drivers, who have tasks run in them.
+"""Placement groups in programs: made and removed by drivers, who have tasks run in them, and actors live there.
 
 Their bundles are of a resource of their own, ``SLOT``, of which each node has more than all groups of a program take: so a
-group keeps nothing from anybody, and is there as soon as the gcs has made it. A task in a group takes a slot, or nothing.
+group keeps nothing from anybody, and is there as soon as the gcs has made it. A task in a group takes a slot, or nothing; an
+actor keeps a slot as long as it lives, and one more than actors take is there for tasks.
 """
 
 from __future__ import annotations

@@ -131,6 +131,8 @@ class Scope:
     """and those that must be free now."""
     calls: Counter[str] = field(default_factory=Counter)
     """Actor -> the calls of it that were made here."""
+    asked: set[str] = field(default_factory=set)
+    """Generators that were called here."""
     gone: set[str] = field(default_factory=set)
     """Objects of which this process cannot get the values any more, because it has freed them by hand."""
 
@@ -278,9 +280,10 @@ class Scope:
     def foresee_free(self, names: tuple[str, ...]) -> None:
         self.gone.update(name for name in names if name in self.sure and self.model.stays_freed(self.owner, name))
 
-    def foresee_items(self, generator: Generate) -> None:
-        """An item that is bound was here; it may be lost later."""
+    def foresee_items(self, generator: Generate, names: list[str]) -> None:
+        """``names``: of those that are read by now. An item that is bound was here; it may be lost later."""
         model = self.model
+        self.asked.add(generator.name)
         breaks = model.may_break_off(self.owner, generator)
         errors = breaks | {LOST_OBJECT} if model.may_lose_items(self.owner, generator) else frozenset()
         surely = frozenset(ref for ref in generator.refs if ref in self.sure)
@@ -289,8 +292,8 @@ class Scope:
             model.objects[name] = Expectation(self.owner, True, errors, generator.refs, surely)
         is_asked = not generator.actor or generator.actor in self.sure
         if not errors and is_asked and not breaks:
-            self.sure.update(generator.item_names())
-            if generator.item_names():
+            self.sure.update(names)
+            if names:
                 self.sure |= surely
 
     def foresee_get(self, names: tuple[str, ...]) -> None:
@@ -323,6 +326,7 @@ class Model:
         """Task or call -> whether it may be cancelled by force."""
         self.freed_by_hand: set[str] = set()
         """Objects that anybody may free at any time."""
+        self.generators = {operation.name: operation for operation in program.walk() if isinstance(operation, Generate)}
         self.items: set[str] = set()
         """Objects that generators yield."""
         self.freed_in: dict[str, frozenset[str]] = {}
@@ -570,15 +574,17 @@ class Reading:
         is_gone = name in self.freed and self.model.stays_freed(self.viewer, name)
         return errors & {FREED, LOST_OWNER} if is_gone else errors
 
-    def check_items(self, generator: Generate, items: Sequence[Sequence[str]]) -> Iterator[str]:
-        """G90, G92, G93: the values in order, perhaps an error, the end."""
+    def check_items(self, generator: Generate, items: Sequence[Sequence[str]], known: int = 0) -> Iterator[str]:
+        """G90, G92, G93: the values in order, perhaps an error, the end; so many of them were checked when they came."""
         place, model = generator.name, self.model
         allowed = model.may_break_off(self.viewer, generator)
         last = {f"RayTaskError({generator.type})"} if generator.type else set()
         is_over = may_be_over = False
         for number, (kind, shown) in enumerate(items, 1):
             name = f"{generator.name}.{number}"
-            if kind == "end":
+            if number <= known:
+                may_be_over = may_be_over or kind == "error"
+            elif kind == "end":
                 if not (is_over or may_be_over) and (generator.type or number != generator.yields + 1):
                     yield f"G93: {place} ended before item {number}, without a word"
             elif is_over:

@@ -394,6 +394,10 @@ class Generate(Tagged, frozen=True):
     """Instead of just dropping it."""
     actor: str = ""
     """A handle; empty: a task generates."""
+    spread: bool = False
+    """Whether that runs on any node."""
+    rest: int = 0
+    """So many times more it is asked later, by a ``ReadOn``; a task that waits for that keeps no CPU from others."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles, names = stage.bound((self.actor,)) if self.actor else [], stage.bound(self.refs)
@@ -402,28 +406,22 @@ class Generate(Tagged, frozen=True):
         if self.actor:
             function = stage.refs[self.actor].generate.options(**self._options(), max_task_retries=self.max_retries)
         else:
-            function = generate.options(**self._options(), max_retries=self.max_retries)
-        items = self._read(stage, function.remote(self, stage.pick(names)))
+            function = generate.options(
+                **self._options(),
+                max_retries=self.max_retries,
+                num_cpus=0 if self.rest else 1,
+                scheduling_strategy="SPREAD" if self.spread else "DEFAULT",
+            )
+        unread = Unread(self, function.remote(self, stage.pick(names)))
+        items = unread.read_to(self.read, stage)
+        if self.rest:
+            stage.refs[rest_of(self.name)] = unread
+        elif self.cancel:
+            minray.cancel(unread.generator)
         return {"of": handles + names, "items": items}
 
     def _options(self) -> dict[str, Any]:
         return {"_generator_backpressure_num_objects": self.most_unread, "name": self.name}
-
-    def _read(self, stage: Stage, generator: Any) -> list[list[str]]:
-        items: list[list[str]] = []
-        while len(items) < self.read and (ref := next(generator, None)) is not None:
-            try:
-                value = minray.get(ref)
-            except RayError as error:
-                items.append(["error", type(error).__name__])
-            else:
-                items.append(["value", stage.open(value)])
-                stage.refs[value[0]] = ref
-        if len(items) < self.read:
-            items.append(["end", ""])
-        if self.cancel:
-            minray.cancel(generator)
-        return items
 
     def items(self, refs: dict[str, Any]) -> Iterator[Any]:
         """What is generated."""
@@ -435,15 +433,73 @@ class Generate(Tagged, frozen=True):
 
     def item_names(self) -> list[str]:
         """Of all that may ever be read."""
-        return [f"{self.name}.{number}" for number in range(1, min(self.yields, self.read) + 1)]
+        return self.first_names(self.read + self.rest)
+
+    def first_names(self, most: int) -> list[str]:
+        return [f"{self.name}.{number}" for number in range(1, min(self.yields, most) + 1)]
 
     def foresee(self, scope: Scope) -> None:
-        scope.foresee_items(self)
+        scope.foresee_items(self, self.first_names(self.read))
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, ((self.actor,) if self.actor else ()) + self.refs, outcome)
         if not self.actor or self.actor in outcome["of"]:
             yield from reading.check_items(self, outcome["items"])
+
+
+def rest_of(generator: str) -> str:
+    """What a generator is called that is read later."""
+    return f"rest of {generator}"
+
+
+class Unread:
+    """A generator, and what it has shown."""
+
+    def __init__(self, operation: Generate, generator: Any) -> None:
+        self.operation = operation
+        self.generator = generator
+        self.items: list[list[str]] = []
+
+    def read_to(self, most: int, stage: Stage) -> list[list[str]]:
+        """Ask so many times in all, unless it ends before; returns everything that it has ever shown."""
+        while len(self.items) < most and ["end", ""] not in self.items:
+            ref = next(self.generator, None)
+            if ref is None:
+                self.items.append(["end", ""])
+                break
+            try:
+                value = minray.get(ref)
+            except RayError as error:
+                self.items.append(["error", type(error).__name__])
+            else:
+                self.items.append(["value", stage.open(value)])
+                stage.refs[value[0]] = ref
+        return list(self.items)
+
+
+class ReadOn(Tagged, frozen=True):
+    """``next`` of a generator from which some items were read before, and ``minray.get`` of them."""
+
+    name: str
+    generator: str
+
+    def perform(self, stage: Stage) -> Outcome:
+        unread: Unread | None = stage.refs.pop(rest_of(self.generator), None)
+        if unread is None:
+            return {"of": []}
+        known, most = len(unread.items), unread.operation.read + unread.operation.rest
+        return {"of": [], "known": known, "items": unread.read_to(most, stage)}
+
+    def foresee(self, scope: Scope) -> None:
+        generator = scope.model.generators.get(self.generator)
+        if generator is not None and generator.rest and self.generator in scope.asked:
+            scope.foresee_items(generator, generator.item_names())
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, (), outcome)
+        if "items" in outcome:
+            generator = reading.model.generators[self.generator]
+            yield from reading.check_items(generator, outcome["items"], outcome["known"])
 
 
 class Why(Tagged, frozen=True):
@@ -488,7 +544,7 @@ class Sleep(Tagged, frozen=True):
 
 
 Operation = (
-    Submit | Put | Get | Await | Peek | Wait | Cancel | Drop | Free | Generate | Why | Sleep
+    Submit | Put | Get | Await | Peek | Wait | Cancel | Drop | Free | Generate | ReadOn | Why | Sleep
     | Create | Call | Find | Kill | Group | Ready | Remove
 )
 

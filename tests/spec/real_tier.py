@@ -64,6 +64,7 @@ from tests.spec.strategies import (
     with_retry_pauses,
     with_slots,
     with_stores,
+    with_streams,
     write_homes,
     write_program,
     write_world,
@@ -116,6 +117,9 @@ def real_scenario_of(seed: int) -> RealScenario:
     random = Random(f"scenario {seed}")
     program = write_program(random, seed, random.choice(SIZES), shape.nodes)
     program = hoarding(program, Random(f"hoards of {seed}")) if shape.store_bytes == HOARD_BYTES else program
+    streams = Random(f"streams of {seed}")
+    if shape.inline_limit and len(shape.nodes) > 1 and streams.random() < 0.3:
+        program = with_streams(program, streams)
     program = with_leavers(program, Random(f"leavers of {seed}"))
     homes = write_homes(program, shape.nodes, Random(f"homes of {seed}"))
     return RealScenario(scaled(program, SCALE), shape, homes, draw_faults(random, shape), seed)

@@ -132,12 +132,28 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether every task and every actor can run on the head, which no fault takes away; and actors' names fit."""
         if not self.world.nodes or not self.program.drivers or not self.program.names_actors_well():
             return False
-        head = self.world.nodes[0]
-        slots = sum(operation.bundles for operation in self.program.walk() if isinstance(operation, Group))
+        head, groups = self.world.nodes[0], self._groups()
+        if not self._uses_groups_well(groups):
+            return False
+        slots = sum(group.bundles for group in groups)
         return slots + 1 <= head.resources.get(SLOT, 1) and all(
             task.num_cpus <= head.num_cpus and all(n <= head.resources.get(key, 0) for key, n in task.resources.items())
             for task in self.program.tasks()
         ) and all(actor.cpus_to_be_placed() <= head.num_cpus for actor in self.program.actors())
+
+    def _groups(self) -> list[Group]:
+        return [operation for operation in self.program.walk() if isinstance(operation, Group)]
+
+    def _uses_groups_well(self, groups: list[Group]) -> bool:
+        """Whether placement groups have what is to run there, and a slot for tasks; and actors the groups of their calls."""
+        names, residents = {group.name for group in groups}, Counter(actor.group for actor in self.program.actors())
+        without = {actor.name for actor in self.program.actors() if not actor.has_group}
+        calls = [call for call in self.program.performances() if isinstance(call, Call)]
+        return (
+            all(residents[group.name] < group.bundles for group in groups)
+            and not any(task.num_cpus and task.group in names for task in self.program.tasks())
+            and not any(call.in_group and call.actor in without for call in calls)
+        )
 
 
 def losses_of(answers: Mapping[Key, int], world: World) -> Losses:

@@ -55,10 +55,15 @@ from tests.spec.variations import (
     with_frees,
     with_groups,
     with_impatience,
+    with_jams,
     with_leavers,
     with_manners,
     with_options,
+    with_partings,
     with_parts,
+    with_residents,
+    with_slow_readers,
+    with_streams,
     with_visits,
 )
 
@@ -90,6 +95,8 @@ LAST_WORDS = (*[ANSWERS] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLo
 Mostly with those that an owner may believe although he knows that the node is dead: as long as the gcs does not say so, the
 actor is not.
 """
+LOSING = frozenset(("node_loss", "last_words", "cut"))
+"""Faults that may take away what is in the stores of a node."""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
 INLINE_LIMITS = (0, 0, 1, 40)
@@ -412,10 +419,19 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     homes = write_homes(program, scenario.world.nodes, Random(f"homes of {seed}"))
     random = Random(f"moves of {seed}")
     world = with_broken_disks(scenario.world, Random(f"broken disks of {seed}"))
-    world = with_moves(msgspec.structs.replace(world, homes=homes), random)
+    world = msgspec.structs.replace(world, homes=homes)
+    rifts = Random(f"rifts of {seed}")
+    if has_rifts(world, rifts):
+        world, program = with_rifts(world, len(program.drivers), rifts), with_crowds(program, rifts)
+    world = with_moves(world, random)
     world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
     world = with_little_memory(world, Random(f"memory of {seed}"))
-    return Scenario(with_visits(program, random) if world.moves else program, world, seed)
+    program = with_visits(program, random) if world.moves else program
+    random = Random(f"streams of {seed}")
+    may_lose = world.inline_limit and len(world.nodes) > 1 and (world.moves or not LOSING.isdisjoint(world.rates))
+    if may_lose and random.random() < 0.5:
+        program = with_slow_readers(with_streams(program, random), random)
+    return Scenario(program, world, seed)
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
@@ -428,6 +444,10 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_options(with_groups(program, Random(f"groups of {seed}")), Random(f"options of {seed}"))
     program = with_manners(program, Random(f"manners of {seed}"))
     program = with_heirs(program, Random(f"heirs of {seed}"))
+    program = with_residents(program, Random(f"residents of {seed}"))
+    program = with_partings(with_jams(program, Random(f"jams of {seed}")), Random(f"partings of {seed}"))
+    random = Random(f"slow readers of {seed}")
+    program = with_slow_readers(program, random) if random.random() < 0.33 else program
     program = with_frees(program, Random(f"frees of {seed}"))
     return with_impatience(program, Random(f"impatience of {seed}"))
 
@@ -489,6 +509,22 @@ def with_last_words(world: World, random: Random) -> World:
     )
 
 
+def has_rifts(world: World, random: Random) -> bool:
+    """A quarter of the worlds with three nodes or more: see ``with_rifts``."""
+    return len(world.nodes) >= 3 and "last_words" not in world.rates and random.random() < 0.25
+
+
+def with_rifts(world: World, drivers: int, random: Random) -> World:
+    """Nodes hear nothing of each other, while the head hears of all: callers give up actors that live, and try again.
+
+    Drivers are on nodes that may be cut off from those of their actors.
+    """
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates |= {"cut": random.choice((0.005, 0.02))}
+    homes = tuple(random.randrange(1, len(world.nodes)) for _ in range(drivers))
+    return msgspec.structs.replace(world, rates=rates, budget=3, homes=homes)
+
+
 def with_moves(world: World, random: Random) -> World:
     """In a fifth of the worlds nodes come and go; those stay where drivers run.
 
@@ -503,7 +539,7 @@ def with_moves(world: World, random: Random) -> World:
         at_s = random.choice((*PAUSES_S, 1.0, 3.0))
         if guests and random.random() < 0.75:
             when, remaining_s = random.choice(("", "works", "works", "holds", "holds")), random.choice((0.0, 0.0, 0.5, 5.0))
-            moves.append(Move(random.choice(guests), at_s, True, when, remaining_s, random.random() < 0.1))
+            moves.append(Move(random.choice(guests), at_s, True, when, remaining_s, random.random() < 0.25))
             moves += [Move(moves[-1].node, at_s + random.choice((0.3, 3.0, 10.0)))] if random.random() < 0.5 else []
         else:
             moves.append(Move(count + random.randint(0, 1), at_s))

@@ -15,7 +15,22 @@ import msgspec
 
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.groups import SLOT, Group, Ready, Remove
-from tests.spec.programs import Body, Call, Exit, Generate, Get, Leave, Operation, Program, Put, Sleep, Submit, Wait
+from tests.spec.programs import (
+    Body,
+    Call,
+    Cancel,
+    Exit,
+    Generate,
+    Get,
+    Leave,
+    Operation,
+    Program,
+    Put,
+    ReadOn,
+    Sleep,
+    Submit,
+    Wait,
+)
 
 PAUSES_S = (0.0, 0.001, 0.02, 0.2)
 Tree = dict[str, Any]
@@ -23,11 +38,11 @@ Tree = dict[str, Any]
 
 
 def with_async_actors(program: Program, random: Random) -> Program:
-    """Half of the actors that take several calls at once take them as coroutines."""
+    """Half of the actors that take several calls at once take them as coroutines, some of them as many as come."""
 
     def change(tree: Tree) -> Tree:
         if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
-            return {"max_concurrency": 1, "is_async": True}
+            return {"max_concurrency": random.choice((1, 1, 2)), "is_async": True}
         return {}
 
     return _changed(program, change)
@@ -165,6 +180,17 @@ def with_manners(program: Program, random: Random) -> Program:
     return _changed(program, change) if random.random() < 0.25 else program
 
 
+def with_partings(program: Program, random: Random) -> Program:
+    """In a quarter of the programs actors that have no name take a while to end, and may begin anew if they crash then."""
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") == "Create" and not tree.get("called") and random.random() < 0.7:
+            return {"parting_s": random.choice((0.02, 0.5, 5.0)), "max_restarts": tree.get("max_restarts") or 1}
+        return {}
+
+    return _changed(program, change) if random.random() < 0.25 else program
+
+
 def with_frees(program: Program, random: Random) -> Program:
     """In a fifth of the programs values are freed by hand: before they are made, too, by borrowers, and more than once."""
     handles = {one.name for one in program.walk() if isinstance(one, Create | Find | Group)}
@@ -242,6 +268,35 @@ def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random
     return tuple(changed)
 
 
+def with_residents(program: Program, random: Random) -> Program:
+    """In half of the programs with placement groups actors live there too; each takes a slot of its own."""
+    if random.random() < 0.5:
+        return program
+    return Program(tuple(Body(_with_residents(driver.operations, random), driver.end) for driver in program.drivers))
+
+
+def _with_residents(operations: tuple[Operation, ...], random: Random) -> tuple[Operation, ...]:
+    """Of one driver: made and called anywhere after the group, when that may have been removed."""
+    changed = list(operations)
+    for group in [operation for operation in operations if isinstance(operation, Group)]:
+        count = random.randint(1, 2)
+        changed[changed.index(group)] = msgspec.structs.replace(group, bundles=group.bundles + count)
+        for number in range(count):
+            name = f"resident{number} of {group.name}"
+            restarts, retries = random.choice((0, 0, 1, -1)), random.choice((0, 0, 1, -1))
+            calls = [f"{name} call{turn}" for turn in range(random.randint(1, 3))]
+            bodies = [Body((Sleep(f"sleep of {call}", random.choice((*PAUSES_S, 1.0))),)) for call in calls]
+            later: list[Operation] = [Create(name, max_restarts=restarts, max_task_retries=retries, group=group.name)]
+            later += [Call(call, name, body) for call, body in zip(calls, bodies, strict=True)]
+            later += [Get(f"get {call}", (call,)) for call in calls]
+            at = next(place for place, one in enumerate(changed) if one.name == group.name) + 1
+            for operation in later:
+                at = random.randint(at, len(changed)) if random.random() < 0.5 else at
+                changed.insert(at, operation)
+                at += 1
+    return tuple(changed)
+
+
 def with_crowds(program: Program, random: Random) -> Program:
     """Each driver makes several actors at once, so that the head has no room for all, and reads what they have made.
 
@@ -281,6 +336,72 @@ def with_visits(program: Program, random: Random) -> Program:
         pause = Sleep(f"pause{number}", random.choice((0.2, 5.0, 20.0)))
         at = random.randint(0, len(driver.operations))
         drivers.append(Body((*driver.operations[:at], *visits, pause, *driver.operations[at:], *gets), driver.end))
+    return Program(tuple(drivers))
+
+
+def with_slow_readers(program: Program, random: Random) -> Program:
+    """Drivers stop to read many of their generators, do something else, and then go on."""
+    drivers = []
+    for driver in program.drivers:
+        operations = list(driver.operations)
+        for generator in [one for one in operations if isinstance(one, Generate) and not (one.actor or one.rest)]:
+            if generator.read < 2 or random.random() < 0.3:
+                continue
+            first, place = random.randint(0, generator.read - 1), operations.index(generator)
+            operations[place] = msgspec.structs.replace(generator, read=first, rest=generator.read - first, cancel=False)
+            later = ReadOn(f"on with {generator.name}", generator.name)
+            operations.insert(random.randint(place + 1, len(operations)), later)
+        drivers.append(Body(tuple(operations), driver.end))
+    return Program(tuple(drivers))
+
+
+def with_jams(program: Program, random: Random) -> Program:
+    """In a fifth of the programs each driver makes an actor that takes two calls at once, makes more, and cancels some.
+
+    These may wait for their turn, in threads, among coroutines, or in a concurrency group.
+    """
+    if random.random() >= 0.2:
+        return program
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        name, pause_s = f"jam{number}", random.choice((0.02, 0.2))
+        in_group, is_async = random.random() < 0.3, random.random() < 0.6
+        calls = [f"{name} call{count}" for count in range(random.randint(4, 8))]
+        operations: list[Operation] = [Create(name, max_concurrency=2, is_async=is_async, has_group=in_group)]
+        operations += [Call(f"{name} begins", name, Body()), Get(f"{name} is there", (f"{name} begins",))]
+        operations += [Call(call, name, Body((Sleep(f"{call} sleeps", pause_s),)), in_group=in_group) for call in calls]
+        operations.append(Sleep(f"{name} sleeps", random.choice((pause_s / 2, pause_s, 2 * pause_s))))
+        operations += [Cancel(f"cancel {call}", call) for call in calls if random.random() < 0.4]
+        operations += [Get(f"get {call}", (call,)) for call in calls]
+        at = random.randint(0, len(driver.operations))
+        drivers.append(Body((*driver.operations[:at], *operations, *driver.operations[at:]), driver.end))
+    return Program(tuple(drivers))
+
+
+def with_streams(program: Program, random: Random) -> Program:
+    """Each driver has generators run on all nodes, and reads what they have yielded again when nodes may have gone."""
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        streams = []
+        for count in range(random.randint(1, 3)):
+            yields = random.randint(2, 5)
+            streams.append(
+                Generate(
+                    f"stream{number}.{count}",
+                    yields,
+                    random.choice((yields + 1, yields)),
+                    pause_s=random.choice((*PAUSES_S, 1.0)),
+                    type=random.choice(("", "", "ValueError")),
+                    most_unread=random.choice((-1, -1, 1, 2)),
+                    max_retries=random.choice((0, 1, 1, 3)),
+                    spread=True,
+                )
+            )
+        names = [name for stream in streams for name in stream.item_names()]
+        gets = [Get(f"get {name}", (name,)) for name in random.sample(names, random.randint(1, len(names)))]
+        pause = Sleep(f"lull{number}", random.choice((0.2, 5.0, 20.0)))
+        at = random.randint(0, len(driver.operations))
+        drivers.append(Body((*driver.operations[:at], *streams, pause, *driver.operations[at:], *gets), driver.end))
     return Program(tuple(drivers))
 
 

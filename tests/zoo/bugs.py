@@ -387,4 +387,73 @@ BUGS = [
             ),
         ),
     ),
+    Bug(
+        "ray-45791",
+        "A gcs that was restarted took the actors that a detached actor had made for dead, because their job had finished.",
+        "What a detached actor makes when its job has finished ends at once; what it has made before, in a restarted gcs.",
+        "G25",
+        "campaign",
+        (
+            Mutation(
+                "minray.gcs.actor_service",
+                "ActorService._missed_end",
+                "self._surroundings.job_is_over(_job(row))",
+                "not row.info.detached and self._surroundings._jobs.is_over(_job(row))",
+            ),
+        ),
+    ),
+    Bug(
+        "ray-42942",
+        "A placement group was removed while a worker was being started for a lease in it: only workers that were there"
+        " were killed.",
+        "When a placement group is removed, only the leases that have been granted end; its requests go on waiting.",
+        "G106",
+        "campaign",
+        (
+            Mutation(
+                BROKER,
+                "LeaseBroker.on_group_removed",
+                "entry.request.shape.strategy.group_id == group_id",
+                "entry.worker is not None and entry.request.shape.strategy.group_id == group_id",
+            ),
+        ),
+    ),
+    Bug(
+        "ray-8822",
+        "The definitions of functions and actors were kept for ever when the drivers that had exported them were gone.",
+        "The gcs does not drop the values of a job that ends.",
+        "L2",
+        "campaign",
+        (
+            Mutation(
+                "minray.gcs.server",
+                "GcsServer._commit_end",
+                "self._drop_values(protocol.job_namespace(job.job_id))",
+                "pass",
+            ),
+        ),
+    ),
+    Bug(
+        "ray-16476",
+        "What was spilled was counted as in memory for ever.",
+        "A copy that has been written to disk still counts as one that must stay in memory.",
+        "L2",
+        "campaign",
+        (
+            Mutation(
+                "minray.object_store.object_table",
+                "ObjectTable.end_spill",
+                "self.unspilled_bytes -= entry.size",
+                "pass",
+            ),
+        ),
+    ),
+    Bug(
+        "own-lost-slot",
+        "None: a line of minray's own, which no program of the campaign had reached.",
+        "A call that was cancelled while it waited for its turn among coroutines takes up a place for ever.",
+        "L1",
+        "campaign",
+        (Mutation("minray.core_worker.actor_process", "UserLoop._begin", "self._follow(then)", "pass"),),
+    ),
 ]
