@@ -62,13 +62,14 @@ def test_a_cluster_is_started_joined_used_looked_at_and_stopped(connected: Comma
     waiting = where.options(resources={"disk": 1}).remote()
     rare = where.options(resources={"rare": 3}).remote()
 
+    job_id = minray.get_runtime_context().get_job_id()
     wait_for_condition(lambda: lines_with(status(), "rare: 3", "1") and lines_with(status(), "disk: 1", "1"))
+    wait_for_condition(lambda: lines_with(status(), "leased", "second", job_id))
     assert f"Cluster {head.gcs_address}; nodes alive: 2, dead: 0" in status()
     seen = status()
     assert lines_with(seen, head.node_id[:8], "first", "alive", "0 of 1", "head")
     assert lines_with(seen, other.node_id[:8], "second", "127.0.0.2", "alive", "1 of 1")
     assert lines_with(seen, "disk", "2", "2")
-    assert lines_with(seen, "leased", "second", minray.get_runtime_context().get_job_id())
     gate.touch()
     assert minray.get([holding, waiting]) == [None, other.node_id]
     del rare
