@@ -191,7 +191,7 @@ def _may_end_a_node(kind: str, answer: int) -> bool:
         return LONG_DELAYS_S[answer] > PATIENCE_S
     if kind == "long_stall":
         return LONG_STALLS_S[answer] > PATIENCE_S
-    return kind in ("node_loss", "cut", "last_words")
+    return kind in ("node_loss", "cut", "rift", "last_words")
 
 
 def save(scenario: Scenario, path: Path) -> None:

@@ -95,7 +95,9 @@ LAST_WORDS = (*[ANSWERS] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLo
 Mostly with those that an owner may believe although he knows that the node is dead: as long as the gcs does not say so, the
 actor is not.
 """
-LOSING = frozenset(("node_loss", "last_words", "cut"))
+RIFTS = (*[ANSWERS] * 3, "PushTask", "ReportGeneratorItem", "GetObject", "ReadChunk")
+"""With each of these a caller may give up somebody who lives, and whom the gcs believes to live."""
+LOSING = frozenset(("node_loss", "last_words", "cut", "rift"))
 """Faults that may take away what is in the stores of a node."""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
@@ -520,9 +522,9 @@ def with_rifts(world: World, drivers: int, random: Random) -> World:
     Drivers are on nodes that may be cut off from those of their actors.
     """
     rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
-    rates |= {"cut": random.choice((0.005, 0.02))}
+    rates |= {"rift": random.choice((0.02, 0.1))}
     homes = tuple(random.randrange(1, len(world.nodes)) for _ in range(drivers))
-    return msgspec.structs.replace(world, rates=rates, budget=3, homes=homes)
+    return msgspec.structs.replace(world, rates=rates, budget=3, aims=(random.choice(RIFTS),), homes=homes)
 
 
 def with_moves(world: World, random: Random) -> World:
