@@ -32,8 +32,8 @@ LONG_DELAYS_S = (0.0, 1.0, 12.0, 70.0)
 STALLS_S = (0.0, 0.000_001, 0.05)
 LONG_STALLS_S = (0.0, 1.0, 15.0, 70.0)
 CUTS_S = (0.0, 0.5, 8.0, 60.0)
-"""How long a partition lasts; the sign of asymmetry is drawn apart. In the longest, which is that of a rift, a caller gives up an
-actor: its channel breaks after 30 s, connecting takes 10 s, and then it begins anew."""
+"""How long a partition lasts; the sign of asymmetry is drawn apart. In the longest, which is that of a rift, callers give up
+actors: channels break after 30 s, connecting takes 10 s, and then they begin anew."""
 ORPHAN_DELAYS_S = (0.001, 0.000_1, 0.1, 1.0)
 """How long children live after their parent."""
 REAPS_S = (0.0, 0.001, 0.01, 0.1)
