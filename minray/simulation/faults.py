@@ -31,9 +31,9 @@ DELAYS_S = (0.0, 0.000_2, 0.001, 0.01, 0.1)
 LONG_DELAYS_S = (0.0, 1.0, 12.0, 70.0)
 STALLS_S = (0.0, 0.000_001, 0.05)
 LONG_STALLS_S = (0.0, 1.0, 15.0, 70.0)
-CUTS_S = (0.0, 0.5, 8.0, 60.0)
+CUTS_S = (0.0, 0.5, 8.0, 50.0)
 """How long a partition lasts; the sign of asymmetry is drawn apart. In the longest, which is that of a rift, callers give up
-actors: channels break after 30 s, connecting takes 10 s, and then they begin anew."""
+actors: channels break after 30 s, connecting takes 10 s, and then they begin anew. The gcs is given up after 60 s only."""
 ORPHAN_DELAYS_S = (0.001, 0.000_1, 0.1, 1.0)
 """How long children live after their parent."""
 REAPS_S = (0.0, 0.001, 0.01, 0.1)
