@@ -74,6 +74,8 @@ class FaultPlan:
     """The requests that ``duplicate``, ``break``, ``last_words`` and ``rift`` strike, with their answers; empty: all."""
     spared_tasks: tuple[str, ...] = ()
     """Prefixes of the names of tasks before whose steps nothing loud happens: there are many that do nothing of interest."""
+    struck_tasks: tuple[str, ...] = ()
+    """The opposite: nothing loud happens elsewhere. Empty: all tasks that are not spared."""
     at_messages: bool = False
     """Whether a process may be struck, beside before the steps of its tasks, before it sends or receives a message."""
 
@@ -93,7 +95,8 @@ class FaultPlan:
 
     def strikes(self, process: str, task: str) -> bool:
         """Whether loud faults may happen to this process before a step of this task."""
-        return process.startswith(self.targets) and not task.startswith(self.spared_tasks)
+        is_busy = task.startswith(self.struck_tasks) if self.struck_tasks else not task.startswith(self.spared_tasks)
+        return is_busy and process.startswith(self.targets)
 
     def aimed_at(self, *targets: str) -> FaultPlan:
         return replace(self, targets=targets)
