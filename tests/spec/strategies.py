@@ -545,7 +545,8 @@ def with_crashes_in_windows(world: World, random: Random) -> World:
     if random.random() >= 0.17 or not world.rates.keys().isdisjoint(("last_words", "rift")):
         return world
     target, tasks = random.choice(WINDOWS)
-    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD} | {"crash": random.choice((0.03, 0.1, 0.3))}
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates |= {"crash": random.choice((0.03, 0.1, 0.3))}
     return msgspec.structs.replace(
         world, rates=rates, budget=random.randint(1, 3), targets=(target,), struck_tasks=tasks, durable=target == "gcs"
     )
