@@ -252,11 +252,15 @@ class Await(Get, frozen=True):
 
 async def _all_of(refs: list[Any]) -> list[Any] | RayError:
     """Who awaits them holds them no longer. An error is not let through: it would keep the frames of ``wait_for``, and these
-    the task that has it."""
+    the task that has it. What is not done when the loop ends would be kept by a cycle of asyncio's own."""
+    futures = [refs.pop(0).as_future() for _ in range(len(refs))]
     try:
-        return await asyncio.gather(*[refs.pop(0).as_future() for _ in range(len(refs))])
+        return await asyncio.gather(*futures)
     except RayError as error:
         return error
+    finally:
+        while futures:
+            futures.pop().cancel()
 
 
 class Peek(Tagged, frozen=True):
