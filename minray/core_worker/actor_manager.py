@@ -55,6 +55,7 @@ from minray.protocol.actor import (
     DeathCause,
     EndActor,
     GetActor,
+    GiveUpCalls,
     PushActorTask,
     RegisterActor,
     RegisterActorReply,
@@ -377,6 +378,10 @@ class ActorManager:
     def discard(self, task: PendingTask, connection: Connection) -> None:
         if connection.raylet is not None:
             self._core.outcomes.discard_attempt(task, connection.raylet)
+
+    def give_up(self, connection: Connection, sequences: list[int]) -> None:
+        request = GiveUpCalls(self._core.address, connection.stream, sequences)
+        self._core.patient.send(connection.address, request, lambda *_: None)
 
     def retry(self, task: PendingTask) -> None:
         self._core.outcomes.retry(task)

@@ -13,6 +13,8 @@ Rules
   * A number that does not come is waited for; after a while those behind it are given back, for their caller to send them
     again (G56).
   * A reply is kept until its caller says that he has it; a call is never run twice because it comes twice.
+  * If a caller begins another stream he says which answers of the old one he has not had: the references in those are
+    nobody's (G58). What he says may come after the new stream.
   * What a caller has sent is run although he dies; then he is forgotten. Whether those who say nothing have died is asked
     when another caller comes, so that no more is kept than of the living.
 """
@@ -31,7 +33,7 @@ from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.exceptions import TaskCancelledError
 from minray.platform.base import Platform
-from minray.protocol.actor import ExitActor, PushActorTask
+from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask
 from minray.protocol.base import DONE, Address, Done, decode
 from minray.protocol.core_worker import (
     CANCELLED,
@@ -67,6 +69,7 @@ class CallerStream:
         "number",
         "heard_at",
         "is_orphaned",
+        "is_settled",
         "tasks",
         "acknowledged",
         "done",
@@ -82,6 +85,8 @@ class CallerStream:
         """When its caller last sent something."""
         self.is_orphaned = False
         """Its caller is dead: it is forgotten when everything in it has run."""
+        self.is_settled = False
+        """Its caller has said which answers will never be heard, or is dead."""
         self.tasks: dict[int, ReceivedTask] = {}
         """By sequence, until their caller has the reply."""
         self.acknowledged = 0
@@ -97,6 +102,10 @@ class CallerStream:
     def is_over(self, sequence: int) -> bool:
         """Whether the caller has the reply."""
         return sequence <= self.acknowledged or sequence in self.done
+
+    def is_busy(self) -> bool:
+        """Whether calls in it have not been answered."""
+        return any(task.reply is None for task in self.tasks.values())
 
     def forget(self, acknowledged: int, answered: list[tuple[int, int]]) -> None:
         """These replies have come."""
@@ -127,8 +136,8 @@ class ActorTaskReceiver:
         """Set when the constructor is about to run."""
         self._streams: dict[bytes, CallerStream] = {}
         """By the caller's worker id."""
-        self._given_up: list[ReceivedTask] = []
-        """Calls of streams that are over which were running when their caller began another."""
+        self._over: list[CallerStream] = []
+        """Whose callers have begun others. Kept while their calls run, and until it is known which answers have not come."""
         self._headers: dict[bytes, TaskHeader] = {}
         self._dead: OrderedDict[bytes, None] = OrderedDict()
         """Callers that are dead, and forgotten: what comes late from them is refused."""
@@ -208,10 +217,12 @@ class ActorTaskReceiver:
             if worker_or_node_id in (stream.caller.worker_id, stream.caller.node_id):
                 stream.is_orphaned = True
                 self._maybe_forget(stream)
+        for stream in self._over:
+            stream.is_settled |= worker_or_node_id in (stream.caller.worker_id, stream.caller.node_id)
 
     def _maybe_forget(self, stream: CallerStream) -> None:
         """If its caller is dead, and nothing is left to be run."""
-        if any(task.reply is None for task in stream.tasks.values()):
+        if stream.is_busy():
             return
         if stream.hole_timer is not None:
             stream.hole_timer.cancel()
@@ -223,12 +234,22 @@ class ActorTaskReceiver:
         """Its caller has given up what it had sent: what has not begun never will."""
         if stream.hole_timer is not None:
             stream.hole_timer.cancel()
-        self._given_up = [task for task in self._given_up if task.reply is None]
-        for task in stream.tasks.values():
+        for sequence, task in list(stream.tasks.items()):
             if task.claim():
+                del stream.tasks[sequence]
                 self._intake.release(task)
-            elif task.reply is None:
-                self._given_up.append(task)
+        self._over = [one for one in self._over if not one.is_settled or one.is_busy()]
+        self._over.append(stream)
+
+    def handle_GiveUpCalls(self, request: GiveUpCalls) -> None:
+        self._stream(request.caller, request.stream + 1)  # whatever of the old one is still on its way is refused
+        for stream in self._over:
+            if stream.caller == request.caller and stream.number == request.stream and not stream.is_settled:
+                stream.is_settled = True
+                for sequence in request.sequences:
+                    if sequence in stream.tasks:
+                        self._intake.give_up(stream.tasks[sequence])
+                stream.tasks = {sequence: task for sequence, task in stream.tasks.items() if task.reply is None}
 
     # --- order
 
@@ -313,8 +334,8 @@ class ActorTaskReceiver:
 
     def unanswered(self) -> list[ReceivedTask]:
         """Calls that wait or run, those of a caller in their order."""
-        here = [task for stream in self._streams.values() for task in stream.tasks.values()]
-        return [task for task in here + self._given_up if task.reply is None]
+        streams = (*self._streams.values(), *self._over)
+        return [task for stream in streams for task in stream.tasks.values() if task.reply is None]
 
     # --- cancelling, ending
 

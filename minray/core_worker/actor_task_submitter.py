@@ -16,7 +16,8 @@ Rules
   * What a lost call has put into the store of the actor's node, or may yet put there, is of no use to anybody (L2): its
     actor may be dead for the gcs and still run.
   * If the gcs knows nothing, the actor may be out of reach only: after a while lost calls fail as unavailable (G39b), and
-    the next push begins a new stream, since nobody knows which numbers of the old one have arrived.
+    the next push begins a new stream, since nobody knows which numbers of the old one have arrived. The actor is told which
+    answers nobody waits for: there may be references in them.
   * Dead is dead: everything fails, now and later, with what the gcs has said of the death.
 """
 
@@ -119,6 +120,9 @@ class Actions(Protocol):
     def discard(self, task: PendingTask, connection: Connection) -> None:
         """Nobody needs what this attempt has put into the store of the actor's node, or will put there."""
 
+    def give_up(self, connection: Connection, sequences: list[int]) -> None:
+        """The actor lives, and the answers of these calls will never be heard."""
+
     def retry(self, task: PendingTask) -> None:
         """Make it again; ``on_task_ready`` follows."""
 
@@ -204,6 +208,8 @@ class ActorTaskSubmitter:
             return
         client.failures += 1
         lost, client.lost = client.lost, {}
+        for connection in dict.fromkeys(lost.values()):
+            self._actions.give_up(connection, list(connection.in_flight))
         self._connect(client)
         for task, pushed_to in lost.items():
             self._make_again(task, pushed_to, "it cannot be reached")
@@ -220,7 +226,6 @@ class ActorTaskSubmitter:
         for task in connection.in_flight.values():
             task.worker = None
             client.lost[task] = connection
-        connection.in_flight.clear()
 
     def _decide_lost(self, client: ActorClient, restarts: int) -> None:
         """A new incarnation is there, or will be: whatever was pushed to an older one is over."""

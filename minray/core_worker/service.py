@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.values import to_value, to_values
-from minray.protocol.actor import CallExplanation, ExitActor, ExplainCall, PushActorTask
+from minray.protocol.actor import CallExplanation, ExitActor, ExplainCall, GiveUpCalls, PushActorTask
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.core_worker import (
     FREED,
@@ -85,6 +85,10 @@ class CoreWorkerService:
 
     def handle_PushActorTask(self, request: PushActorTask, call: Call) -> PushTaskReply | None:
         return self._core.actor_receiver.handle_PushActorTask(request, call)
+
+    def handle_GiveUpCalls(self, request: GiveUpCalls, call: Call) -> Done:
+        self._core.actor_receiver.handle_GiveUpCalls(request)
+        return DONE
 
     def handle_ExitActor(self, request: ExitActor, call: Call) -> Done:
         return self._core.actor_receiver.handle_ExitActor(request, call)

@@ -82,6 +82,8 @@ class ReceivedTask(msgspec.Struct, eq=False):
     reply: PushTaskReply | None = None
     """Kept until the owner acknowledges it."""
     reply_buffers: Sequence[Buffer] = ()
+    is_given_up: bool = False
+    """Its caller takes no answer."""
     _unclaimed: list[bool] = msgspec.field(default_factory=lambda: [True])
 
     @staticmethod
@@ -351,8 +353,26 @@ class TaskIntake:
             call.reply(reply, beside)
         task.stored_args = None
         task.slots = []
+        if task.is_given_up:
+            self._take_back(reply)
         if reply.worker_exiting and self.on_last_answer is not None:
             self.on_last_answer()
+
+    def give_up(self, task: ReceivedTask) -> None:
+        """Its answer will never be heard; there may be none yet."""
+        task.is_given_up = True
+        if task.reply is not None:
+            self._take_back(task.reply)
+
+    def _take_back(self, reply: PushTaskReply) -> None:
+        """The tickets in an answer that its receiver never sees."""
+        effects = Effects()
+        for info in (info for value in reply.values for info in value.nested):
+            if info.owner.worker_id == self._own.worker_id:
+                self._references.take_back(info.object_id, [info.ticket], effects)
+            else:
+                effects.give_back.append((info.object_id, info.owner, [info.ticket]))
+        self._borrowing.apply(effects)
 
     def release(self, task: ReceivedTask) -> None:
         """The task lets go of its arguments."""

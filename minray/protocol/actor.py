@@ -172,6 +172,14 @@ class ReportActorExit(Request[Done], frozen=True):
     message: str
 
 
+class GiveUpCalls(Request[Done], frozen=True):
+    """To the actor's process: this stream is over for its caller, who has had no answers of these, and takes none (G39b)."""
+
+    caller: Address
+    stream: int
+    sequences: list[int]
+
+
 class ExitActor(Request[Done], frozen=True):
     """From the gcs to the actor's process: nobody can call you any more; end when you are through (G27, G28)."""
 

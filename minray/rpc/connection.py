@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -98,18 +98,26 @@ _number_of = operator.itemgetter(1)
 async def answer_of(send: Callable[[OnAnswer[R]], None]) -> tuple[R, Sequence[Buffer]]:
     """Send, and await what is answered: the reply and its buffers, or the error, raised."""
     future: asyncio.Future[tuple[R, Sequence[Buffer]]] = asyncio.get_running_loop().create_future()
+    send(partial(_settle, future))
+    try:
+        return await future
+    finally:
+        del future  # else it keeps its error, which keeps this frame, and so those of all who wait
 
-    def on_answer(reply: R | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
-        if future.done():
-            return
-        if reply is None:
-            assert error is not None
-            future.set_exception(error)
-        else:
-            future.set_result((reply, buffers))
 
-    send(on_answer)
-    return await future
+def _settle(
+    future: asyncio.Future[tuple[R, Sequence[Buffer]]],
+    reply: R | None,
+    error: PlatformError | None,
+    buffers: Sequence[Buffer],
+) -> None:
+    if future.done():
+        return
+    if reply is None:
+        assert error is not None
+        future.set_exception(error)
+    else:
+        future.set_result((reply, buffers))
 
 
 class Peer:

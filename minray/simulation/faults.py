@@ -31,8 +31,9 @@ DELAYS_S = (0.0, 0.000_2, 0.001, 0.01, 0.1)
 LONG_DELAYS_S = (0.0, 1.0, 12.0, 70.0)
 STALLS_S = (0.0, 0.000_001, 0.05)
 LONG_STALLS_S = (0.0, 1.0, 15.0, 70.0)
-CUTS_S = (0.0, 0.5, 8.0, 40.0)
-"""How long a partition lasts; the sign of asymmetry is drawn apart."""
+CUTS_S = (0.0, 0.5, 8.0, 50.0)
+"""How long a partition lasts; the sign of asymmetry is drawn apart. In the longest, which is that of a rift, callers give up
+actors: channels break after 30 s, connecting takes 10 s, and then they begin anew. The gcs is given up after 60 s only."""
 ORPHAN_DELAYS_S = (0.001, 0.000_1, 0.1, 1.0)
 """How long children live after their parent."""
 REAPS_S = (0.0, 0.001, 0.01, 0.1)
@@ -50,8 +51,8 @@ REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
 
 QUIET = ("delay", "stall", "preempt", "orphan", "reap", "crash_prefix", "unsynced", "duplicate", "break")
 SWARM = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
-LOUD = (*SWARM, "last_words", "memory")
-"""Those that a swarm draws, one of which a plan has to say which messages are struck, and a node's lack of memory, for which
+LOUD = (*SWARM, "last_words", "rift", "memory")
+"""Those that a swarm draws, two of which a plan has to say which messages are struck, and a node's lack of memory, for which
 nobody looks unless he is told to."""
 DISK = ("slow_disk", "disk_full", "disk_error", "torn_write")
 """What strikes spilled objects; the last two lose some. A plan that wants them names them."""
@@ -70,9 +71,11 @@ class FaultPlan:
     spared_nodes: tuple[str, ...] = ("head",)
     """Nodes that are not lost: with the head everything ends."""
     aims: tuple[str, ...] = ()
-    """The requests that ``duplicate``, ``break`` and ``last_words`` strike, with their answers; empty: all."""
+    """The requests that ``duplicate``, ``break``, ``last_words`` and ``rift`` strike, with their answers; empty: all."""
     spared_tasks: tuple[str, ...] = ()
     """Prefixes of the names of tasks before whose steps nothing loud happens: there are many that do nothing of interest."""
+    struck_tasks: tuple[str, ...] = ()
+    """The opposite: nothing loud happens elsewhere. Empty: all tasks that are not spared."""
     at_messages: bool = False
     """Whether a process may be struck, beside before the steps of its tasks, before it sends or receives a message."""
 
@@ -92,7 +95,8 @@ class FaultPlan:
 
     def strikes(self, process: str, task: str) -> bool:
         """Whether loud faults may happen to this process before a step of this task."""
-        return process.startswith(self.targets) and not task.startswith(self.spared_tasks)
+        is_busy = task.startswith(self.struck_tasks) if self.struck_tasks else not task.startswith(self.spared_tasks)
+        return is_busy and process.startswith(self.targets)
 
     def aimed_at(self, *targets: str) -> FaultPlan:
         return replace(self, targets=targets)
@@ -125,7 +129,7 @@ class Oracle:
         return self.overrides is not None or self.plan.at_messages
 
     def is_aimed_at(self, method: str) -> bool:
-        """Whether duplicates, breaks and last words strike this request, or its answer."""
+        """Whether duplicates, breaks, last words and rifts strike this request, or its answer."""
         return self.overrides is not None or not self.plan.aims or method in self.plan.aims
 
     def spares(self, node: str) -> bool:

@@ -39,7 +39,7 @@ REMOTE_LATENCY_S = 0.000_2
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 30.0
 """After so long without an acknowledgement a channel breaks."""
-MESSAGE_FAULTS = ("delay", "long_delay", "reset", "cut", "duplicate", "break", "last_words")
+MESSAGE_FAULTS = ("delay", "long_delay", "reset", "cut", "rift", "duplicate", "break", "last_words")
 MOST_BREAKS = 5
 """Of one link: what breaks whenever it carries something carries nothing."""
 NEVER_REPEATED = ("ExitWorker", "Shutdown")
@@ -245,6 +245,8 @@ class SimWire:
             self.cut(pipe.source.node, pipe.target.node, duration_s, both_ways=cut % 2 == 1)
         reset = RESETS[self._oracle.choose(("reset", *place), len(RESETS))]
         if self._oracle.is_aimed_at(message.method):
+            if rift := self._oracle.choose(("rift", *place), 3):
+                self.cut(pipe.source.node, pipe.target.node, CUTS_S[-1], both_ways=rift == 1)
             reset = reset or self._break(place)
             self._maybe_repeat(end, message, place)
         last_words = self._last_words(pipe.source, message, place)

@@ -70,6 +70,7 @@ class Creator:
         self.peers = RecordingPeers()
         self.gcs = self.peers.local
         peers: Any = self.peers
+        self.address = address("creator")
         self.patient = PatientCaller(peers, peers.local)
         self.is_exiting = False
         self.outcomes = self.borrowing = self

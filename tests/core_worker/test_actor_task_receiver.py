@@ -22,7 +22,7 @@ from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.actor_task_receiver import SILENT_S, ActorTaskReceiver
 from minray.exceptions import ActorDiedError, TaskCancelledError
 from minray.packed_exception import pack_exception
-from minray.protocol.actor import ExitActor, PushActorTask
+from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
     ARGUMENT_FAILED,
@@ -33,11 +33,14 @@ from minray.protocol.core_worker import (
     Argument,
     CancelTask,
     CancelTaskReply,
+    PushTaskReply,
+    RefInfo,
     TaskHeader,
+    Value,
 )
 from minray.serialization import ArgumentSlot
 from tests.core_worker.parts import address, id_of, object_id, stored, template
-from tests.core_worker.test_task_receiver import NOBODY, THIRD, Asked, Worker
+from tests.core_worker.test_task_receiver import NOBODY, THIRD, WORKER, Asked, Worker
 
 PLAIN = ActorOptions()
 ACTOR = id_of("actor")
@@ -343,6 +346,30 @@ def test_arguments_of_a_dropped_stream_are_let_go(actor: Actor) -> None:
     actor.call(1, arguments=[late("a")])
     actor.call(1, stream=2)
     assert actor.freed == [object_id("a")]
+
+
+@pytest.mark.parametrize("order", ["ANG", "NAG", "NGA", "AGN", "GAN", "GNA"])
+def test_g58_references_in_an_answer_that_is_given_up_are_let_go(threaded: Actor, order: str) -> None:
+    """It may be Answered, its caller begin a New stream and say that it is Given up, in any order."""
+    other, own = RefInfo(object_id("other"), THIRD, b"t1"), RefInfo(object_id("own"), WORKER, b"t2")
+    threaded.references.add_owned(own.object_id)
+    threaded.references.lend(own.object_id, address("owner"), own.ticket, WORKER)
+    for sequence in (1, 2, 3):
+        threaded.call(sequence, in_order=False)
+    heard, lost, unheard = threaded.calls._streams[address("owner").worker_id].tasks.values()
+    assert heard.claim() and lost.claim()
+    threaded.intake.answer(heard, PushTaskReply(OK, [Value(b"", nested=[other])], 0), ())
+    steps: dict[str, Callable[[], object]] = {
+        "A": lambda: threaded.intake.answer(lost, PushTaskReply(OK, [Value(b"", nested=[other, own])], 0), ()),
+        "N": lambda: threaded.call(1, stream=2, in_order=False),
+        "G": lambda: threaded.act(lambda: threaded.calls.handle_GiveUpCalls(GiveUpCalls(address("owner"), 1, [2, 3, 4]))),
+    }
+    for step in order:
+        steps[step]()
+    assert threaded.lending.given_back == [(object_id("other"), THIRD, [b"t1"])], "the first answer was heard"
+    assert not threaded.references._references[own.object_id].lent and unheard.reply is None
+    steps["G"]()
+    assert len(threaded.lending.given_back) == 1
 
 
 # --- holes

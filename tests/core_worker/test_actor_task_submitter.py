@@ -31,6 +31,7 @@ class Caller:
         self.ended: dict[str, str] = {}
         """Call to how it ended."""
         self.discarded: list[str] = []
+        self.given_up: list[tuple[int, list[int]]] = []
         """``a 0 of 1``: what attempt 0 of call a, which was pushed by stream 1, has made."""
         self.verdicts = 0
         """How many times ``on_no_verdict`` will be called."""
@@ -49,6 +50,9 @@ class Caller:
 
     def discard(self, task: PendingTask, connection: Connection) -> None:
         self.discarded.append(f"{self.names[task.task_id]} {task.attempt} of {connection.stream}")
+
+    def give_up(self, connection: Connection, sequences: list[int]) -> None:
+        self.given_up.append((connection.stream, sequences))
 
     def retry(self, task: PendingTask) -> None:
         self.submitter.on_task_ready(self.client, task)
@@ -222,6 +226,7 @@ def test_l2_what_a_call_made_that_could_not_be_reached_is_discarded() -> None:
     assert caller.discarded == []
     caller.no_verdict()
     assert caller.discarded == ["a 0 of 1"] and caller.ended == {"a": "unavailable"}
+    assert caller.given_up == [(1, [1])], "what is in its answer is nobody's"
 
 
 # --- restarts

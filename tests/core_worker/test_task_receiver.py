@@ -92,12 +92,14 @@ class Lending:
     def __init__(self, loop: SimLoop, references: ReferenceCounter, freed: list[bytes]) -> None:
         self.kept: list[tuple[bytes, Address]] = []
         self.lent: list[tuple[bytes, Address]] = []
+        self.given_back: list[tuple[bytes, Address, list[bytes]]] = []
         self.owners_answer = loop.create_future()
         self._references = references
         self._freed = freed
 
     def apply(self, effects: Effects) -> None:
         self._freed += effects.freed
+        self.given_back += effects.give_back
 
     async def keep(self, refs: list[tuple[bytes, Address]]) -> None:
         self.kept += refs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from minray.platform.base import AuthenticationFailed, PlatformError, RecordTooLarge, RemoteFailure
 from minray.protocol.base import Address, Record, Request, decode, encode
-from minray.rpc.connection import RECONNECT_FIRST_DELAY_S, Peer, Peers, PeerUnreachable
+from minray.rpc.connection import RECONNECT_FIRST_DELAY_S, Peer, Peers, PeerUnreachable, answer_of
 from tests.rpc.fake_network import MAX_BYTES, FakeIncoming, FakeNetwork, pass_time, run, turns
 
 THERE, OTHER = b"there-incarnate-", b"other-incarnate-"
@@ -523,3 +524,27 @@ def test_with_the_process_all_its_channels_are_closed() -> None:
         assert [channel.closed for channel in network.channels] == [True, True]
 
     run(story)
+
+
+def test_an_error_is_not_kept_by_those_who_have_waited_for_it() -> None:
+    """They would be kept, too, and what they know, until the garbage collector comes."""
+
+    class Known:
+        pass
+
+    async def ask(known: Known) -> None:
+        await answer_of(lambda on_answer: on_answer(None, PeerUnreachable("gone"), ()))
+
+    async def story() -> None:
+        known = Known()
+        seen = weakref.ref(known)
+        with contextlib.suppress(PeerUnreachable):
+            await ask(known)
+        del known
+        assert seen() is None
+
+    gc.disable()
+    try:
+        run(story)
+    finally:
+        gc.enable()

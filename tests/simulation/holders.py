@@ -6,7 +6,7 @@ simulation: the owner itself knows nothing but its tickets.
 
 What may be lost with the dead, and is no problem
   * A task that was pushed holds its arguments by its submitter alone. Has the submitter died, or given the worker up, the
-    task's references are good for nothing, and so are those of the tasks that it has submitted.
+    task's references are good for nothing, and so are those of the tasks that it has submitted. The same holds for calls.
   * An answer of a process that is dead is not awaited: its tickets are doubtful until the receiver has said whether it came.
   * An actor that was killed for good is dead for its callers before its process is: what that holds is good for nothing.
   * Once a living process has been declared dead, whoever heard of that may void its tickets. From then on nothing is judged.
@@ -118,7 +118,8 @@ class Holders:
         """Whether no death explains that the owner does not know of this reference."""
         if reference.held_tickets:
             return True
-        running = [task for task in core.receiver._tasks.values() if task.reply is None and object_id in task.held]
+        here = [*core.receiver._tasks.values(), *core.actor_receiver.unanswered()]
+        running = [task for task in here if task.reply is None and object_id in task.held]
         return not running or any(self._is_protected_by_submitter(core, task, object_id, asked) for task in running)
 
     def _is_protected_by_submitter(self, core: Any, task: Any, object_id: bytes, asked: dict[bytes, None]) -> bool:
@@ -129,12 +130,19 @@ class Holders:
         pending = submitter.tasks.tasks.get(task.task_id)
         if pending is None or pending.state is not PUSHED or pending.attempt != task.attempt or pending.worker is None:
             return False
-        if pending.worker.lease_id != core.receiver._lease_id:
+        if not _is_pushed_to(pending, task, core):
             return False
         reference = submitter.references.get(object_id)
         if reference is None or reference.owner is None:
             return True
         return self._is_protected(submitter, object_id, reference, {**asked, core.address.worker_id: None})
+
+
+def _is_pushed_to(pending: Any, task: Any, core: Any) -> bool:
+    """Whether its submitter means this lease, or this push of a call: a caller may have given up an earlier one."""
+    if pending.prepared.client is None:
+        return bool(pending.worker.lease_id == core.receiver._lease_id)
+    return bool(pending.worker.address == core.address and pending.sequence == task.sequence)
 
 
 def _describe(reference: Any) -> str:

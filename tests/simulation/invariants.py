@@ -29,6 +29,8 @@ from minray.protocol.actor import DEAD, JOB_FINISHED, OWNER_DIED
 from minray.protocol.base import decode
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import job_namespace
+from minray.protocol.raylet import GRANTED as LEASE_GRANTED
+from minray.protocol.raylet import LeaseReply
 from minray.scheduling.lease import GRANTED
 from minray.simulation import Deadlock, SimCluster
 from minray.simulation.cluster import GCS
@@ -145,7 +147,7 @@ class Watch:
             self.stop("L5", storm)
         if word == "PushTask" and end.pipe.source.name in self.cluster.cores:  # The gcs pushes constructors of actors.
             self._on_push(end.pipe.source.name, decode(PushTask, message.payload))
-        elif word == "RequestWorkerLease reply":
+        elif word == "RequestWorkerLease reply" and decode(LeaseReply, message.payload).kind == LEASE_GRANTED:
             self._on_grant()
         return True
 

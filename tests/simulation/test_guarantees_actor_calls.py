@@ -290,6 +290,46 @@ def test_g39b_an_actor_that_cannot_be_reached_is_unavailable_and_comes_back(seed
     assert printed(cluster).count("made 0") == 1
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_g58_g39b_what_is_in_an_answer_that_its_caller_has_given_up_is_let_go(again: bool) -> None:
+    nodes: list[dict[str, Any]] = [{"num_cpus": 1}, {"num_cpus": 1, "resources": {"r": 1}}]
+
+    @minray.remote(resources={"r": 1}, num_cpus=0)
+    class Echo:
+        def echo(self, values: list[Any], works_s: float = 0.0) -> list[Any]:
+            time.sleep(works_s)
+            return values
+
+    def strike(cluster: SimCluster) -> None:
+        cluster.world.loop.world.call_later(2, lambda: cluster.world.wire.cut("n1", "head", 45))
+        clusters.append(cluster)
+
+    clusters: list[SimCluster] = []
+
+    def is_known(object_id: bytes) -> bool:
+        (driver,) = (core for name, core in clusters[0].cores.items() if name.startswith("driver"))
+        return driver.references.get(object_id) is not None
+
+    def body() -> list[Any]:
+        actor = Echo.remote()
+        outcomes = [outcome_of(actor.echo.remote(["before"]))]
+        time.sleep(1.9)
+        travels = minray.put("travels")
+        object_id = travels._id
+        lost = [actor.echo.remote([travels], 1.0)]
+        del travels
+        time.sleep(0.2)
+        lost.append(actor.echo.remote([]))
+        outcomes += map(outcome_of, lost)
+        outcomes += [outcome_of(actor.echo.remote(["again"]))] if again else []
+        time.sleep(60)
+        assert not is_known(object_id), "the actor lives, and its answer is nobody's"
+        return outcomes
+
+    result, _ = judged(body, strike, nodes=nodes)
+    assert result == [["before"], UNAVAILABLE, UNAVAILABLE, *([["again"]] if again else [])]
+
+
 def test_ray_50814_a_new_incarnation_gets_numbers_from_one_from_every_caller() -> None:
     @minray.remote
     def call(actor: Any) -> list[Any]:

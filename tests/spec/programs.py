@@ -24,7 +24,6 @@ import json
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -252,23 +251,16 @@ class Await(Get, frozen=True):
 
 
 async def _all_of(refs: list[Any]) -> list[Any] | RayError:
-    """Who awaits them holds them no longer; an error is that of the first that has one.
-
-    (``gather`` would be in a cycle with those that are not done when it fails. Nor is the error let through: it would keep
-    the frames of ``wait_for``, and these the task that has it.)
-    """
-    futures, values = deque(ref.as_future() for ref in refs), []
-    refs.clear()
+    """Who awaits them holds them no longer. An error is not let through: it would keep the frames of ``wait_for``, and these
+    the task that has it. What is not done when the loop ends would be kept by a cycle of asyncio's own."""
+    futures = [refs.pop(0).as_future() for _ in range(len(refs))]
     try:
-        while futures:
-            values.append(await futures.popleft())
-        return values
+        return await asyncio.gather(*futures)
     except RayError as error:
         return error
     finally:
         while futures:
-            if not (future := futures.popleft()).cancel():
-                future.exception()
+            futures.pop().cancel()
 
 
 class Peek(Tagged, frozen=True):

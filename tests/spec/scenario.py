@@ -66,11 +66,12 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
 
     nodes: tuple[Node, ...] = (Node(),)
     rates: dict[str, float] = {}
-    """See ``FaultPlan``; so are the next four."""
+    """See ``FaultPlan``; so are the next five."""
     budget: int = 0
     targets: tuple[str, ...] = ("worker/",)
     aims: tuple[str, ...] = ()
     spared_tasks: tuple[str, ...] = ()
+    struck_tasks: tuple[str, ...] = ()
     durable: bool = False
     """Whether the gcs has a store, and is started again when it crashes."""
     inline_limit: int = 0
@@ -91,7 +92,8 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     """So long a task waits before it is tried again."""
 
     def plan(self) -> FaultPlan:
-        return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, spared_tasks=self.spared_tasks)
+        tasks = {"spared_tasks": self.spared_tasks, "struck_tasks": self.struck_tasks}
+        return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, **tasks)
 
     def system_config(self) -> dict[str, Any]:
         system: dict[str, Any] = {}
@@ -191,7 +193,7 @@ def _may_end_a_node(kind: str, answer: int) -> bool:
         return LONG_DELAYS_S[answer] > PATIENCE_S
     if kind == "long_stall":
         return LONG_STALLS_S[answer] > PATIENCE_S
-    return kind in ("node_loss", "cut", "last_words")
+    return kind in ("node_loss", "cut", "rift", "last_words")
 
 
 def save(scenario: Scenario, path: Path) -> None:

@@ -95,10 +95,24 @@ LAST_WORDS = (*[ANSWERS] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLo
 Mostly with those that an owner may believe although he knows that the node is dead: as long as the gcs does not say so, the
 actor is not.
 """
-LOSING = frozenset(("node_loss", "last_words", "cut"))
+RIFTS = (*[ANSWERS] * 3, "PushTask", "ReportGeneratorItem", "GetObject", "ReadChunk")
+"""With each of these a caller may give up somebody who lives, and whom the gcs believes to live."""
+LOSING = frozenset(("node_loss", "last_words", "cut", "rift"))
 """Faults that may take away what is in the stores of a node."""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
+WINDOWS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("gcs", ("KillActor", "EndActor", "exit_actor", "ReportActorExit")),
+    ("gcs", ("RegisterActor", "CreateActor", "create_actor", "give_back")),
+    ("gcs", ("FinishJob", "remove_group", "RemovePlacementGroup", "RemoveBundles")),
+    ("gcs", ("CreatePlacementGroup", "place_group", "commit_bundles", "lose_bundles", "ReturnBundles")),
+    ("worker/", ("end_actor",)),
+    ("worker/", ("answer", "lend_item")),
+    ("raylet/n", ("leave_cluster", "move")),
+    ("raylet/n", ("worker_process", "ask_to_exit", "pull", "push")),
+)
+"""Whose process has noted or done one thing and not yet the next: a gcs that has stored what it has not told, an actor that
+cleans up, a node that leaves."""
 INLINE_LIMITS = (0, 0, 1, 40)
 """The values of programs have some tens of bytes: in half of the worlds none is in the object store, else all or some."""
 STORE_BYTES = 4000
@@ -423,6 +437,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     rifts = Random(f"rifts of {seed}")
     if has_rifts(world, rifts):
         world, program = with_rifts(world, len(program.drivers), rifts), with_crowds(program, rifts)
+    world = with_crashes_in_windows(world, Random(f"windows of {seed}"))
     world = with_moves(world, random)
     world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
     world = with_little_memory(world, Random(f"memory of {seed}"))
@@ -520,9 +535,21 @@ def with_rifts(world: World, drivers: int, random: Random) -> World:
     Drivers are on nodes that may be cut off from those of their actors.
     """
     rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
-    rates |= {"cut": random.choice((0.005, 0.02))}
+    rates |= {"rift": random.choice((0.02, 0.1))}
     homes = tuple(random.randrange(1, len(world.nodes)) for _ in range(drivers))
-    return msgspec.structs.replace(world, rates=rates, budget=3, homes=homes)
+    return msgspec.structs.replace(world, rates=rates, budget=3, aims=(random.choice(RIFTS),), homes=homes)
+
+
+def with_crashes_in_windows(world: World, random: Random) -> World:
+    """In a sixth of the worlds processes crash only in a moment that is short, and elsewhere hardly ever met."""
+    if random.random() >= 0.17 or not world.rates.keys().isdisjoint(("last_words", "rift")):
+        return world
+    target, tasks = random.choice(WINDOWS)
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates |= {"crash": random.choice((0.03, 0.1, 0.3))}
+    return msgspec.structs.replace(
+        world, rates=rates, budget=random.randint(1, 3), targets=(target,), struck_tasks=tasks, durable=target == "gcs"
+    )
 
 
 def with_moves(world: World, random: Random) -> World:
