@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -38,6 +39,8 @@ from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources, Poll
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.rpc.connection import PeerUnreachable
 from minray.serialization import Serialized
+
+logger = logging.getLogger(__name__)
 
 EXPORTED = FunctionExport(b"", True)
 """Methods come with their class."""
@@ -327,13 +330,24 @@ class UserApi:
     def _finish(self, result: concurrent.futures.Future[Any], stored: StoredObject) -> concurrent.futures.Future[Any]:
         """With the value, or its error, unless nobody waits any more."""
         if result.set_running_or_notify_cancel():
+            value, error = self._outcome(stored)
             try:
-                result.set_result(self.value_of(stored))
-            except RayError as error:
-                result.set_exception(for_coroutines(error).with_traceback(None))  # which would lead back to this future
-            except BaseException as error:
-                result.set_exception(error)
+                if error is None:
+                    result.set_result(value)
+                else:
+                    result.set_exception(error)
+            except BaseException:  # SystemExit of a user's callback: it would end the loop, and who waits beside would wait on
+                logger.warning("a callback of a future has not returned", exc_info=True)
         return result
+
+    def _outcome(self, stored: StoredObject) -> tuple[Any, BaseException | None]:
+        """The value, or what it raises: an error that a future has must not lead to a frame that has the future."""
+        try:
+            return self.value_of(stored), None
+        except RayError as error:
+            return None, for_coroutines(error).with_traceback(None)
+        except BaseException as error:
+            return None, error
 
     def why(self, ref: ObjectRef[Any]) -> str:
         """The chain of reasons, as one sentence with arrows."""
