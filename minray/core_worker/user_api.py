@@ -29,6 +29,7 @@ from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
 from minray.core_worker.store_provider import Fetched, LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
+from minray.core_worker.waiting_threads import call_for
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
 from minray.object_ref import ObjectRef
 from minray.packed_exception import for_coroutines, unpack_exception
@@ -271,7 +272,7 @@ class UserApi:
         running = core.executor.current
         task = None if running is None or running.actor_id else running
         try:
-            self._user_code.post_later(core.waiting.begin, wanted, waiter, task, elsewhere)
+            self._user_code.post_later(call_for, parker, core.waiting.begin, wanted, waiter, task, elsewhere)
             self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
         finally:
             self._user_code.post_later(core.waiting.end, [object_id for object_id, _ in wanted], waiter)
@@ -336,7 +337,7 @@ class UserApi:
                     result.set_result(value)
                 else:
                     result.set_exception(error)
-            except BaseException:  # SystemExit of a user's callback: it would end the loop, and who waits beside would wait on
+            except BaseException:  # SystemExit of a user's callback would end the loop, or leave others waiting.
                 logger.warning("a callback of a future has not returned", exc_info=True)
         return result
 
@@ -412,7 +413,7 @@ class UserApi:
                 outcome.append((None, error))
             parker.release()
 
-        self._post(lambda: self._begin(run()))
+        self._post(call_for, parker, lambda: self._begin(run()))
         parker.wait(None)
         result, error = outcome[0]
         if error is not None:
