@@ -255,6 +255,7 @@ class CoreWorker:
     def _on_unreachable_store(self, reason: str) -> None:
         """Mostly because the raylet has just died. No task shall fail for that which may run elsewhere."""
         if not self.config.is_driver:
+            logger.warning("this worker ends: %s", reason)  # in its standard error, which the owner of its task hears of
             self._lose_cluster(reason)
 
     # --- submitting
