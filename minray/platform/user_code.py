@@ -28,7 +28,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -266,8 +266,9 @@ class DriverUserCode(LoopBorder):
         self.on_closed = on_closed
         for parker in list(self.parked):
             parker.release()
-        for future in list(self.futures):
-            self._fail(future, on_closed())
+        with ExitStack() as stack:  # SystemExit of a user's callback ends their thread, when all have failed
+            for future in list(self.futures):
+                stack.callback(self._fail, future, on_closed())
 
     def _fail(self, future: Future[Any], error: Exception) -> None:
         """Perhaps another thread has done so at the same moment."""
