@@ -54,7 +54,8 @@ from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask
 from minray.core_worker.task_profile import TaskProfile
 from minray.core_worker.task_receiver import TaskReceiver
 from minray.core_worker.value_fetcher import ValueFetcher
-from minray.core_worker.waiting_threads import WaitingThreads
+from minray.core_worker.waiting_threads import WaitingThreads, failure
+from minray.exceptions import RaySystemError
 from minray.object_store.client import StoreClient
 from minray.platform.base import Listener, Platform, PlatformError
 from minray.protocol.base import Address
@@ -254,6 +255,7 @@ class CoreWorker:
     def _on_unreachable_store(self, reason: str) -> None:
         """Mostly because the raylet has just died. No task shall fail for that which may run elsewhere."""
         if not self.config.is_driver:
+            logger.warning("this worker ends: %s", reason)  # in its standard error, which the owner of its task hears of
             self._lose_cluster(reason)
 
     # --- submitting
@@ -263,6 +265,13 @@ class CoreWorker:
         if self.is_exiting:
             self.outcomes.on_lost_cluster(task)
             return
+        try:
+            self._begin(task)
+        except Exception as error:
+            self.outcomes.on_not_begun(task, RaySystemError(reason=failure(error)))
+            raise  # to the log
+
+    def _begin(self, task: PendingTask) -> None:
         template = task.prepared.template
         for index in range(1, template.num_returns + 1):
             self.references.add_owned(return_id(task.task_id, index))

@@ -29,6 +29,7 @@ from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.outgoing_stream import OutgoingStream, Report, StreamingTask
 from minray.core_worker.results import ResultKeeper
 from minray.core_worker.values import to_value
+from minray.core_worker.waiting_threads import call_for
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
 from minray.rpc.patient_caller import PatientCaller
@@ -78,7 +79,7 @@ class GeneratorExecutor:
     def _wait(self, stream: OutgoingStream, condition: Callable[[], bool]) -> None:
         while not condition():
             parker = self._user_code.parker()
-            self._user_code.post(self._wake_when, stream, condition, parker.release)
+            self._user_code.post(call_for, parker, self._wake_when, stream, condition, parker.release)
             parker.wait(None)
 
     async def _wait_async(self, stream: OutgoingStream, condition: Callable[[], bool]) -> None:

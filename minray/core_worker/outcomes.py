@@ -304,6 +304,14 @@ class TaskOutcomes:
             self._core.generators.begin(task)
             self._core.generators.on_ended(task, error)
 
+    def on_not_begun(self, task: PendingTask, reason: RayError) -> None:
+        """Submitting it has failed, by a bug of ours: nobody shall wait for it."""
+        error = self._core.objects.as_error(reason, task.prepared.template.name)
+        for index in range(1, task.prepared.template.num_returns + 1):
+            self._core.objects.on_value(return_id(task.task_id, index), error)
+        if task.stream is not None:
+            self._core.generators.on_ended(task, error)
+
     def fail_all(self, reason: str) -> None:
         """The cluster is gone: whatever has not ended ends now."""
         error = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason=reason)

@@ -16,6 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from minray.common.ids import short
 from minray.core_worker.memory_store import StoredObject
+from minray.core_worker.waiting_threads import call_for
 from minray.exceptions import (
     LocalRayletDiedError,
     ObjectFreedError,
@@ -77,15 +78,15 @@ class _Answer(Generic[T]):
     """What a user thread waits for."""
 
     def __init__(self, parker: Parker) -> None:
-        self._parker = parker
+        self.parker = parker
         self._answer: tuple[T | None, PlatformError | None] | None = None
 
     def set(self, reply: T | None, error: PlatformError | None) -> None:
         self._answer = reply, error
-        self._parker.release()
+        self.parker.release()
 
     def wait(self) -> tuple[T | None, PlatformError | None]:
-        self._parker.wait(None)
+        self.parker.wait(None)
         assert self._answer is not None
         return self._answer
 
@@ -115,12 +116,12 @@ class StoreProvider:
         created = _Answer[CreateReply](user_code.parker())
         sealed = _Answer[None](user_code.parker())
         try:
-            user_code.post(self._client.create, object_id, attempt, size, owner, created.set)
+            user_code.post(call_for, created.parker, self._client.create, object_id, attempt, size, owner, created.set)
             place = self._write(size, attempt, pieces, *created.wait())
             if self._client.is_own(owner):
                 user_code.post(self._client.seal, object_id, attempt, _do_nothing)
                 return place
-            user_code.post(self._client.seal, object_id, attempt, partial(sealed.set, None))
+            user_code.post(call_for, sealed.parker, self._client.seal, object_id, attempt, partial(sealed.set, None))
             _, error = sealed.wait()
             if error is not None:
                 raise LocalRayletDiedError(reason=str(error))

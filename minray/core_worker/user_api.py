@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
 from minray.core_worker.store_provider import Fetched, LargeObject
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
+from minray.core_worker.waiting_threads import call_for
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
 from minray.object_ref import ObjectRef
 from minray.packed_exception import for_coroutines, unpack_exception
@@ -38,6 +40,8 @@ from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources, Poll
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.rpc.connection import PeerUnreachable
 from minray.serialization import Serialized
+
+logger = logging.getLogger(__name__)
 
 EXPORTED = FunctionExport(b"", True)
 """Methods come with their class."""
@@ -268,7 +272,7 @@ class UserApi:
         running = core.executor.current
         task = None if running is None or running.actor_id else running
         try:
-            self._user_code.post_later(core.waiting.begin, wanted, waiter, task, elsewhere)
+            self._user_code.post_later(call_for, parker, core.waiting.begin, wanted, waiter, task, elsewhere)
             self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
         finally:
             self._user_code.post_later(core.waiting.end, [object_id for object_id, _ in wanted], waiter)
@@ -327,13 +331,24 @@ class UserApi:
     def _finish(self, result: concurrent.futures.Future[Any], stored: StoredObject) -> concurrent.futures.Future[Any]:
         """With the value, or its error, unless nobody waits any more."""
         if result.set_running_or_notify_cancel():
+            value, error = self._outcome(stored)
             try:
-                result.set_result(self.value_of(stored))
-            except RayError as error:
-                result.set_exception(for_coroutines(error).with_traceback(None))  # which would lead back to this future
-            except BaseException as error:
-                result.set_exception(error)
+                if error is None:
+                    result.set_result(value)
+                else:
+                    result.set_exception(error)
+            except BaseException:  # SystemExit of a user's callback would end the loop, or leave others waiting.
+                logger.warning("a callback of a future has not returned", exc_info=True)
         return result
+
+    def _outcome(self, stored: StoredObject) -> tuple[Any, BaseException | None]:
+        """The value, or what it raises: an error that a future has must not lead to a frame that has the future."""
+        try:
+            return self.value_of(stored), None
+        except RayError as error:
+            return None, for_coroutines(error).with_traceback(None)
+        except BaseException as error:
+            return None, error
 
     def why(self, ref: ObjectRef[Any]) -> str:
         """The chain of reasons, as one sentence with arrows."""
@@ -398,7 +413,7 @@ class UserApi:
                 outcome.append((None, error))
             parker.release()
 
-        self._post(lambda: self._begin(run()))
+        self._post(call_for, parker, lambda: self._begin(run()))
         parker.wait(None)
         result, error = outcome[0]
         if error is not None:

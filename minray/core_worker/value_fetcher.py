@@ -23,6 +23,7 @@ from minray.common.ids import short
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.reference_counter import Effects
 from minray.core_worker.store_provider import Changed, Fetched, LargeObject, OnFetched
+from minray.core_worker.waiting_threads import call_for
 from minray.exceptions import ObjectLostError, RayError
 from minray.protocol.base import Address
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT
@@ -54,7 +55,7 @@ class ValueFetcher:
             fetched.append(values)
             parker.release()
 
-        user_code.post(self.fetch, objects, on_fetched, timeout_s)
+        user_code.post(call_for, parker, self.fetch, objects, on_fetched, timeout_s)
         parker.wait(None)
         return [None if value is None else self.as_stored(value) for value in fetched[0]]
 

@@ -12,17 +12,34 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import StoredObject, Waiter
-from minray.core_worker.store_provider import LargeObject
-from minray.core_worker.task_intake import ReceivedTask
+from minray.exceptions import RaySystemError
+from minray.platform.base import Parker
 from minray.protocol.base import Address
 from minray.protocol.raylet import NotifyWorkerBlocked
 from minray.rpc.connection import ignore
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
+    from minray.core_worker.store_provider import LargeObject
+    from minray.core_worker.task_intake import ReceivedTask
+
+
+def call_for(parker: Parker, callback: Callable[..., None], *args: Any) -> None:
+    """Posted by a thread that waits with this parker: it shall not wait in vain if the callback fails, by a bug of ours."""
+    try:
+        callback(*args)
+    except Exception as error:
+        parker.fail(partial(RaySystemError, reason=failure(error)))
+        raise  # to the log
+
+
+def failure(error: Exception) -> str:
+    """What whoever waits is told of a bug of ours."""
+    return f"minray itself has failed: {type(error).__name__}: {error}"
 
 
 class WaitingThreads:
@@ -84,8 +101,17 @@ class WaitingThreads:
             if done.cancelled():
                 post(stop)
 
+        def begin() -> None:
+            try:
+                self.begin([(object_id, owner)], waiter)
+            except Exception as error:
+                waiting.clear()
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(RaySystemError(reason=failure(error)))
+                raise  # to the log
+
         waiting.append(waiter := Waiter(1, True, on_enough))
-        post(self.begin, [(object_id, owner)], waiter)
+        post(begin)
         future.add_done_callback(on_done)
 
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:

@@ -272,6 +272,9 @@ class Parker(Protocol):
     def release(self) -> None:
         """Let it go, now or when it comes to wait. May be called more than once, from any thread."""
 
+    def fail(self, make_error: Callable[[], Exception]) -> None:
+        """The same, but ``wait`` raises this: what the thread waits for will not come."""
+
 
 class Threads(Protocol):
     """Threads beside the main user thread."""

@@ -153,7 +153,7 @@ class _ClientGreeting(asyncio.Protocol):
             if self._received and len(self._received) < before:
                 raise AuthenticationFailed("it sent more than the handshake")
         except PlatformError as error:
-            self.channel.set_exception(error)
+            self.channel.set_exception(error.with_traceback(None))  # which would lead back to this object
             return
         if answer:
             self._transport.write(answer)
@@ -287,6 +287,7 @@ class StreamNetwork:
                 raise ConnectFailed("the connection ended right after the handshake")
         except BaseException as error:
             greeting.abandon()
+            del greeting  # It has the error too, whose traceback leads to this frame.
             raise endpoints.connect_error(endpoint, error) from error
         channel.on_close = on_close
         return channel

@@ -28,7 +28,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -50,19 +50,24 @@ STOP_S = 5.0
 class LockParker:
     """Blocks one user thread: waiting is one acquire of a raw lock. Once released, it stays so."""
 
-    __slots__ = ("_lock", "_released")
+    __slots__ = ("_lock", "_make_error", "_released")
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
         """Held until ``release``."""
         self._lock.acquire()
         self._released = False
+        self._make_error: Callable[[], Exception] | None = None
+        """Of ``fail``."""
 
     def wait(self, timeout_s: float | None) -> bool:
-        if self._released:
-            return True
-        seconds = -1 if timeout_s is None else min(max(timeout_s, 0.0), threading.TIMEOUT_MAX)
-        return self._lock.acquire(True, seconds)
+        if not self._released:
+            seconds = -1 if timeout_s is None else min(max(timeout_s, 0.0), threading.TIMEOUT_MAX)
+            if not self._lock.acquire(True, seconds):
+                return False
+        if self._make_error is not None:
+            raise self._make_error()
+        return True
 
     def release(self) -> None:
         if not self._released:
@@ -71,6 +76,10 @@ class LockParker:
                 self._lock.release()
             except RuntimeError:
                 pass  # Two threads released it at once.
+
+    def fail(self, make_error: Callable[[], Exception]) -> None:
+        self._make_error = make_error
+        self.release()
 
 
 class LoopBorder:
@@ -257,8 +266,9 @@ class DriverUserCode(LoopBorder):
         self.on_closed = on_closed
         for parker in list(self.parked):
             parker.release()
-        for future in list(self.futures):
-            self._fail(future, on_closed())
+        with ExitStack() as stack:  # SystemExit of a user's callback ends their thread, when all have failed
+            for future in list(self.futures):
+                stack.callback(self._fail, future, on_closed())
 
     def _fail(self, future: Future[Any], error: Exception) -> None:
         """Perhaps another thread has done so at the same moment."""

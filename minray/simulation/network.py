@@ -112,6 +112,8 @@ class SimNetwork:
                 return await caller
         except TimeoutError:
             raise ConnectFailed(f"{endpoint}: no answer within {CONNECT_TIMEOUT_S:.0f} s") from None
+        finally:
+            del caller  # It has the error too, whose traceback leads to this frame.
 
     def count_frame(self, end: ChannelEnd) -> None:
         frame = (end, self.process.loop.ticks)

@@ -207,6 +207,7 @@ class SimParker:
     def __init__(self, thread: UserThread) -> None:
         self._thread = thread
         self._released = False
+        self._make_error: Callable[[], Exception] | None = None
 
     def wait(self, timeout_s: float | None) -> bool:
         assert this_thread() is self._thread, "a parker blocks the thread that made it"
@@ -225,12 +226,18 @@ class SimParker:
         finally:
             if timer is not None:
                 timer.cancel()
+        if self._make_error is not None:
+            raise self._make_error()
         return self._released
 
     def release(self) -> None:
         if not self._released:
             self._released = True
             self._thread.wake()
+
+    def fail(self, make_error: Callable[[], Exception]) -> None:
+        self._make_error = make_error
+        self.release()
 
 
 class SimThreads:

@@ -65,7 +65,7 @@ class Crew:
         self._is_closed = False
         self._thread = threading.Thread(target=foreman.work, name="minray-crew", daemon=True)
         self._thread.start()
-        weakref.finalize(self, foreman.events.put, foreman.on_close).atexit = False
+        weakref.finalize(self, foreman.events.put, _Foreman.on_close).atexit = False
         _crews.add(self)
         # The latest to register is the first to be called: before the connection ends.
         atexit.unregister(_finish_all)
@@ -79,20 +79,20 @@ class Crew:
                 raise _broken(self._foreman.breakage)
             if self._is_closed:
                 raise RuntimeError("no more work can be submitted: this was shut down")
-            self._foreman.events.put(lambda: self._foreman.on_call(call))
+            self._foreman.events.put(lambda foreman: foreman.on_call(call))
         return call.future
 
     def close(self, cancels: bool = False) -> None:
         """No more calls are taken. The others are finished, or with ``cancels`` those that wait are cancelled."""
         with self._lock:
             self._is_closed = True
-            self._foreman.events.put(self._foreman.on_cancel_all if cancels else self._foreman.on_close)
+            self._foreman.events.put(_Foreman.on_cancel_all if cancels else _Foreman.on_close)
 
     def kill(self) -> None:
         """End at once; unfinished calls fail."""
         with self._lock:
             self._is_closed = True
-            self._foreman.events.put(self._foreman.on_kill)
+            self._foreman.events.put(_Foreman.on_kill)
 
     def join(self) -> None:
         """Wait until a closed crew has finished, or its killed workers have ended."""
@@ -116,7 +116,8 @@ class _Foreman:
     """The thread that hands out calls. Its methods ``on_...`` are called by itself, in the order of the events."""
 
     def __init__(self, size: int, make_actor: Callable[[], Any], calls_per_worker: int | None, breaks: bool) -> None:
-        self.events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Callable[[_Foreman], None]] = queue.SimpleQueue()
+        """What is left in it when the thread has ended stays there, so those that others put into it do not lead here."""
         self.breakage: str | None = None
         """Why nothing is taken any more; read by others."""
         self._size = size
@@ -135,7 +136,7 @@ class _Foreman:
     def work(self) -> None:
         while not self._is_closed or self._waiting or self._awaited:
             event = self.events.get()
-            event()
+            event(self)
             del event  # and with it the call and its result, which nobody may want any more
         self._workers.clear()
         self._idle.clear()
@@ -240,7 +241,7 @@ class _Foreman:
         """Raises RuntimeError if this process has left the cluster."""
         answer: Future[Any] = worker.ref.future()
         self._awaited += 1
-        answer.add_done_callback(lambda done: self.events.put(lambda: on_answer(done)))
+        answer.add_done_callback(lambda done: self.events.put(lambda _foreman: on_answer(done)))
 
     def _release(self, worker: _Worker) -> None:
         """It has nothing to do any more; if it is used up, its handle was the last one, and it ends."""

@@ -316,6 +316,26 @@ def test_what_cannot_be_asked_is_an_error_of_the_system(driver: Core) -> None:
     driver.run(program)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_callback_of_a_future_that_exits_ends_nothing_else(
+    driver: Core, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def leave(_done: object) -> None:
+        raise SystemExit(3)
+
+    def program() -> None:
+        ref = fail.remote() if fails else rest.remote(1)
+        leaving, beside = ref.future(), ref.future()
+        leaving.add_done_callback(leave)
+        minray.wait([ref])
+        let_pass(1)
+        assert leaving.done() and beside.done()
+        assert minray.get(rest.remote(1)) == 1
+
+    driver.run(program)
+    assert "SystemExit: 3" in caplog.text
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_future_holds_its_object_until_it_has_the_value(cluster: Cores, driver: Core, is_known: bool) -> None:
     """However long that is on its way from another node."""

@@ -94,6 +94,10 @@ class Parker:
         if self._thread.waits_at is self:
             self.let_go()
 
+    def fail(self, make_error: Callable[[], Exception]) -> None:
+        self._is_released = True
+        self.let_go(make_error())
+
     def let_go(self, error: BaseException | None = None) -> None:
         self._error = error
         self._thread.waits_at = None

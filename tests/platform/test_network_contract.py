@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tracemalloc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -22,6 +23,7 @@ from minray.platform.base import (
     WrongIncarnation,
 )
 from minray.platform.lanes import Lane
+from tests.helpers import without_garbage_collection
 from tests.platform.transports import (
     CLIENT,
     OTHER,
@@ -362,6 +364,22 @@ def test_another_incarnation_is_told_apart(transport: Transport) -> None:
     async def story(talk: Conversation) -> None:
         with pytest.raises(WrongIncarnation, match=OTHER.hex()):
             await transport.network_a.connect(talk.listener.endpoint, OTHER, CLIENT, lambda: None)
+
+    converse(transport, story)
+
+
+def test_what_keeps_the_error_of_a_connection_keeps_nothing_for_ever(transport: Transport) -> None:
+    async def refuse(talk: Conversation) -> weakref.ref[Exception]:
+        try:
+            await transport.network_a.connect(talk.listener.endpoint, OTHER, CLIENT, lambda: None)
+        except WrongIncarnation as error:
+            return weakref.ref(error.__cause__ or error)
+        raise AssertionError("not refused")
+
+    async def story(talk: Conversation) -> None:
+        with without_garbage_collection():
+            gone = await refuse(talk)
+            await until(lambda: gone() is None)
 
     converse(transport, story)
 

@@ -266,6 +266,30 @@ def test_a_parker_may_be_released_before_and_more_than_once() -> None:
     assert parker.wait(None) and parker.wait(1e12)
 
 
+def test_who_waits_in_vain_is_told_why() -> None:
+    parker = LockParker()
+    parker.fail(lambda: ValueError("why"))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="why"):
+            parker.wait(None)
+
+
+def test_when_the_loop_has_ended_a_callback_that_exits_leaves_no_future_behind() -> None:
+    io = IoThread()
+    user_code = DriverUserCode(io.loop)
+    futures = [user_code.future() for _ in range(3)]
+
+    def leave(_done: object) -> None:
+        raise SystemExit(3)
+
+    for future in futures:
+        future.add_done_callback(leave)
+    io.stop()
+    with pytest.raises(SystemExit):
+        user_code.close(lambda: RuntimeError("it has ended"))
+    assert all(future.done() for future in futures) and not user_code.futures
+
+
 def test_when_the_loop_has_ended_threads_that_wait_are_told_so() -> None:
     """Also those that begin to wait later: what they have posted is never called."""
     io = IoThread()

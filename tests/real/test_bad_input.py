@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import socket
 import stat
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import minray as ray
+from minray.exceptions import WorkerCrashedError
 from tests.real.support import Files, echo, hold, run_driver
 
 
@@ -206,3 +208,16 @@ def test_a_log_that_cannot_be_written_ends_nobody(node: Any) -> None:
     finally:
         kept.rename(logs)
     assert ray.get(echo.remote(1)) == 1
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_cannot_reach_the_store_says_why() -> None:
+    """It has run out of descriptors."""
+
+    @ray.remote(max_retries=0)
+    def put_without_descriptors() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+        ray.put(bytes(1_000_000))
+
+    with pytest.raises(WorkerCrashedError, match="this worker ends: .*Too many open files"):
+        ray.get(put_without_descriptors.remote())

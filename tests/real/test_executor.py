@@ -17,7 +17,7 @@ import pytest
 import minray
 from minray.exceptions import ActorDiedError
 from minray.util import Executor
-from tests.helpers import wait_for_condition
+from tests.helpers import wait_for_condition, without_garbage_collection
 from tests.real.support import Files, Signal, hold, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -326,6 +326,15 @@ def test_an_executor_that_nobody_refers_to_finishes_its_work_and_ends(blocked: B
     blocked.release.set()
     pid = waiting.result()
     wait_for_condition(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+def test_an_executor_that_has_ended_is_not_kept_by_its_own_thread() -> None:
+    with without_garbage_collection():
+        executor = Executor(1)
+        gone = weakref.ref(executor._crew._foreman)
+        executor.shutdown()
+        del executor
+        wait_for_condition(lambda: gone() is None)
 
 
 def test_tasks_run_beside_an_executor_and_inside_it() -> None:

@@ -6,12 +6,15 @@ import asyncio
 import concurrent.futures
 import threading
 import time
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
 import minray as ray
-from minray.exceptions import GetTimeoutError, RayError
+from minray.exceptions import GetTimeoutError, RayError, RaySystemError
+from minray.worker import current_api
 from tests.real.support import Files, core, echo, hold
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -291,3 +294,51 @@ def test_a_future_that_is_cancelled_cancels_nothing_else(files: Files) -> None:
 def test_a_future_keeps_its_object() -> None:
     futures = [echo.remote(number).future() for number in range(20)]
     assert [future.result(30) for future in futures] == list(range(20))
+
+
+# --- bugs of ours
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "ask"),
+    [
+        ("waiting", "begin", lambda: ray.get(echo.remote(1))),
+        ("waiting", "begin", lambda: ray.wait([echo.remote(1)])),
+        ("waiting", "begin", lambda: echo.remote(1).future().result(30)),
+        ("waiting", "begin", lambda: asyncio.run(awaited(echo.remote(1)))),
+        ("provider._client", "create", lambda: ray.put(b"." * 1_000_000)),
+        ("provider", "fetch", lambda: ray.get(ray.put(b"." * 1_000_000))),
+        ("", "hold_arguments", lambda: ray.get(echo.remote(1))),
+        ("", "hold_arguments", lambda: ray.get(next(count.remote()))),
+    ],
+)
+def test_whoever_waits_hears_of_a_bug_of_ours(
+    part: str,
+    method: str,
+    ask: Callable[[], object],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And whoever waits for something else does not."""
+
+    def fail(*_args: object) -> None:
+        raise AssertionError("a bug")
+
+    beside = echo.remote("beside").future()
+    ray.get(echo.remote(1))  # The loop has heard of the other one.
+    with monkeypatch.context() as broken:
+        broken.setattr(attrgetter(f"core.{part}".rstrip("."))(current_api()), method, fail)
+        with pytest.raises(RaySystemError, match="minray itself has failed: AssertionError: a bug"):
+            ask()
+    assert beside.result(30) == "beside" and ray.get(echo.remote(1)) == 1
+    assert "a bug" in caplog.text
+    caplog.clear()  # What has been logged keeps the frames that it has passed.
+
+
+async def awaited(reference: Any) -> Any:
+    return await reference
+
+
+@ray.remote
+def count() -> Iterator[int]:
+    yield 1
