@@ -497,7 +497,7 @@ class ReadOn(Tagged, frozen=True):
     def foresee(self, scope: Scope) -> None:
         generator = scope.model.generators.get(self.generator)
         if generator is not None and generator.rest and self.generator in scope.asked:
-            scope.foresee_items(generator, generator.item_names())
+            scope.foresee_items(generator, generator.item_names()[len(generator.first_names(generator.read)) :])
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (), outcome)
