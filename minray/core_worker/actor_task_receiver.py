@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from minray.common.tombstones import remember
@@ -47,6 +48,8 @@ from minray.rpc.service import Call
 MAX_HEADERS = 10_000
 SILENT_S = 30.0
 """A caller from whom so long nothing was heard may be dead."""
+OVER_S = 120.0
+"""A caller that has not said so long which answers of a stream he has given up has had them all."""
 
 
 class Surroundings(Protocol):
@@ -136,8 +139,9 @@ class ActorTaskReceiver:
         """Set when the constructor is about to run."""
         self._streams: dict[bytes, CallerStream] = {}
         """By the caller's worker id."""
-        self._over: list[CallerStream] = []
-        """Whose callers have begun others. Kept while their calls run, and until it is known which answers have not come."""
+        self._over: dict[tuple[bytes, int], CallerStream] = {}
+        """By their callers' ids and their numbers: those whose callers have begun others. Kept while calls in them run, and
+        if there are references in answers, until it is known which of these have come; but no longer than ``OVER_S``."""
         self._headers: dict[bytes, TaskHeader] = {}
         self._dead: OrderedDict[bytes, None] = OrderedDict()
         """Callers that are dead, and forgotten: what comes late from them is refused."""
@@ -217,7 +221,7 @@ class ActorTaskReceiver:
             if worker_or_node_id in (stream.caller.worker_id, stream.caller.node_id):
                 stream.is_orphaned = True
                 self._maybe_forget(stream)
-        for stream in self._over:
+        for stream in self._over.values():
             stream.is_settled |= worker_or_node_id in (stream.caller.worker_id, stream.caller.node_id)
 
     def _maybe_forget(self, stream: CallerStream) -> None:
@@ -238,18 +242,28 @@ class ActorTaskReceiver:
             if task.claim():
                 del stream.tasks[sequence]
                 self._intake.release(task)
-        self._over = [one for one in self._over if not one.is_settled or one.is_busy()]
-        self._over.append(stream)
+        stream.tasks = {sequence: task for sequence, task in stream.tasks.items() if task.has_references()}
+        if stream.tasks:
+            self._over[stream.caller.worker_id, stream.number] = stream
+        self._look_after_old_streams()
+
+    def _look_after_old_streams(self) -> None:
+        """Two of them, for each that is new."""
+        long_ago = asyncio.get_running_loop().time() - OVER_S
+        for key, stream in list(islice(self._over.items(), 2)):
+            del self._over[key]
+            if stream.is_busy() or not (stream.is_settled or stream.heard_at < long_ago):
+                self._over[key] = stream
 
     def handle_GiveUpCalls(self, request: GiveUpCalls) -> None:
         self._stream(request.caller, request.stream + 1)  # whatever of the old one is still on its way is refused
-        for stream in self._over:
-            if stream.caller == request.caller and stream.number == request.stream and not stream.is_settled:
-                stream.is_settled = True
-                for sequence in request.sequences:
-                    if sequence in stream.tasks:
-                        self._intake.give_up(stream.tasks[sequence])
-                stream.tasks = {sequence: task for sequence, task in stream.tasks.items() if task.reply is None}
+        stream = self._over.get((request.caller.worker_id, request.stream))
+        if stream is not None and not stream.is_settled:
+            stream.is_settled = True
+            for sequence in request.sequences:
+                if sequence in stream.tasks:
+                    self._intake.give_up(stream.tasks[sequence])
+            stream.tasks = {sequence: task for sequence, task in stream.tasks.items() if task.reply is None}
 
     # --- order
 
@@ -334,7 +348,7 @@ class ActorTaskReceiver:
 
     def unanswered(self) -> list[ReceivedTask]:
         """Calls that wait or run, those of a caller in their order."""
-        streams = (*self._streams.values(), *self._over)
+        streams = (*self._streams.values(), *self._over.values())
         return [task for stream in streams for task in stream.tasks.values() if task.reply is None]
 
     # --- cancelling, ending

@@ -265,28 +265,25 @@ class CoreWorker:
         if self.is_exiting:
             self.outcomes.on_lost_cluster(task)
             return
+        template = task.prepared.template
         try:
-            self._begin(task)
+            for index in range(1, template.num_returns + 1):
+                self.references.add_owned(return_id(task.task_id, index))
+            if template.is_streaming:
+                self.generators.begin(task)
+            self.hold_arguments(task)
+            client = task.prepared.client
+            if client is not None:
+                self.actors.submitter.on_submitted(client, task)
+            if task.slots or not task.prepared.export.done:
+                self.wait_for_arguments(task)
+            elif client is not None:
+                self.actors.submitter.on_task_ready(client, task)
+            else:
+                self.submitter.on_task_ready(task, self.now())
         except Exception as error:
             self.outcomes.on_not_begun(task, RaySystemError(reason=failure(error)))
             raise  # to the log
-
-    def _begin(self, task: PendingTask) -> None:
-        template = task.prepared.template
-        for index in range(1, template.num_returns + 1):
-            self.references.add_owned(return_id(task.task_id, index))
-        if template.is_streaming:
-            self.generators.begin(task)
-        self.hold_arguments(task)
-        client = task.prepared.client
-        if client is not None:
-            self.actors.submitter.on_submitted(client, task)
-        if task.slots or not task.prepared.export.done:
-            self.wait_for_arguments(task)
-        elif client is not None:
-            self.actors.submitter.on_task_ready(client, task)
-        else:
-            self.submitter.on_task_ready(task, self.now())
 
     def hold_arguments(self, task: PendingTask) -> None:
         """A new task keeps what it refers to."""

@@ -104,6 +104,10 @@ class ReceivedTask(msgspec.Struct, eq=False):
             [call],
         )
 
+    def has_references(self) -> bool:
+        """Whether there are any in its answer, or may be in that to come."""
+        return self.reply is None or any(value.nested for value in self.reply.values)
+
     def claim(self) -> bool:
         """True for the one caller who decides what becomes of this task."""
         try:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from minray.common.task_spec import ActorOptions
 from minray.core_worker import actor_task_receiver
 from minray.core_worker.actor_process import ActorProcess
-from minray.core_worker.actor_task_receiver import SILENT_S, ActorTaskReceiver
+from minray.core_worker.actor_task_receiver import OVER_S, SILENT_S, ActorTaskReceiver
 from minray.exceptions import ActorDiedError, TaskCancelledError
 from minray.packed_exception import pack_exception
 from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask
@@ -370,6 +370,21 @@ def test_g58_references_in_an_answer_that_is_given_up_are_let_go(threaded: Actor
     assert not threaded.references._references[own.object_id].lent and unheard.reply is None
     steps["G"]()
     assert len(threaded.lending.given_back) == 1
+
+
+@pytest.mark.parametrize("nested", [[], [RefInfo(object_id("other"), THIRD, b"t")]])
+def test_a_stream_that_is_over_is_kept_for_references_in_its_answers_and_not_for_ever(threaded: Actor, nested: Any) -> None:
+    """A caller that lets go of its handle, and has another later, begins a new stream too, without a word of the old one."""
+    for stream in range(1, 11):
+        threaded.call(1, stream=stream, in_order=False)
+        (task,) = threaded.calls._streams[address("owner").worker_id].tasks.values()
+        assert task.claim()
+        threaded.intake.answer(task, PushTaskReply(OK, [Value(b"", nested=nested)], 0), ())
+    assert len(threaded.calls._over) == (9 if nested else 0)
+    threaded.let_time_pass(OVER_S + 1)
+    for stream in range(11, 21):
+        threaded.call(1, stream=stream, in_order=False)
+    assert threaded.calls._over == {}
 
 
 # --- holes
