@@ -38,7 +38,13 @@ from minray.platform.handshake import (
     HandshakeRefused,
     ServerHandshake,
 )
-from minray.platform.stream_connection import MAX_TRANSFER_BYTES, Outbox, ServerConnection, StreamChannel
+from minray.platform.stream_connection import (
+    MAX_TRANSFER_BYTES,
+    Outbox,
+    ServerConnection,
+    StreamChannel,
+    descriptor_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +105,7 @@ class _ServerGreeting(asyncio.Protocol):
             self._transport.set_protocol(connection)
 
     def fileno(self) -> int:
-        descriptor: int = self._transport.get_extra_info("socket").fileno()
-        return descriptor
+        return descriptor_of(self._transport)
 
     def _refuse(self, reason: str) -> None:
         logger.warning("closing %s: %s", self._name, reason)
@@ -326,9 +331,12 @@ def _let_go() -> None:
     """In a child that a program forks: by connections that it keeps open, others would believe its parent alive. The
     numbers stay taken, since objects of the parent's remember them."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for network in _networks:
-        for descriptor in network.descriptors():
-            os.dup2(nowhere, descriptor, inheritable=False)
+    for network in list(_networks):
+        try:
+            for descriptor in network.descriptors():
+                os.dup2(nowhere, descriptor, inheritable=False)
+        except Exception:
+            logger.exception("a child that was forked keeps connections of its parent's")
     os.close(nowhere)
 
 

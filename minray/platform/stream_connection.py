@@ -136,6 +136,12 @@ class _Arrival:
         """Bytes that have not arrived; delivered at zero."""
 
 
+def descriptor_of(transport: asyncio.Transport) -> int:
+    """Of its socket; -1 when it has ended."""
+    its_socket = None if transport.is_closing() else transport.get_extra_info("socket")
+    return -1 if its_socket is None else int(its_socket.fileno())
+
+
 class _Connection(asyncio.BufferedProtocol):
     """What both sides of an open connection share: frames, batches, chunks and the end."""
 
@@ -180,8 +186,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def fileno(self) -> int:
         """-1 when it has ended."""
-        descriptor: int = self._transport.get_extra_info("socket").fileno()
-        return descriptor
+        return descriptor_of(self._transport)
 
     # Sending
 

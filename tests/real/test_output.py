@@ -120,7 +120,7 @@ def test_nothing_fails_in_silence() -> None:
         ray.get(ray.remote(num_cpus=0)(fail_and_forget).remote("a task"))
         actor = Actor.remote()
         from minray.util.state import list_actors
-        while list_actors()[0].state != "DEAD":
+        while [actor.state for actor in list_actors()] != ["DEAD"]:
             pass
         """
     )
