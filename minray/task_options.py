@@ -20,7 +20,7 @@ import cloudpickle
 from minray.common.bundles import ANY_BUNDLE, within
 from minray.common.ids import PlacementGroupID
 from minray.common.labels import parse_selector
-from minray.common.resources import CPU, GPU, MEMORY, ResourceSet, resource_set, to_floats
+from minray.common.resources import CPU, GPU, MEMORY, MOST_INTEGER, ResourceSet, resource_set, to_floats
 from minray.common.task_spec import (
     DEFAULT_MAX_RETRIES,
     STRATEGY_AFFINITY,
@@ -47,8 +47,6 @@ BACKPRESSURE = "_generator_backpressure_num_objects"
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 SETUP_HOOK = "worker_process_setup_hook"
 MEANINGLESS_FIELDS = ("excludes", "config")
-MOST_INTEGER = (1 << 63) - 1
-"""As much as a message can say."""
 """Of a runtime environment in Ray: what is not uploaded, and how installing goes. Nothing is uploaded or installed here."""
 ACCELERATOR_AMOUNT = 0.001
 """Of ``accelerator_type:NAME``, a resource that a node may be started with: what needs it says where to go, not how much."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 UNIT = 10_000
 """Ten-thousandths: the granularity of all resources (Ray: kResourceUnitScaling)."""
 
-MOST_UNITS = (1 << 63) - 1
+MOST_INTEGER = (1 << 63) - 1
 """As much as a message can say."""
 
 ResourceSet = dict[str, int]
@@ -38,8 +38,8 @@ def resource_set(amounts: Mapping[str, float]) -> ResourceSet:
         fixed = round(amount * UNIT)
         if amount > 0 and fixed == 0:
             raise ValueError(f"the amount of resource {name!r} is {amount}, less than the granularity of {1 / UNIT}")
-        if fixed > MOST_UNITS:
-            raise ValueError(f"the amount of resource {name!r} must be at most {MOST_UNITS // UNIT}, but is {amount}")
+        if fixed > MOST_INTEGER:
+            raise ValueError(f"the amount of resource {name!r} must be at most {MOST_INTEGER // UNIT}, but is {amount}")
         name.encode()
         if name == GPU and fixed > UNIT and fixed % UNIT:
             raise ValueError(f"num_gpus above 1 must be a whole number, but is {amount}")

@@ -381,7 +381,7 @@ class ActorManager:
 
     def give_up(self, connection: Connection, sequences: list[int]) -> None:
         request = GiveUpCalls(self._core.address, connection.stream, sequences)
-        self._core.patient.send(connection.address, request, lambda *_: None)
+        self._core.patient.send(connection.address, request, ignore)
 
     def retry(self, task: PendingTask) -> None:
         self._core.outcomes.retry(task)

@@ -293,22 +293,18 @@ class TaskOutcomes:
 
     def on_lost_cluster(self, task: PendingTask) -> None:
         """A task that was submitted after the cluster had gone."""
-        template = task.prepared.template
-        reason = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason="the cluster is gone")
-        error = self._core.objects.as_error(reason, template.name)
-        for index in range(1, template.num_returns + 1):
-            object_id = return_id(task.task_id, index)
+        for object_id in task.result_ids():
             self._core.references.add_owned(object_id)
-            self._core.objects.on_value(object_id, error)
-        if template.is_streaming:
+        if task.prepared.template.is_streaming:
             self._core.generators.begin(task)
-            self._core.generators.on_ended(task, error)
+        node_id = self._core.config.node_id.hex()
+        self.on_not_begun(task, LocalRayletDiedError(node_id=node_id, reason="the cluster is gone"))
 
     def on_not_begun(self, task: PendingTask, reason: RayError) -> None:
-        """Submitting it has failed, by a bug of ours: nobody shall wait for it."""
+        """Nobody shall wait for it: the cluster is gone, or submitting it has failed, by a bug of ours."""
         error = self._core.objects.as_error(reason, task.prepared.template.name)
-        for index in range(1, task.prepared.template.num_returns + 1):
-            self._core.objects.on_value(return_id(task.task_id, index), error)
+        for object_id in task.result_ids():
+            self._core.objects.on_value(object_id, error)
         if task.stream is not None:
             self._core.generators.on_ended(task, error)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
 
 from minray.simulation.cluster import frozen_heap
 from tests.core_worker.cores import Core, Cores, cores
+from tests.helpers import without_garbage_collection
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,5 @@ def driver(cluster: Cores) -> Core:
 @pytest.fixture
 def no_garbage_collection() -> Iterator[None]:
     """What is gone then has gone by itself."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with without_garbage_collection():
+        yield

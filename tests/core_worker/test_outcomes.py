@@ -148,6 +148,7 @@ class Owner:
 
     def begin(self, task: PendingTask) -> None:
         self.log.append("stream begins")
+        task.stream = SimpleNamespace()  # type: ignore[assignment]
 
     def on_ended(self, task: PendingTask, value: StoredObject | None) -> None:
         self.log.append("stream ends")
