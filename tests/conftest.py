@@ -7,6 +7,7 @@ and ``shutdown_only`` follow Ray's own tests; parametrize them indirectly with t
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -36,12 +37,20 @@ settings.load_profile("minray")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def imports_are_no_garbage() -> Generator[None, None, None]:
-    """The tests' libraries have a million objects. Worlds and fixtures that collect garbage would look at them each time."""
+def frozen_heaps() -> Generator[None, None, None]:
+    """Until the end, no part of a test thaws what was frozen for the tests around it."""
     from minray.simulation.cluster import frozen_heap
 
     with frozen_heap():
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def heap_of_others(frozen_heaps: None) -> None:
+    """Worlds and fixtures that collect what they have left need not look at the million objects that libraries and pytest
+    have made before this file."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

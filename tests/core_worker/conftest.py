@@ -6,20 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from minray.simulation.cluster import frozen_heap
 from tests.core_worker.cores import Core, Cores, cores
 from tests.helpers import without_garbage_collection
 
 
-@pytest.fixture(scope="module")
-def heap_of_others() -> Iterator[None]:
-    """As for the tests of the simulation."""
-    with frozen_heap():
-        yield
-
-
 @pytest.fixture
-def cluster(heap_of_others: None) -> Iterator[Cores]:
+def cluster() -> Iterator[Cores]:
     """One node with two CPUs."""
     with cores() as made:
         yield made

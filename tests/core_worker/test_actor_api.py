@@ -19,7 +19,7 @@ from tests.core_worker.parts import OWN, pending, prepare
 
 
 @pytest.fixture
-def cluster(heap_of_others: None) -> Iterator[Cores]:
+def cluster() -> Iterator[Cores]:
     with cores(2) as made:
         yield made
 

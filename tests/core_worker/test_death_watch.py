@@ -15,7 +15,7 @@ LARGE = b"x" * 10_000
 
 
 @pytest.fixture
-def cluster(heap_of_others: None) -> Iterator[Cores]:
+def cluster() -> Iterator[Cores]:
     """The second node has what ``there`` asks for."""
     with cores(2, 4, max_direct_call_object_size=1000) as made:
         yield made

@@ -18,7 +18,7 @@ LARGE = b"x" * 10_000
 
 
 @pytest.fixture
-def cluster(heap_of_others: None) -> Iterator[Cores]:
+def cluster() -> Iterator[Cores]:
     with cores(2, 2, max_direct_call_object_size=1000, record_ref_creation_sites=True) as made:
         yield made
 

@@ -19,7 +19,7 @@ LIMIT = 1000
 
 
 @pytest.fixture
-def cluster(heap_of_others: None) -> Iterator[Cores]:
+def cluster() -> Iterator[Cores]:
     with cores(2, max_direct_call_object_size=LIMIT, record_ref_creation_sites=True) as made:
         yield made
 
@@ -351,7 +351,7 @@ def test_a_constructor_that_fails_is_said_aloud(driver: Core, caplog: Any) -> No
     assert "task Unmade.__init__ failed" in said and "it was told to" in said
 
 
-def test_what_is_not_to_be_said_is_not(heap_of_others: None, caplog: Any) -> None:
+def test_what_is_not_to_be_said_is_not(caplog: Any) -> None:
     with cores(2, report_unseen_errors=False) as quiet:
         quiet.driver().run(lambda: (submitted_and_forgotten(), never_called(), let_pass(2)))
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []

@@ -23,7 +23,7 @@ LARGE = 10_000
 
 
 @pytest.fixture
-def cluster(heap_of_others: None) -> Iterator[Cores]:
+def cluster() -> Iterator[Cores]:
     with cores(2, 2, max_direct_call_object_size=1000) as made:
         yield made
 

@@ -79,7 +79,7 @@ def test_g13_g76_an_array_is_read_where_it_lies(way: str) -> None:
 
 
 def test_a_value_is_copied_once_when_it_is_put_and_never_when_it_is_read() -> None:
-    arrays = [np.zeros(16 * MEGABYTE, np.uint8), np.ones((100, 10_000))]
+    arrays = [np.zeros(8 * MEGABYTE, np.uint8), np.ones((100, 10_000))]
     ray.get(ray.put(arrays[1]))
     tracemalloc.start()
     try:
@@ -88,7 +88,7 @@ def test_a_value_is_copied_once_when_it_is_put_and_never_when_it_is_read() -> No
     finally:
         tracemalloc.stop()
     assert peak < MEGABYTE
-    assert values[0][1].sum() == 1_000_000 and len(values[1]) == 16 * MEGABYTE
+    assert values[0][1].sum() == 1_000_000 and len(values[1]) == 8 * MEGABYTE
 
 
 def test_all_processes_of_a_node_read_the_same_memory() -> None:
