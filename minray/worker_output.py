@@ -13,7 +13,9 @@ at once, and counted from the second of them on; what one worker alone repeats i
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,32 +27,69 @@ if TYPE_CHECKING:
     from minray.core_worker.task_executor import TaskExecutor
 
 TASK_NAME_MARK = "\x1e"
+MOST_BEGUN = 8192
+"""Characters of a line that is not at its end, which are written at once. As much as Python's own streams hold back."""
+_writing = threading.RLock()
+"""Between a name and its lines nobody else writes; a signal's handler may, in the same thread."""
+
+
+def _renew_lock() -> None:
+    """In a child that user code has forked while another thread was writing."""
+    global _writing
+    _writing = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class TaskNamedStream:
-    """Wraps a text stream of a worker; passes everything on but ``write``."""
+    """Wraps a text stream of a worker, so that each line has its task's name, and lines of several threads do not mix:
+    ``print`` writes a line and its end apart. What a thread has begun is written with its end, or when it flushes."""
 
     def __init__(self, stream: IO[str], executor: TaskExecutor) -> None:
         self._stream = stream
         self._executor = executor
         self._named = ""
         self._at_line_start = True
+        self._begun: dict[int, str] = {}
+        """By thread: the beginning of a line."""
 
     def write(self, text: str) -> int:
-        if TASK_NAME_MARK in text:
-            text = text.replace(TASK_NAME_MARK, "\\x1e")
-        running = self._executor.current
-        name = self._executor.shown_name(running) if running is not None else ""
-        if name != self._named and self._at_line_start and text:
-            self._named = name
-            self._stream.write(f"{TASK_NAME_MARK}{' '.join(name.split())}\n")
-        if text:
-            self._at_line_start = text.endswith("\n")
-        return self._stream.write(text)
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        thread = threading.get_ident()
+        shown = self._begun.pop(thread, "") + text.replace(TASK_NAME_MARK, "\\x1e")
+        end = shown.rfind("\n") + 1 if len(shown) < MOST_BEGUN else len(shown)
+        if end < len(shown):
+            self._begun[thread] = shown[end:]
+        self._put(shown[:end])
+        return len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
             self.write(line)
+
+    def flush(self) -> None:
+        self._put(self._begun.pop(threading.get_ident(), ""))
+        self._stream.flush()
+
+    def close(self) -> None:
+        """At the end of the process: flush for all threads."""
+        while self._begun:
+            self._put(self._begun.popitem()[1])
+        self._stream.close()
+
+    def _put(self, text: str) -> None:
+        if not text:
+            return
+        with _writing:
+            running = self._executor.current
+            name = self._executor.shown_name(running) if running is not None else ""
+            if name != self._named and self._at_line_start:
+                self._named = name
+                self._stream.write(f"{TASK_NAME_MARK}{' '.join(name.split())}\n")
+            self._at_line_start = text.endswith("\n")
+            self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

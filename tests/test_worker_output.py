@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from minray.protocol.core_worker import PrintLines
-from minray.worker_output import LinePrinter
+from minray.worker_output import MOST_BEGUN, LinePrinter, TaskNamedStream
 
 
 def lines(sequence: int, *texts: str, pid: int = 7, is_stderr: bool = False) -> PrintLines:
@@ -70,3 +73,61 @@ def test_what_a_terminal_cannot_show_is_shown_as_well_as_it_can(monkeypatch: pyt
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
     LinePrinter(5.0, lambda: 0.0).show(lines(1, "plain", "a \u2603"))
     assert shown.getvalue() == b"(f pid=7) plain\n(f pid=7) a \\u2603\n"
+
+
+class Runs:
+    """Who runs what, as an executor knows it."""
+
+    current: Any = SimpleNamespace(name="f")
+
+    def shown_name(self, task: Any) -> str:
+        return str(task.name)
+
+
+@pytest.fixture
+def kept() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def stream(kept: io.StringIO) -> TaskNamedStream:
+    return TaskNamedStream(kept, Runs())  # type: ignore[arg-type]
+
+
+def test_a_thread_writes_whole_lines(stream: TaskNamedStream, kept: io.StringIO) -> None:
+    with ThreadPoolExecutor(1) as other:
+        for text in ("on", "e"):
+            assert stream.write(text) == len(text)
+        other.submit(stream.writelines, ["two\nth", "ree"]).result()
+        stream.write("\nfo")
+        stream.flush()
+        assert kept.getvalue() == "\x1ef\ntwo\none\nfo"
+        other.submit(stream.flush).result()
+    stream.write("ur\n")
+    assert kept.getvalue() == "\x1ef\ntwo\none\nfothreeur\n"
+
+
+def test_a_long_beginning_of_a_line_is_not_held_back(stream: TaskNamedStream, kept: io.StringIO) -> None:
+    stream.write("x" * (MOST_BEGUN - 1))
+    assert not kept.getvalue()
+    stream.write("x")
+    assert kept.getvalue() == "\x1ef\n" + "x" * MOST_BEGUN
+
+
+def test_nothing_that_threads_have_begun_is_lost_at_the_end() -> None:
+    class Pipe(io.StringIO):
+        def close(self) -> None:
+            ended.append(self.getvalue())
+
+    ended: list[str] = []
+    stream = TaskNamedStream(Pipe(), Runs())  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as other:
+        other.submit(stream.write, "one").result()
+    stream.write("two")
+    stream.close()
+    assert ended in (["\x1ef\nonetwo"], ["\x1ef\ntwoone"])
+
+
+def test_only_text_is_written(stream: TaskNamedStream) -> None:
+    with pytest.raises(TypeError, match=r"write\(\) argument must be str, not bytes"):
+        stream.write(b"x")  # type: ignore[arg-type]

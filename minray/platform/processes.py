@@ -33,7 +33,7 @@ from minray.platform.base import ExitStatus, OnOutput, SpawnFailed
 from minray.platform.session import LOGS, SESSION_VARIABLE, kill_strays, remove_session
 from minray.platform.user_code import open_standard_streams
 from minray.platform.zygote import MARK_BYTES
-from minray.platform.zygote_child import ChildEnds
+from minray.platform.zygote_child import ChildEnds, close_output
 from minray.platform.zygote_link import (
     Detach,
     Exited,
@@ -289,9 +289,7 @@ class _ThisProcess:
 
     def exit(self, code: int) -> None:
         """End this process now, without unwinding."""
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
+        close_output()
         os._exit(code)
 
 

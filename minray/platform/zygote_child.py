@@ -104,11 +104,15 @@ def live(birth: Birth, run_role: RunRole) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
+        close_output()
         os._exit(code)
+
+
+def close_output() -> None:
+    """At the end of a process: what threads have printed is written, also what has no end of a line yet."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # user code may have put anything in their place
+            stream.close()
 
 
 def prctl(option: int, value: object) -> None:

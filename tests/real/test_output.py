@@ -163,6 +163,25 @@ def test_lines_of_one_worker_come_in_order_and_all_of_them() -> None:
     assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == [str(number) for number in range(3000)]
 
 
+def test_lines_of_threads_do_not_mix() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote(max_concurrency=4)
+        class A:
+            def talk(self, thread):
+                sys.setswitchinterval(1e-6)
+                for number in range(1000):
+                    print(thread, number, flush=number % 2 == 0)
+        a = A.remote()
+        ray.get([a.talk.remote(thread) for thread in "abcd"])
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    said = [line.removeprefix("(A.talk pid=N) ") for line in lines_of(done.stdout)]
+    assert sorted(said) == sorted(f"{thread} {number}" for thread in "abcd" for number in range(1000))
+
+
 def test_what_many_workers_print_alike_is_shown_once_and_counted() -> None:
     done = run_driver(
         """
