@@ -379,10 +379,19 @@ def shutdown() -> None:
     if connection.pid != os.getpid():
         _inherited.append(connection)
         return
+    try:
+        _disconnect(connection)
+    finally:  # whatever ended it: Ctrl-C, or the callback of a future that has failed now
+        if connection.node is not None:
+            connection.node.close()
+
+
+def _disconnect(connection: _Connection) -> None:
     core = connection.core
     try:
         if core.raylet.death is None:  # Also without a printer: the lines belong into the session's logs.
-            connection.thread.run(_flush_logs(core), FLUSH_TIMEOUT_S)
+            with suppress(PlatformError, TimeoutError):
+                connection.thread.run(_flush_logs(core), FLUSH_TIMEOUT_S)
             connection.printer.flush_repetitions()
         connection.thread.run(core.close(tells_threads=not _is_leaving), FLUSH_TIMEOUT_S)
     except (PlatformError, TimeoutError) as error:
@@ -391,8 +400,6 @@ def shutdown() -> None:
         connection.thread.stop()
         if not _is_leaving:
             connection.user_code.close(lambda: LocalRayletDiedError(reason="this driver has left its cluster"))
-        if connection.node is not None:
-            connection.node.close()
 
 
 async def _flush_logs(core: CoreWorker) -> None:

@@ -181,6 +181,27 @@ def test_a_callback_of_a_future_cannot_wait(files: Files) -> None:
     assert ray.get(echo.remote(1)) == 1
 
 
+def test_a_driver_whose_raylet_stands_still_leaves_nothing() -> None:
+    done = run_driver(
+        """
+        import psutil, threading
+        session = ray.init(num_cpus=1, logging_level="ERROR")["session_dir"]
+        @ray.remote
+        def f():
+            threading.Event().wait(60)
+        failed = f.remote().future()
+        failed.add_done_callback(lambda _: sys.exit(4))
+        [raylet] = [process for process in psutil.Process().children(recursive=True) if process.name() == "minray:raylet"]
+        raylet.suspend()
+        ray.shutdown()
+        print(session, type(failed.exception(0)).__name__, psutil.Process().children(recursive=True))
+        """
+    )
+    session, _, words = done.stdout.partition(" ")
+    assert (done.returncode, words, done.stderr) == (0, "LocalRayletDiedError []\n", "")
+    assert left_of(session) <= {"logs"}
+
+
 def test_threads_that_are_left_end_with_the_program_in_silence() -> None:
     """One waits, one calls on; and what is called after that begins nothing anew."""
     program = """
