@@ -18,6 +18,7 @@ from minray.common.config import SystemConfig
 from minray.discovery import with_environment
 from minray.node import Node, NodeOptions, start_node
 from minray.protocol.gcs import NodeInfo
+from minray.worker import connected_api
 
 POLL_S = 0.02
 
@@ -99,7 +100,8 @@ class Cluster:
         """
         self.head_node: ClusterNode | None = None
         self.worker_nodes: list[ClusterNode] = []
-        self._connected = False
+        self._connection: object = None
+        """Of this process as a driver, if ``connect`` has made it; it may have left since, and joined another cluster."""
         self._client: ClusterClient | None = None
         """Made when the gcs is first asked."""
         if initialize_head:
@@ -119,7 +121,7 @@ class Cluster:
     def connect(self, namespace: str | None = None) -> None:
         """Make this process a driver of the cluster."""
         driver.init(address=self.address, namespace=namespace)
-        self._connected = True
+        self._connection = connected_api()
 
     def add_node(
         self,
@@ -131,7 +133,7 @@ class Cluster:
         labels: dict[str, str] | None = None,
         memory: float | None = None,
         object_store_memory: float = 150 * 1024 * 1024,
-        node_name: str = "",
+        node_name: str | None = None,
         node_ip_address: str = "127.0.0.1",
         tcp_host: str = "",
         storage: str = "",
@@ -150,7 +152,7 @@ class Cluster:
             object_store_memory=object_store_memory,
             resources=dict(resources or {}),
             labels=dict(labels or {}),
-            node_name=node_name,
+            node_name=node_name or "",
             node_ip=node_ip_address,
             tcp_host=tcp_host,
             storage=storage,
@@ -162,6 +164,8 @@ class Cluster:
             return node
         if _system_config or tcp_host or storage:
             raise ValueError("_system_config, tcp_host and storage belong to the head node; they hold for the whole cluster")
+        if not self.head_node.live_processes():
+            raise RuntimeError("the head of this cluster has ended; remove it, and the cluster can begin again")
         head = self.head_node._node
         options.tcp_host = head.file.tcp_host
         options.gcs_endpoint = f"tcp:{head.file.gcs_address}" if options.tcp_host else head.file.gcs_endpoint
@@ -173,13 +177,13 @@ class Cluster:
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
         """End a node, after it has unregistered; without ``allow_graceful`` as if it had been switched off."""
+        if node not in self.list_all_nodes():
+            raise ValueError(f"{node!r} is not a node of this cluster")
         if node is self.head_node:
             self._disconnect()
             self.head_node = None
-        elif node in self.worker_nodes:
-            self.worker_nodes.remove(node)
         else:
-            raise ValueError(f"{node!r} is not a node of this cluster")
+            self.worker_nodes.remove(node)
         if allow_graceful:
             node.end()
         else:
@@ -192,21 +196,21 @@ class Cluster:
 
     def wait_for_nodes(self, timeout: float = 30) -> None:
         """Wait until the gcs counts as many living nodes as this object. TimeoutError otherwise."""
-        self._wait(lambda alive: len(alive) == len(self.list_all_nodes()), timeout)
+        expected = len(self.list_all_nodes())
+        self._wait(lambda alive: len(alive) == expected, f"not {expected}", timeout)
 
     def wait_for_node(self, node: ClusterNode, timeout: float = 30) -> None:
         """Wait until the gcs counts this node as living. TimeoutError otherwise."""
-        self._wait(lambda alive: node.node_id in [info.node_id.hex() for info in alive], timeout)
+        self._wait(lambda alive: node.node_id in [info.node_id.hex() for info in alive], f"{node!r} not among them", timeout)
 
-    def _wait(self, condition: Callable[[list[NodeInfo]], bool], timeout_s: float) -> None:
+    def _wait(self, condition: Callable[[list[NodeInfo]], bool], wanting: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
             alive = [info for info in self._gcs().nodes() if info.alive]
             if condition(alive):
                 return
             if time.monotonic() > deadline:
-                expected = len(self.list_all_nodes())
-                raise TimeoutError(f"after {timeout_s:g} s the gcs counts {len(alive)} living nodes, not {expected}")
+                raise TimeoutError(f"after {timeout_s:g} s the gcs counts {len(alive)} living nodes, {wanting}")
             time.sleep(POLL_S)
 
     def _gcs(self) -> ClusterClient:
@@ -219,9 +223,9 @@ class Cluster:
 
     def _disconnect(self) -> None:
         """Let go of the gcs, as a driver and as this object."""
-        if self._connected:
+        if self._connection is not None and self._connection is connected_api():
             driver.shutdown()
-            self._connected = False
+        self._connection = None
         if self._client is not None:
             self._client.close()
             self._client = None

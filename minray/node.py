@@ -24,6 +24,7 @@ import msgspec
 
 from minray.cluster_client import end_gracefully
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
+from minray.common.labels import check_labels
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
 from minray.discovery import NODE_FILE, SOCKETS, NodeFile, make_session, make_token
 from minray.platform.base import Host, PlatformError, SpawnFailed
@@ -131,8 +132,27 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
     return resource_set(amounts)
 
 
+def _check_texts(options: NodeOptions) -> None:
+    """Raises TypeError for what is no text, ValueError for text that no message can say."""
+    check_labels(options.labels)
+    texts = {
+        "node_name": options.node_name,
+        "the node's ip address": options.node_ip,
+        "tcp_host": options.tcp_host,
+        "storage": options.storage,
+    }
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{name} must be a str, not {text!r}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{name} is not text that can be written: {error}") from None
+
+
 def start_node(options: NodeOptions) -> Node:
     """Start gcs (head only) and raylet; returns when the raylet is registered. RuntimeError says what went wrong."""
+    _check_texts(options)
     resources = node_resources(options, RealHost())
     if options.head and options.tcp_host and not options.tcp_port:
         try:

@@ -94,7 +94,8 @@ def check_capacity(path: str, size: int, threshold: float) -> None:
     used, free = system.f_blocks - system.f_bfree, system.f_bavail
     if used * system.f_frsize + size > threshold * (used + free) * system.f_frsize:
         percent = 100 * used / (used + free) if used + free else 100.0
-        message = f"its file system is {percent:.1f} % full, and at most {100 * threshold:g} % shall be"
+        most = f"{100 * threshold:g} %"
+        message = f"its file system is {percent:.1f} % full; with {size} bytes more it would be fuller than {most}"
         raise OSError(errno.ENOSPC, message)
 
 

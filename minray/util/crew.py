@@ -11,12 +11,14 @@ Rules
   * Workers begin when there is something for them to do, and stay. They end with the crew, or after ``calls_per_worker``.
   * When a call fails as if its worker had died, the worker is asked: the error may be one that the call has met.
   * The foreman does not refer to the crew. When nobody does any more, it finishes what was submitted, and ends.
+  * No callback of a call's future ends the foreman, for whom everybody waits: one that raises SystemExit is logged.
 """
 
 from __future__ import annotations
 
 import atexit
 import itertools
+import logging
 import queue
 import threading
 import weakref
@@ -28,6 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 import minray as ray
 
 T = TypeVar("T")
+logger = logging.getLogger("minray")
 
 
 class Call(NamedTuple):
@@ -50,14 +53,16 @@ class Crew:
         calls_per_worker: int | None = None,
         breaks: bool = False,
         remote_args: dict[str, Any] | None = None,
+        finishes: bool = True,
     ) -> None:
         """``size``: None is the number of CPUs of the cluster. ``breaks``: a worker's death fails everything, also what is
         submitted later; otherwise it fails its call alone, and another worker takes its place. ``remote_args``: options of
-        the workers' actors."""
+        the workers' actors. ``finishes``: what was submitted is done before the program ends; otherwise it ends then."""
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, but is {initializer!r}")
         connect()
         self.size = size if size is not None else cluster_cpus()
+        self.finishes = finishes
         make = ray.remote(_CrewMember).options(**(remote_args or {}))
         self._foreman = foreman = _Foreman(self.size, lambda: make.remote(initializer, initargs), calls_per_worker, breaks)
         self._lock = threading.Lock()
@@ -155,7 +160,7 @@ class _Foreman:
         self._is_closed = True
         while self._waiting:
             call = self._waiting.popleft()
-            call.future.cancel()
+            _tell(call.future.cancel)
             call.future.set_running_or_notify_cancel()
 
     def on_kill(self) -> None:
@@ -174,9 +179,9 @@ class _Foreman:
         self._release(worker)
         self._hand_out()
         if error is None:
-            call.future.set_result(done.result())
+            _tell(call.future.set_result, done.result())
         else:
-            call.future.set_exception(_original(error))
+            _tell(call.future.set_exception, _original(error))
 
     def _ask(self, worker: _Worker, error: BaseException) -> None:
         """Does it live? Its call has failed with ``error``."""
@@ -197,13 +202,13 @@ class _Foreman:
             return
         if death is None:
             self._release(worker)
-            call.future.set_exception(_original(error))
+            _tell(call.future.set_exception, _original(error))
         elif self._breaks:
             self.breakage = f"a worker has died, and with it all that was submitted: {death}"
             self._end(_broken(self.breakage), error)
         else:
             self._workers.remove(worker)
-            call.future.set_exception(error)
+            _tell(call.future.set_exception, error)
         self._hand_out()
 
     def _hand_out(self) -> None:
@@ -216,7 +221,7 @@ class _Foreman:
             try:
                 worker = self._idle.pop() if self._idle else self._hire()
             except Exception as error:
-                call.future.set_exception(error)
+                _tell(call.future.set_exception, error)
                 continue
             self._give(worker, call)
 
@@ -232,7 +237,7 @@ class _Foreman:
             self._await(worker, lambda done: self.on_result(worker, done))
         except Exception as error:  # The arguments cannot be pickled, or this process has left the cluster.
             self._release(worker)
-            call.future.set_exception(error)
+            _tell(call.future.set_exception, error)
             return
         if worker.left is not None:
             worker.left -= 1
@@ -256,14 +261,14 @@ class _Foreman:
         error.__cause__ = cause
         for worker in self._workers:
             if worker.call is not None:
-                worker.call.future.set_exception(error)
+                _tell(worker.call.future.set_exception, error)
             worker.call = worker.ref = None
             if ray.is_initialized():
                 ray.kill(worker.actor)
         while self._waiting:
             call = self._waiting.popleft()
             if call.future.set_running_or_notify_cancel():
-                call.future.set_exception(error)
+                _tell(call.future.set_exception, error)
         self._workers.clear()
         self._idle.clear()
 
@@ -288,6 +293,14 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def call_each_starred(function: Callable[..., T], calls: Iterable[Iterable[Any]]) -> list[T]:
     """In the worker: ``function(*args)`` for each of several calls that were sent together."""
     return [function(*args) for args in calls]
+
+
+def _tell(tell: Callable[..., object], *outcome: Any) -> None:
+    """``tell`` is a method of a future, which calls its callbacks."""
+    try:
+        tell(*outcome)
+    except BaseException:
+        logger.warning("a callback of a future has not returned", exc_info=True)
 
 
 def _broken(reason: str) -> BrokenExecutor:
@@ -342,9 +355,13 @@ _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 def _finish_all() -> None:
-    """At the end of the program: what was submitted is done, as with the executors of the standard library."""
+    """At the end of the program: what was submitted to an executor is done, and pools are terminated, as in the standard
+    library."""
     for crew in list(_crews):
-        crew.close()
+        if crew.finishes:
+            crew.close()
+        else:
+            crew.kill()
     for crew in list(_crews):
         if ray.is_initialized():
             crew.join()

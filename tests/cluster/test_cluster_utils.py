@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import minray
@@ -37,10 +39,50 @@ def test_waiting_for_nodes_ends_in_time(ray_start_cluster: Cluster) -> None:
     ray_start_cluster.add_node()
     node = ray_start_cluster.add_node()
     ray_start_cluster.remove_node(node)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match="counts 1 living nodes, .* not among them"):
         ray_start_cluster.wait_for_node(node, timeout=0.1)
     with pytest.raises(ValueError, match="is not a node of this cluster"):
         ray_start_cluster.remove_node(node)
+
+
+def test_no_node_is_no_node_of_a_cluster_without_any(ray_start_cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match="None is not a node of this cluster"):
+        ray_start_cluster.remove_node(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("argument", "error", "words"),
+    [
+        ({"labels": {"a": 3}}, TypeError, "label"),
+        ({"node_name": 3}, TypeError, "node_name must be a str, not 3"),
+        ({"node_name": "\ud800"}, ValueError, "node_name is not text that can be written"),
+        ({"node_ip_address": None}, TypeError, "ip address must be a str"),
+        ({"storage": 3}, TypeError, "storage must be a str"),
+        ({"tcp_host": 3}, TypeError, "tcp_host must be a str"),
+    ],
+)
+def test_what_is_no_text_is_refused_before_a_process_begins(
+    ray_start_cluster: Cluster, argument: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        ray_start_cluster.add_node(**argument)
+
+
+def test_a_cluster_whose_head_has_ended_takes_no_node(ray_start_cluster: Cluster) -> None:
+    head = ray_start_cluster.add_node()
+    head.kill_gcs_server()
+    wait_for_condition(lambda: not head.live_processes())
+    with pytest.raises(RuntimeError, match="the head of this cluster has ended"):
+        ray_start_cluster.add_node()
+
+
+def test_a_cluster_that_ends_leaves_the_driver_in_the_one_that_it_has_joined_since(ray_start_cluster: Cluster) -> None:
+    left = Cluster(initialize_head=True, connect=True)
+    minray.shutdown()
+    ray_start_cluster.add_node()
+    ray_start_cluster.connect()
+    left.shutdown()
+    assert minray.get(where.remote()) == minray.get_runtime_context().get_node_id()
 
 
 def test_what_belongs_to_the_head_is_refused_for_others(ray_start_cluster: Cluster) -> None:

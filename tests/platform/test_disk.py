@@ -200,7 +200,7 @@ def test_a_file_without_a_whole_piece_is_removed(disk: RealDisk, tmp_path: Path)
 
 def test_a_full_file_system_is_left_to_others(tmp_path: Path) -> None:
     full = RealDisk(str(tmp_path), capacity_threshold=0.0)
-    with pytest.raises(DiskFull, match=r"file system is \d+\.\d % full, and at most 0 % shall be"):
+    with pytest.raises(DiskFull, match=r"file system is \d+\.\d % full; with \d+ bytes more it would be fuller than 0 %"):
         asyncio.run(full.write("a", [b"1"]))
     assert os.listdir(tmp_path) == []
     asyncio.run(full.close())

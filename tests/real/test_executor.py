@@ -101,6 +101,18 @@ def test_numbers_that_make_no_sense(number: int) -> None:
         Executor(initializer=not_callable)
 
 
+def test_a_callback_that_exits_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    def leave(_: object) -> None:
+        raise SystemExit(3)
+
+    with Executor(1) as executor:
+        for leaving in (executor.submit(divide, 6, 2), executor.submit(divide, 6, 0)):
+            leaving.add_done_callback(leave)
+        assert executor.submit(divide, 8, 2).result(timeout=30) == 4
+    assert caplog.text.count("SystemExit: 3") == 2
+    caplog.clear()  # What was raised leads to references.
+
+
 # -- exceptions
 
 

@@ -17,7 +17,7 @@ import pytest
 from minray.exceptions import ActorDiedError
 from minray.util.multiprocessing import Pool, TimeoutError
 from tests.helpers import wait_for_condition, without_garbage_collection
-from tests.real.support import Files, Signal
+from tests.real.support import Files, Signal, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -139,6 +139,21 @@ def test_a_callback_that_raises_is_logged_and_harms_nobody(pool: Pool, caplog: p
     assert "a callback of a pool has raised" in caplog.text
     caplog.clear()
     assert pool.apply(square, (4,)) == 16
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_a_callback_that_exits_ends_nothing(
+    pool: Pool, ending: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def leave(_: object) -> None:
+        raise ending(3)
+
+    assert pool.apply_async(square, (3,), callback=leave).get(timeout=30) == 9
+    with pytest.raises(KeyError):
+        pool.apply_async(fail, (3,), error_callback=leave).get(timeout=30)
+    assert pool.map_async(square, range(3)).get(timeout=30) == [0, 1, 4]
+    assert caplog.text.count(f"{ending.__name__}: 3") == 2
+    caplog.clear()  # What was raised leads to references.
 
 
 # -- imap
@@ -286,6 +301,19 @@ def test_terminate_ends_what_runs_and_what_waits(files: Files) -> None:
     wait_for_condition(lambda: not os.path.exists(f"/proc/{own}"))
     with pytest.raises(ValueError, match="not running"), pool:
         pass
+
+
+def test_a_pool_that_nobody_has_ended_ends_with_its_program_and_finishes_nothing() -> None:
+    """As in the standard library: who has interrupted a map gets his prompt back."""
+    program = """
+        from minray.util.multiprocessing import Pool
+        ray.init(num_cpus=1)
+        pool = Pool(1)
+        results = pool.map_async(__import__("time").sleep, [600] * 3, 1)
+        assert pool.imap(abs, [-1] * 3)
+    """
+    ended = run_driver(program, timeout_s=30)
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
 def test_a_pool_is_not_pickled(pool: Pool) -> None:

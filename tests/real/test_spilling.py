@@ -134,7 +134,7 @@ except ray.exceptions.OutOfDiskError as error:
     print(error)
 """
     )
-    assert "at most 0 % shall be" in result.stdout, result.stderr
+    assert "fuller than 0 %" in result.stdout, result.stderr
     assert "object_spilling_directory" in result.stdout
 
 

@@ -102,7 +102,7 @@ def _call_back(callback: Callable[[Any], object] | None, value: Any) -> None:
     if callback is not None:
         try:
             callback(value)
-        except Exception:
+        except BaseException:  # SystemExit, too: the result would never be there
             logger.exception("a callback of a pool has raised")
 
 
@@ -195,7 +195,9 @@ class Pool:
                 raise ValueError(f"{name} must be a positive int, or None, but is {number!r}")
         if not ray.is_initialized():
             ray.init(address=ray_address)
-        self._crew = Crew(processes, initializer, tuple(initargs), maxtasksperchild, remote_args=ray_remote_args)
+        self._crew = Crew(
+            processes, initializer, tuple(initargs), maxtasksperchild, remote_args=ray_remote_args, finishes=False
+        )
         self._lock = threading.Lock()
         self._is_running = True
         self._feeders: list[threading.Thread] = []
