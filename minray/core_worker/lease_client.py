@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 FAILURE_TIMEOUT_S = 5.0
 """How long a raylet may take to see that a worker is dead."""
 REJECTED_DELAY_S = 0.05
-"""After a spillback that was rejected: the raylets' views of each other need this long to agree."""
+"""After a spillback that was rejected, or led to a raylet that is gone: the raylets' views of each other need this long to
+agree, and longer if nobody but us knows yet that a node has died."""
 
 
 class Outcomes(Protocol):
@@ -155,7 +156,7 @@ class LeaseClient:
         elif reply.kind == GRANTED:
             self.submitter.on_lease_reply(request, reply, now)
         elif reply.kind == SPILLBACK:
-            self.submitter.on_lease_redirected(request, reply.raylet, True, now)
+            self.submitter.on_lease_redirected(request, reply.raylet, now)
         elif reply.kind == REJECTED:
             loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
         elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED):
@@ -171,7 +172,7 @@ class LeaseClient:
             # It may be alive and grant it yet: whatever it knows of this lease by then shall end.
             self._tell(request.raylet, CancelWorkerLease(request.lease_id))
             self._tell(request.raylet, ReturnWorkerLease(request.lease_id, False, "its raylet was out of reach"))
-            self.submitter.on_lease_redirected(request, None, False, loop.time())
+            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
         elif self._local_raylet.death is None:
             logger.warning("lease request %s failed: %s", short(request.lease_id), error)
             loop.call_later(1.0, lambda: self.submitter.on_lease_ended(request, loop.time()))
