@@ -89,6 +89,7 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
 BORROWING = ("AddBorrower", "RemoveBorrower")
+REPORTS = ("ReportGeneratorItem",)
 ANSWERS = "PushActorTask"
 LAST_WORDS = (*[ANSWERS] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
 """With each of these, or with its answer, a node tells owners and borrowers what is in its store.
@@ -553,8 +554,14 @@ def has_harvests(world: World, random: Random) -> bool:
 
 
 def with_lost_nodes(world: World, random: Random) -> World:
-    """Nodes die when they work, or hold what others own; new ones join in their places. No other loud fault strikes."""
+    """Nodes die when they work, or hold what others own; new ones join in their places. Workers may crash, too.
+
+    Items may be late, and later than those after them, so that some have not arrived when their node dies.
+    """
     rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    is_late = random.random() < 0.3
+    rates |= {"break": random.choice((0.1, 0.4)), "delay": 0.4} if is_late else {}
+    rates |= {"crash": random.choice((0.02, 0.1))} if random.random() < 0.3 else {}
     guests = [number for number in range(1, len(world.nodes)) if number not in world.homes]
     moves = []
     for _ in range(random.choice((1, 1, 2, 3)) if guests else 0):
@@ -562,7 +569,16 @@ def with_lost_nodes(world: World, random: Random) -> World:
         when = random.choice(("works", "holds", "item", "item", "item", "items", "items", "items"))
         moves.append(Move(random.choice(guests) if world.homes else 0, at_s, dies=True, is_silent=is_silent, when=when))
     moves += [Move(number, random.choice((0.5, 3.0, 10.0))) for number in guests if random.random() < 0.3]
-    return msgspec.structs.replace(world, rates=rates, inline_limit=1, moves=tuple(moves))
+    return msgspec.structs.replace(
+        world,
+        rates=rates,
+        budget=random.randint(1, 2),
+        targets=("worker/",),
+        struck_tasks=("user_code",),
+        aims=REPORTS if is_late else world.aims,
+        inline_limit=1,
+        moves=tuple(moves),
+    )
 
 
 def with_crashes_in_windows(world: World, random: Random) -> World:

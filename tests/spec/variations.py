@@ -442,8 +442,12 @@ def _harvest(name: str, random: Random) -> list[Operation]:
         away=random.randrange(3),
     )
     items = stream.item_names()
+    taken = random.randint(1, yields) if not (owner or stream.actor) and random.random() < 0.4 else 0
     operations: list[Operation] = []
-    if owner:
+    if taken:  # the rest when the lost among these have been waited for, with which the generator may be held up
+        operations.append(msgspec.structs.replace(stream, read=taken, rest=stream.read - taken))
+        items = items[:taken]
+    elif owner:
         operations.append(Submit(owner, Body((stream,), Return(tuple(items))), max_retries=3, spread=True))
         operations.append(Get(f"get {owner}", (owner,)))
     elif actor:
@@ -465,6 +469,9 @@ def _harvest(name: str, random: Random) -> list[Operation]:
             operations.append(Wait(f"{name} wait", tuple(wanted), len(wanted), 2.0))
         else:
             operations += [Get(f"look{turn} {item}", (item,)) for item in wanted]
+        if taken and turn == 0:
+            operations.append(ReadOn(f"on with {name}", name))
+            items = stream.item_names()
     return operations
 
 
