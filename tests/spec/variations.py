@@ -442,7 +442,7 @@ def _harvest(name: str, random: Random) -> list[Operation]:
         away=random.randrange(3),
     )
     items = stream.item_names()
-    taken = random.randint(1, yields) if not (owner or stream.actor) and random.random() < 0.4 else 0
+    taken = random.randint(1, yields) if not (owner or stream.actor) and random.random() < 0.7 else 0
     operations: list[Operation] = []
     if taken:  # the rest when the lost among these have been waited for, with which the generator may be held up
         operations.append(msgspec.structs.replace(stream, read=taken, rest=stream.read - taken))
