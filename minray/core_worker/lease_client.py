@@ -156,7 +156,7 @@ class LeaseClient:
         elif reply.kind == GRANTED:
             self.submitter.on_lease_reply(request, reply, now)
         elif reply.kind == SPILLBACK:
-            self.submitter.on_lease_redirected(request, reply.raylet, now)
+            self.submitter.on_lease_redirected(request, reply.raylet, True, now)
         elif reply.kind == REJECTED:
             loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
         elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED):
@@ -172,10 +172,14 @@ class LeaseClient:
             # It may be alive and grant it yet: whatever it knows of this lease by then shall end.
             self._tell(request.raylet, CancelWorkerLease(request.lease_id))
             self._tell(request.raylet, ReturnWorkerLease(request.lease_id, False, "its raylet was out of reach"))
-            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
+            loop.call_later(REJECTED_DELAY_S, self._go_home, request)
         elif self._local_raylet.death is None:
             logger.warning("lease request %s failed: %s", short(request.lease_id), error)
             loop.call_later(1.0, lambda: self.submitter.on_lease_ended(request, loop.time()))
+
+    def _go_home(self, request: LeaseRequest) -> None:
+        """Not to where the arguments are said to be: that may be the one that is gone."""
+        self.submitter.on_lease_redirected(request, None, False, self._now())
 
     def _on_pushed(
         self,

@@ -261,16 +261,16 @@ class NormalTaskSubmitter:
             self._revoked_until = now + self._lease_timeout_s
         self.assign(key, now)
 
-    def on_lease_redirected(self, request: LeaseRequest, raylet: Address | None, now: float) -> None:
-        """SPILLBACK: ask there, with a fresh lease id."""
+    def on_lease_redirected(self, request: LeaseRequest, raylet: Address | None, grant_or_reject: bool, now: float) -> None:
+        """SPILLBACK; or nobody answers (then ``raylet`` is None: begin again at home), with a fresh lease id."""
         key = request.key
         del key.requests[request.lease_id]
         if key.queue:
-            self._request(key, raylet, True)
+            self._request(key, raylet, grant_or_reject)
         self.assign(key, now)
 
     def on_lease_ended(self, request: LeaseRequest, now: float) -> None:
-        """REJECTED, CANCELLED, or the request failed; what still waits asks again, at home first."""
+        """REJECTED, CANCELLED, or the request failed; what still waits asks again."""
         key = request.key
         del key.requests[request.lease_id]
         self.assign(key, now)

@@ -214,11 +214,11 @@ def test_spillback_asks_the_other_raylet_once_and_finally(scene: Scene) -> None:
     scene.submit(prepare())
     elsewhere = address("raylet-2")
     (first,) = scene.asked.requests
-    scene.submitter.on_lease_redirected(first, elsewhere, scene.now)
+    scene.submitter.on_lease_redirected(first, elsewhere, True, scene.now)
     second = scene.asked.requests[-1]
     assert scene.open_requests() == [second] and second.lease_id != first.lease_id
     assert (second.raylet, second.grant_or_reject) == (elsewhere, True)
-    scene.submitter.on_lease_ended(second, scene.now)
+    scene.submitter.on_lease_redirected(second, None, False, scene.now)
     third = scene.asked.requests[-1]
     assert scene.open_requests() == [third] and (third.raylet, third.grant_or_reject) == (None, False)
     assert scene.grant().raylet is None
@@ -228,7 +228,7 @@ def test_a_cancelled_request_is_not_redirected(scene: Scene) -> None:
     scene.submit(prepare(mean_us=SHORT_US), count=2)
     scene.grant()
     (cancelled,) = scene.asked.cancelled
-    scene.submitter.on_lease_redirected(cancelled, address("raylet-2"), scene.now)
+    scene.submitter.on_lease_redirected(cancelled, address("raylet-2"), True, scene.now)
     assert scene.open_requests() == []
 
 

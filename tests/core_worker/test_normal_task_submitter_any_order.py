@@ -84,13 +84,15 @@ class AnyOrder(RuleBasedStateMachine):
         self.submitter.on_lease_reply(request, reply, self.now)
 
     @precondition(lambda self: self.requests())
-    @rule(which=WHICH, how=st.sampled_from(["elsewhere", "ended"]))
+    @rule(which=WHICH, how=st.sampled_from(["elsewhere", "home", "ended"]))
     def do_not_grant(self, which: int, how: str) -> None:
         request = self.requests()[which % len(self.requests())]
-        if how == "ended" or request.grant_or_reject:
+        if how == "ended":
             self.submitter.on_lease_ended(request, self.now)
+        elif request.grant_or_reject:
+            self.submitter.on_lease_redirected(request, None, False, self.now)
         else:
-            self.submitter.on_lease_redirected(request, address("raylet-2"), self.now)
+            self.submitter.on_lease_redirected(request, address("raylet-2"), True, self.now)
 
     @precondition(lambda self: self.busy())
     @rule(which=WHICH, count=st.integers(1, 20), duration_us=st.sampled_from([100, 900, 50_000]), fails=st.booleans())
