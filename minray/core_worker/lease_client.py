@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 FAILURE_TIMEOUT_S = 5.0
 """How long a raylet may take to see that a worker is dead."""
 REJECTED_DELAY_S = 0.05
-"""After a spillback that was rejected: the raylets' views of each other need this long to agree."""
+"""After a spillback that was rejected, or led to a raylet that is gone: the raylets' views of each other need this long to
+agree, and longer if nobody but us knows yet that a node has died."""
 
 
 class Outcomes(Protocol):
@@ -171,10 +172,14 @@ class LeaseClient:
             # It may be alive and grant it yet: whatever it knows of this lease by then shall end.
             self._tell(request.raylet, CancelWorkerLease(request.lease_id))
             self._tell(request.raylet, ReturnWorkerLease(request.lease_id, False, "its raylet was out of reach"))
-            self.submitter.on_lease_redirected(request, None, False, loop.time())
+            loop.call_later(REJECTED_DELAY_S, self._go_home, request)
         elif self._local_raylet.death is None:
             logger.warning("lease request %s failed: %s", short(request.lease_id), error)
             loop.call_later(1.0, lambda: self.submitter.on_lease_ended(request, loop.time()))
+
+    def _go_home(self, request: LeaseRequest) -> None:
+        """Not to where the arguments are said to be: that may be the one that is gone."""
+        self.submitter.on_lease_redirected(request, None, False, self._now())
 
     def _on_pushed(
         self,

@@ -227,6 +227,8 @@ class TaskIntake:
             on_missing()
 
         for object_id, owner in missing:
+            if task.is_claimed():  # one before it is lost and our own to make: the task was given back, and needs nothing
+                break
             self._fetcher.fetch_argument(object_id, owner, on_here, partial(on_gone, object_id), task.keeps_place)
 
     def _reach_slots(

@@ -28,6 +28,7 @@ from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.object_locator import Location
 from minray.core_worker.state_reader import ClusterObjects
 from minray.core_worker.store_provider import Fetched, LargeObject
+from minray.core_worker.task_intake import ReceivedTask
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
 from minray.core_worker.waiting_threads import call_for
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
@@ -203,7 +204,7 @@ class UserApi:
         large = [index for index, stored in enumerate(values) if stored.place is not None]
         wanted = [LargeObject.known(refs[index]._id, refs[index]._owner, values[index]) for index in large]
         left_s = None if deadline is None else max(0.0, deadline - self._user_code.time())
-        for index, value in zip(large, self.core.fetcher.get(wanted, left_s), strict=True):
+        for index, value in zip(large, self.core.fetcher.get(wanted, left_s, self._held_up()), strict=True):
             if value is None:
                 raise GetTimeoutError(timeout_s=timeout_s)
             values[index].is_fetched = True
@@ -269,13 +270,16 @@ class UserApi:
         parker = user_code.parker()
         waiter = Waiter(needed, stop_at_error, parker.release)
         wanted = [(ref._id, ref._owner) for ref in refs]
-        running = core.executor.current
-        task = None if running is None or running.actor_id else running
         try:
-            self._user_code.post_later(call_for, parker, core.waiting.begin, wanted, waiter, task, elsewhere)
+            self._user_code.post_later(call_for, parker, core.waiting.begin, wanted, waiter, self._held_up(), elsewhere)
             self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
         finally:
             self._user_code.post_later(core.waiting.end, [object_id for object_id, _ in wanted], waiter)
+
+    def _held_up(self) -> ReceivedTask | None:
+        """The task that stands still while its thread waits; an actor's calls lend nothing."""
+        running = self.core.executor.current
+        return None if running is None or running.actor_id else running
 
     def _park(self, parker: Parker, wanted: Sequence[tuple[bytes, Address]], timeout_s: float | None) -> None:
         warning_s = self.core.config.system_config.get_warning_s

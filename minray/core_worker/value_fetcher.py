@@ -30,6 +30,7 @@ from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
+    from minray.core_worker.task_intake import ReceivedTask
 
 AGAIN_S = 0.05
 """Between two looks at an object whose copy here and whose owner do not agree yet."""
@@ -45,18 +46,37 @@ class ValueFetcher:
 
     # --- large values
 
-    def get(self, objects: Sequence[LargeObject], timeout_s: float | None) -> list[StoredObject | None]:
-        """For user threads: the values, errors too; None for those that do not come in time."""
-        user_code = self._core.platform.user_code
+    def get(
+        self, objects: Sequence[LargeObject], timeout_s: float | None, task: ReceivedTask | None = None
+    ) -> list[StoredObject | None]:
+        """For user threads: the values, errors too; None for those that do not come in time. ``task`` stands still."""
+        user_code, waiting = self._core.platform.user_code, self._core.waiting
         parker = user_code.parker()
+        waiter = Waiter(1, False, parker.release)
         fetched: list[list[Fetched]] = []
+        lending: list[asyncio.TimerHandle] = []
+
+        def begin() -> None:
+            if task is not None:
+                lending.append(waiting.begin_to_read(waiter, task))
+            self.fetch(objects, on_fetched, timeout_s)
+
+        def end() -> None:
+            for timer in lending:
+                timer.cancel()
+            waiting.end((), waiter)
 
         def on_fetched(values: list[Fetched]) -> None:
+            end()
             fetched.append(values)
             parker.release()
 
-        user_code.post(call_for, parker, self.fetch, objects, on_fetched, timeout_s)
-        parker.wait(None)
+        user_code.post(call_for, parker, begin)
+        try:
+            parker.wait(None)
+        except BaseException:
+            user_code.post(end)
+            raise
         return [None if value is None else self.as_stored(value) for value in fetched[0]]
 
     def fetch(

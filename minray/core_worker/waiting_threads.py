@@ -10,6 +10,7 @@ blocks nobody any more, least of all the next task.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
     from minray.core_worker.store_provider import LargeObject
     from minray.core_worker.task_intake import ReceivedTask
+
+LENDS_AFTER_S = 0.01
+"""So long a thread may read from object stores before it counts as one that waits: what is on this node comes sooner."""
 
 
 def call_for(parker: Parker, callback: Callable[..., None], *args: Any) -> None:
@@ -73,7 +77,15 @@ class WaitingThreads:
                     core.futures.fetch(object_id, owner)
                 else:
                     self._put_foreign(object_id, owner)
-        if task is not None and not task.is_over:
+        if task is not None:
+            self._hold_up(task, waiter)
+
+    def begin_to_read(self, waiter: Waiter, task: ReceivedTask) -> asyncio.TimerHandle:
+        """A user thread reads large values. If they are lost, what makes them again may need the CPUs of its task."""
+        return asyncio.get_running_loop().call_later(LENDS_AFTER_S, self._hold_up, task, waiter)
+
+    def _hold_up(self, task: ReceivedTask, waiter: Waiter) -> None:
+        if not task.is_over:
             self._blocking[waiter] = task
             if len(self._blocking) == 1:
                 self._notify(True)

@@ -148,14 +148,19 @@ def test_a_rejected_request_begins_again_at_home_after_a_pause() -> None:
     run(story)
 
 
-def test_a_raylet_that_is_lost_sends_the_request_home() -> None:
+def test_a_raylet_that_is_lost_sends_the_request_home_after_a_pause() -> None:
+    """The local raylet may go on to believe for a minute that it lives."""
+
     async def story() -> None:
         scene = Scene()
         scene.submit(prepare())
         scene.peers.take(RequestWorkerLease).answer(LeaseReply(SPILLBACK, raylet=RAYLET))
         lost = scene.peers.take(RequestWorkerLease)
         lost.fail(unreachable())
-        cancel, returned, again = scene.peers.asked
+        cancel, returned = scene.peers.asked
+        scene.peers.asked.clear()
+        await pass_time(REJECTED_DELAY_S)
+        again = scene.peers.take(RequestWorkerLease)
         assert again.address is None and again.request.lease_id != lost.request.lease_id
         assert cancel.request == CancelWorkerLease(lost.request.lease_id), "it may still wait there"
         assert isinstance(returned.request, ReturnWorkerLease), "or may have been granted"

@@ -267,8 +267,11 @@ class Worker:
         on_missing: Callable[[], None],
         waits: bool = False,
     ) -> None:
+        assert self.references.get(key) is not None, "nobody asks for what nobody needs"
         self.fetches.append((key, on_here))
         self.misses.append(on_missing)
+        if owner == WORKER:
+            on_missing()
 
     def fetch_arguments(
         self,
@@ -527,6 +530,15 @@ def test_g67_a_task_whose_argument_is_being_made_again_goes_back_and_those_behin
     worker.run_all()
     assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, [object_id("y")])
     assert worker.log == ["b"] and len(worker.references) == 0
+
+
+def test_g67_what_this_worker_has_to_make_again_itself_is_known_to_be_missing_at_once(worker: Worker) -> None:
+    """And nothing else is fetched for the task."""
+    lost = Argument(None, object_id("x"), WORKER)
+    asked = worker.push("a", 1, arguments=[lost, large_argument("y")])
+    worker.run_all()
+    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, [object_id("x")])
+    assert len(worker.fetches) == 1 and worker.log == [] and len(worker.references) == 0
 
 
 def test_g67_those_behind_it_need_not_wait_for_the_next_push(worker: Worker) -> None:

@@ -17,6 +17,7 @@ from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.store_provider import CHANGED_VALUE, Fetched, LargeObject
 from minray.core_worker.value_fetcher import AGAIN_S, ValueFetcher
+from minray.core_worker.waiting_threads import WaitingThreads
 from minray.exceptions import ObjectLostError, RayError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
@@ -67,6 +68,7 @@ class Home:
         """What was fetched, by those who wanted it."""
         core: Any = self
         self.fetcher = ValueFetcher(core)
+        self.waiting = WaitingThreads(core)
         for key in (A, B, C):
             self.references.add_local(key, OWNER)
             self.store.put(key, large())

@@ -142,6 +142,27 @@ def test_g67_a_whole_machine_may_go_without_a_word() -> None:
     assert lineage(body, strike) == ([8], {"make 8": 2})
 
 
+def test_g101_who_fetches_what_is_lost_lends_its_cpu_to_the_task_that_makes_it_again() -> None:
+    """The node dies without a word, so that the value is still known to be there when somebody asks for it."""
+
+    def body() -> int:
+        ref = make.options(scheduling_strategy=node_affinity("n1", soft=True)).remote(8)
+        made(ref)
+        judge.kept["go"] = True
+        time.sleep(0.1)
+        return int(minray.get(first.options(scheduling_strategy=node_affinity("head", soft=False)).remote([ref])))
+
+    def node_affinity(name: str, soft: bool) -> NodeAffinitySchedulingStrategy:
+        return NodeAffinitySchedulingStrategy(judge.kept[name], soft=soft)
+
+    def strike(cluster: SimCluster) -> None:
+        judge.kept.update({name: raylet.address.node_id.hex() for name, raylet in cluster.raylets.items()})
+        cluster.wait_until(lambda: "go" in judge.kept)
+        cluster.world.lose_node("n1")
+
+    assert lineage(body, strike, nodes=[{"num_cpus": 1}] * 2) == (8, {"make 8": 2})
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g67_so_are_the_arguments_of_its_task_and_theirs_though_nobody_else_needs_them(seed: int) -> None:
     def body() -> list[Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.exceptions import ActorAlreadyExistsError
-from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.spec.groups import SLOT
 from tests.spec.stage import BORN, END, ERRORS, RUN, History, Outcome, Stage, Tagged
 
@@ -31,6 +31,13 @@ PARTING_STEPS = 5
 """In so many steps an actor cleans up."""
 NAMESPACE = "spec"
 """Of all named actors, whichever driver makes them."""
+
+
+def away(place: int) -> NodeAffinitySchedulingStrategy:
+    """On this one of the other nodes that live, or anywhere if that is not possible."""
+    own = minray.get_runtime_context().get_node_id()
+    others = [node["NodeID"] for node in minray.nodes() if node["Alive"] and node["NodeID"] != own] or [own]
+    return NodeAffinitySchedulingStrategy(others[place % len(others)], soft=True)
 
 
 class Create(Tagged, frozen=True):
@@ -66,6 +73,8 @@ class Create(Tagged, frozen=True):
     """The placement group that it lives in, where it takes a slot and no CPU."""
     parting_s: float = 0.0
     """So long it cleans up when it ends and is not killed."""
+    away: int = -1
+    """A place among the other nodes that live: there it would like to live."""
 
     def perform(self, stage: Stage) -> Outcome:
         args, nested = stage.bound(self.args), stage.bound(self.nested)
@@ -79,6 +88,7 @@ class Create(Tagged, frozen=True):
             lifetime="detached" if self.detached else None,
             get_if_exists=self.get_if_exists,
             max_pending_calls=self.max_pending_calls,
+            scheduling_strategy="DEFAULT" if self.away < 0 else away(self.away),
             **({"allow_out_of_order_execution": True} if self.is_unordered else {}),
         )
         for group in stage.bound((self.group,)):

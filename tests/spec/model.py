@@ -38,7 +38,7 @@ from typing import Any
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.detached import Farewell
-from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fates, retries_of
+from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fate, Fates, retries_of
 from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, Remove
 from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, RaiseAtFirst, Submit
@@ -89,7 +89,7 @@ class Losses:
 
     def errors_with(self, max_retries: int) -> set[str]:
         """What deaths make of a task with so many retries; who has any is made again if its node had no memory (G20)."""
-        crashes = self.errors() if self.deaths - self.memory > max_retries else set()
+        crashes = self.errors() if self.deaths - self.memory > max_retries >= 0 else set()
         return crashes | ({NO_MEMORY} if self.memory and max_retries == 0 else set())
 
 
@@ -285,7 +285,7 @@ class Scope:
         model = self.model
         self.asked.add(generator.name)
         breaks = model.may_break_off(self.owner, generator)
-        errors = breaks | {LOST_OBJECT} if model.may_lose_items(self.owner, generator) else frozenset()
+        errors = model.may_become_of_items(self.owner, generator) | (breaks if generator.only_takes else set())
         surely = frozenset(ref for ref in generator.refs if ref in self.sure)
         model.items.update(generator.item_names())
         for name in generator.item_names():
@@ -293,7 +293,7 @@ class Scope:
         is_asked = not generator.actor or generator.actor in self.sure
         if not errors and is_asked and not breaks:
             self.sure.update(names)
-            if names:
+            if names and not generator.only_takes:
                 self.sure |= surely
 
     def foresee_get(self, names: tuple[str, ...]) -> None:
@@ -400,13 +400,23 @@ class Model:
         no_room = set(map(_of_a_task, NO_ROOM)) if self.losses.room else set()
         return frozenset(crashes | cancelled | (LOST if self.losses.files else set()) | no_room)
 
-    def may_lose_items(self, owner: str, generator: Generate) -> bool:
-        """For good; one death may use up a retry for the task, and one for each item that is found lost by itself (G70)."""
-        losses = self.losses
-        most = (losses.deaths - losses.memory) * (1 + generator.yields)
-        is_used_up = most > generator.max_retries or losses.files or losses.room
+    def may_become_of_items(self, owner: str, generator: Generate) -> frozenset[str]:
+        """Errors of items that have come, and that are lost and cannot be made again."""
+        losses, fate = self.losses, self.fates.of(generator.actor)
+        if not losses.objects:
+            return frozenset()
         is_cancelled = generator.cancel or owner in self.cancelled
-        return losses.objects and (bool(generator.actor) or is_used_up or is_cancelled)
+        if not (is_cancelled or losses.files or losses.room or self._may_use_up(generator, fate)):
+            return frozenset()
+        gone = {DIED, UNAVAILABLE} if generator.actor else set()
+        return self.may_break_off(owner, generator) | losses.errors() | {LOST_OBJECT} | gone
+
+    def _may_use_up(self, generator: Generate, fate: Fate | None) -> bool:
+        """Its retries: one death may take one for the task, and one for each item that is found lost by itself (G70)."""
+        if not generator.actor:
+            most = (self.losses.deaths - self.losses.memory) * (1 + generator.yields)
+            return most > generator.max_retries >= 0
+        return fate is None or not fate.is_kept or fate.create.max_restarts >= 0 or retries_of(generator, fate) >= 0
 
     def most_runs(self, task: Submit | Call) -> float:
         """Of one submission (G16, G18, G22, G36)."""
@@ -582,7 +592,9 @@ class Reading:
         is_over = may_be_over = False
         for number, (kind, shown) in enumerate(items, 1):
             name = f"{generator.name}.{number}"
-            if number <= known:
+            if kind == "ref":
+                may_be_over = may_be_over or bool(allowed)
+            elif number <= known:
                 may_be_over = may_be_over or kind == "error"
             elif kind == "end":
                 if not (is_over or may_be_over) and (generator.type or number != generator.yields + 1):

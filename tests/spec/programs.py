@@ -32,7 +32,7 @@ import msgspec
 import minray
 from minray.exceptions import PendingCallsLimitExceeded, RayError
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill
+from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, away
 from tests.spec.frees import Free
 from tests.spec.groups import Group, Ready, Remove, remove_groups
 from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word, raised
@@ -402,6 +402,10 @@ class Generate(Tagged, frozen=True):
     """Whether that runs on any node."""
     rest: int = 0
     """So many times more it is asked later, by a ``ReadOn``; a task that waits for that keeps no CPU from others."""
+    only_takes: bool = False
+    """Whether the reader looks at no item: they stay where they were made until somebody else wants them."""
+    away: int = -1
+    """A place among the other nodes that live: there the task would like to run."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles, names = stage.bound((self.actor,)) if self.actor else [], stage.bound(self.refs)
@@ -414,7 +418,7 @@ class Generate(Tagged, frozen=True):
                 **self._options(),
                 max_retries=self.max_retries,
                 num_cpus=0 if self.rest else 1,
-                scheduling_strategy="SPREAD" if self.spread else "DEFAULT",
+                scheduling_strategy=away(self.away) if self.away >= 0 else "SPREAD" if self.spread else "DEFAULT",
             )
         unread = Unread(self, function.remote(self, stage.pick(names)))
         items = unread.read_to(self.read, stage)
@@ -471,6 +475,10 @@ class Unread:
             if ref is None:
                 self.items.append(["end", ""])
                 break
+            if self.operation.only_takes and len(self.items) < self.operation.yields:
+                self.items.append(["ref", ""])
+                stage.refs[f"{self.operation.name}.{len(self.items)}"] = ref
+                continue
             try:
                 value = minray.get(ref)
             except RayError as error:
@@ -699,7 +707,8 @@ def _busy_s(body: Body) -> float:
         elif isinstance(operation, Create):
             total += operation.seconds * MOST_CALLS
         elif isinstance(operation, Generate):
-            total += operation.yields * operation.pause_s * (operation.max_retries + 1)
+            tries = MOST_CALLS if operation.max_retries < 0 else operation.max_retries + 1
+            total += operation.yields * operation.pause_s * tries
         elif isinstance(operation, Get | Wait):
             total += operation.timeout or 0
     return total

@@ -59,6 +59,7 @@ from tests.spec.strategies import (
     MEDIUM,
     Size,
     hoarding,
+    with_harvests,
     with_hoards,
     with_leavers,
     with_retry_pauses,
@@ -119,7 +120,7 @@ def real_scenario_of(seed: int) -> RealScenario:
     program = hoarding(program, Random(f"hoards of {seed}")) if shape.store_bytes == HOARD_BYTES else program
     streams = Random(f"streams of {seed}")
     if shape.inline_limit and len(shape.nodes) > 1 and streams.random() < 0.3:
-        program = with_streams(program, streams)
+        program = (with_streams if streams.random() < 0.5 else with_harvests)(program, streams)
     program = with_leavers(program, Random(f"leavers of {seed}"))
     homes = write_homes(program, shape.nodes, Random(f"homes of {seed}"))
     return RealScenario(scaled(program, SCALE), shape, homes, draw_faults(random, shape), seed)

@@ -165,13 +165,15 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     workers = [name for name in crashed if name.startswith("worker/")]
     nodes = [key for key, answer in answers.items() if _may_end_a_node(key[0], answer)]
     preemptions = sum(move.ends_work() for move in world.moves)
-    may_lose_nodes = bool(raylets or nodes or preemptions)
+    killed = sum(move.dies for move in world.moves)
+    may_lose_nodes = bool(raylets or nodes or preemptions or killed)
     may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
     may_lack_room = 0 < world.store_bytes < ROOMY_BYTES and any(key[0] in ("disk_error", "disk_full") for key in answers)
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
     memory = sum(key[0] == "memory" for key in answers)
-    deaths = len(raylets) + len(workers) + len(nodes) + preemptions + memory
+    deaths = len(raylets) + len(workers) + len(nodes) + preemptions + killed + memory
     silence = any(key[0] in LOUD and (key[0] not in ("crash", "memory") or key[1] == GCS) for key in answers)
+    silence = silence or any(move.is_silent for move in world.moves)
     return Losses(
         deaths,
         may_lose_nodes,
@@ -360,7 +362,7 @@ def _drive(
 
     cluster.wait_until(is_over, LIMIT_S + busy_s)
     traffic.end()
-    _settle(cluster, busy_s)
+    _settle(cluster, any(move.dies for move in world.moves), busy_s)
     watch.look_at_gcs()
     found = watch.problems + [f"S1: {problem}" for problem in account.problems]
     losses = losses_of(cluster.oracle.answers, world)
@@ -439,12 +441,12 @@ def _has_lost_gcs(cluster: SimCluster) -> bool:
     return any(core.gcs.death for name, core in cluster.cores.items() if name.startswith("driver/"))
 
 
-def _settle(cluster: SimCluster, busy_s: float) -> None:
+def _settle(cluster: SimCluster, may_hear_of_deaths: bool, busy_s: float) -> None:
     """As long as deaths and delays may need to be noticed, if there were any, and then as long as tasks may still run.
 
     Nobody collects garbage: what a program has let go of does not wait for that (L2).
     """
-    loud = any(key[0] in LOUD for key in cluster.oracle.answers)
+    loud = may_hear_of_deaths or any(key[0] in LOUD for key in cluster.oracle.answers)
     cluster.settle(SETTLE_S if loud else QUIET_SETTLE_S, collects=False)
     while busy_s > 0 and leftovers(cluster, but_detached=True):
         cluster.settle(SETTLE_S, collects=False)

@@ -54,6 +54,7 @@ from tests.spec.variations import (
     with_first_failures,
     with_frees,
     with_groups,
+    with_harvests,
     with_impatience,
     with_jams,
     with_leavers,
@@ -88,6 +89,7 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
 )
 """What duplicates and breaks are aimed at: requests that undo or depend on each other."""
 BORROWING = ("AddBorrower", "RemoveBorrower")
+REPORTS = ("ReportGeneratorItem",)
 ANSWERS = "PushActorTask"
 LAST_WORDS = (*[ANSWERS] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
 """With each of these, or with its answer, a node tells owners and borrowers what is in its store.
@@ -446,6 +448,11 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     may_lose = world.inline_limit and len(world.nodes) > 1 and (world.moves or not LOSING.isdisjoint(world.rates))
     if may_lose and random.random() < 0.5:
         program = with_slow_readers(with_streams(program, random), random)
+    random = Random(f"harvests of {seed}")
+    if has_harvests(world, random):
+        world = with_lost_nodes(world, random)
+        program = with_harvests(program, random)
+        program = with_slow_readers(program, random) if random.random() < 0.5 else program
     return Scenario(program, world, seed)
 
 
@@ -538,6 +545,40 @@ def with_rifts(world: World, drivers: int, random: Random) -> World:
     rates |= {"rift": random.choice((0.02, 0.1))}
     homes = tuple(random.randrange(1, len(world.nodes)) for _ in range(drivers))
     return msgspec.structs.replace(world, rates=rates, budget=3, aims=(random.choice(RIFTS),), homes=homes)
+
+
+def has_harvests(world: World, random: Random) -> bool:
+    """Half of the worlds with several nodes and nothing else that is aimed: see ``with_lost_nodes``."""
+    is_plain = world.rates.keys().isdisjoint(("last_words", "rift", "memory")) and not (world.struck_tasks or world.moves)
+    return is_plain and len(world.nodes) > 1 and world.lineage and random.random() < 0.5
+
+
+def with_lost_nodes(world: World, random: Random) -> World:
+    """Nodes die when they work, or hold what others own; new ones join in their places. Workers may crash, too.
+
+    Items may be late, and later than those after them, so that some have not arrived when their node dies.
+    """
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    is_late = random.random() < 0.3
+    rates |= {"break": random.choice((0.1, 0.4)), "delay": 0.4} if is_late else {}
+    rates |= {"crash": random.choice((0.02, 0.1))} if random.random() < 0.3 else {}
+    guests = [number for number in range(1, len(world.nodes)) if number not in world.homes]
+    moves = []
+    for _ in range(random.choice((1, 1, 2, 3)) if guests else 0):
+        at_s, is_silent = random.choice((*PAUSES_S, 1.0, 5.0)), random.random() < 0.4
+        when = random.choice(("works", "holds", "item", "item", "item", "items", "items", "items"))
+        moves.append(Move(random.choice(guests) if world.homes else 0, at_s, dies=True, is_silent=is_silent, when=when))
+    moves += [Move(number, random.choice((0.5, 3.0, 10.0))) for number in guests if random.random() < 0.3]
+    return msgspec.structs.replace(
+        world,
+        rates=rates,
+        budget=random.randint(1, 2),
+        targets=("worker/",),
+        struck_tasks=("user_code",),
+        aims=REPORTS if is_late else world.aims,
+        inline_limit=1,
+        moves=tuple(moves),
+    )
 
 
 def with_crashes_in_windows(world: World, random: Random) -> World:

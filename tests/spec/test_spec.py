@@ -29,6 +29,7 @@ from tests.spec.campaign import REGRESSIONS, campaign, report
 from tests.spec.fates import DIED, UNAVAILABLE
 from tests.spec.frees import Free
 from tests.spec.model import CANCELLED, Expectation, Losses, Model, problems
+from tests.spec.moves import Move
 from tests.spec.programs import (
     Await,
     Body,
@@ -238,6 +239,31 @@ def test_g67_an_item_that_is_lost_comes_again_if_its_generator_has_retries() -> 
 
     assert errors_of(max_retries=3) == set()
     assert "ObjectReconstructionFailedError" in errors_of(max_retries=2) & errors_of(max_retries=3, cancel=True)
+    assert errors_of(max_retries=-1) == set()
+    for restarts, errors in ((-1, False), (1, True)):
+        actor = Create("actor", max_restarts=restarts, max_task_retries=-1)
+        items = Generate("items", 2, actor="actor", max_retries=-1)
+        assert bool(expectation(one(actor, items), "items.1", lost).errors) == errors
+
+
+def test_g93_of_items_that_are_only_taken_the_last_may_be_the_error_that_ended_the_generator() -> None:
+    def codes(items: list[list[str]], deaths: int = 0, **options: Any) -> list[str]:
+        program = one(Generate("items", 2, only_takes=True, max_retries=0, **options), Get("get", ("items.1",)))
+        shown = {"error": "WorkerCrashedError"} if deaths else {"values": ["items.1"]}
+        history: list[Any] = [{"of": [], "items": items}, {"of": ["items.1"], **shown}]
+        return [text[:3] for text in problems(program, Losses(deaths), [history], [])]
+
+    taken, over, failed = ["ref", ""], ["end", ""], ["error", "RayTaskError(ValueError)"]
+    assert codes([taken, taken, over]) == codes([taken, taken, failed, over], type="ValueError") == []
+    assert codes([taken, over], deaths=1) == []
+    assert codes([taken, over]) == codes([taken, taken, over], type="ValueError") == ["G93"]
+    assert codes([taken, taken, failed]) == ["G92"]
+
+
+def test_a_node_that_dies_in_the_middle_of_a_program_takes_away_what_is_there() -> None:
+    moves = (Move(0, dies=True, is_silent=True, when="items"), Move(1))
+    lost = losses_of({}, World(inline_limit=1, moves=moves))
+    assert (lost.deaths, lost.nodes, lost.objects, lost.silence, lost.preemptions) == (1, True, True, True, 0)
 
 
 # --- The model, of actors

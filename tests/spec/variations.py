@@ -19,6 +19,7 @@ from tests.spec.programs import (
     Body,
     Call,
     Cancel,
+    Drop,
     Exit,
     Generate,
     Get,
@@ -27,6 +28,7 @@ from tests.spec.programs import (
     Program,
     Put,
     ReadOn,
+    Return,
     Sleep,
     Submit,
     Wait,
@@ -403,6 +405,74 @@ def with_streams(program: Program, random: Random) -> Program:
         at = random.randint(0, len(driver.operations))
         drivers.append(Body((*driver.operations[:at], *streams, pause, *driver.operations[at:], *gets), driver.end))
     return Program(tuple(drivers))
+
+
+def with_harvests(program: Program, random: Random) -> Program:
+    """Each driver takes what generators on all nodes yield without looking at it, and has tasks read it, and itself, later.
+
+    By then the only copies may be gone with their nodes, some before the generator has ended or the reader came so far; when
+    they were made again they may be lost again.
+    """
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        operations = list(driver.operations[: random.choice((0, 0, 4))])
+        for count in range(random.choice((1, 1, 2))):
+            at = random.randint(0, len(operations))
+            for operation in _harvest(f"harvest{number}.{count}", random):
+                operations.insert(at, operation)
+                at += 1 if random.random() < 0.8 else random.randint(1, max(1, len(operations) - at))
+        drivers.append(Body(tuple(operations), driver.end))
+    return Program(tuple(drivers))
+
+
+def _harvest(name: str, random: Random) -> list[Operation]:
+    """A task or an actor yields; perhaps a task on another node owns what is yielded."""
+    yields = random.randint(1, 5)
+    actor, owner = random.choice(("", "", f"{name} actor")), random.choice(("", "", "", f"{name} owner"))
+    stream = Generate(
+        name,
+        yields,
+        random.choice((yields + 1, yields + 1, yields)),
+        pause_s=random.choice((*PAUSES_S, 1.0)),
+        type=random.choice(("", "", "ValueError")),
+        most_unread=random.choice((-1, -1, 1, 2)),
+        max_retries=random.choice((-1, -1, -1, 0, 1, 3)),
+        actor="" if owner else actor,
+        only_takes=True,
+        away=random.randrange(3),
+    )
+    items = stream.item_names()
+    taken = random.randint(1, yields) if not (owner or stream.actor) and random.random() < 0.7 else 0
+    operations: list[Operation] = []
+    if taken:  # the rest when the lost among these have been waited for, with which the generator may be held up
+        operations.append(msgspec.structs.replace(stream, read=taken, rest=stream.read - taken))
+        items = items[:taken]
+    elif owner:
+        operations.append(Submit(owner, Body((stream,), Return(tuple(items))), max_retries=3, spread=True))
+        operations.append(Get(f"get {owner}", (owner,)))
+    elif actor:
+        restarts, retries = random.choice(((-1, -1), (-1, -1), (1, 1), (0, 0)))
+        operations += [Create(actor, max_restarts=restarts, max_task_retries=retries, away=stream.away), stream]
+    else:
+        operations.append(stream)
+    for turn in range(random.choice((1, 1, 2))):
+        for item in random.sample(items, random.randint(0, min(2, len(items)))):
+            reader = f"{name} reader{turn} of {item}"
+            body = random.choice((Body(), Body((Get(f"{reader} gets", (item,)),)), Body((Sleep(f"{reader} sleeps", 0.2),))))
+            args, nested = ((), (item,)) if body.operations and isinstance(body.operations[0], Get) else ((item,), ())
+            operations += [Submit(reader, body, args, nested, max_retries=3, spread=True), Get(f"get {reader}", (reader,))]
+        operations.append(Sleep(f"{name} lull{turn}", random.choice((0.0, 0.2, 1.0, 5.0))))
+        wanted = random.sample(items, random.randint(1, len(items)))
+        if random.random() < 0.15:
+            operations.append(Drop(f"drop{turn} {wanted[-1]}", wanted.pop()))
+        if turn == 0 and wanted and random.random() < 0.3:
+            operations.append(Wait(f"{name} wait", tuple(wanted), len(wanted), 2.0))
+        else:
+            operations += [Get(f"look{turn} {item}", (item,)) for item in wanted]
+        if taken and turn == 0:
+            operations.append(ReadOn(f"on with {name}", name))
+            items = stream.item_names()
+    return operations
 
 
 def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
