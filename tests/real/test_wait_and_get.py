@@ -14,8 +14,7 @@ import pytest
 
 import minray as ray
 from minray.exceptions import GetTimeoutError, RayError, RaySystemError
-from minray.worker import current_api
-from tests.real.support import Files, core, echo, hold
+from tests.real.support import Files, api, core, echo, hold
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -302,20 +301,21 @@ def test_a_future_keeps_its_object() -> None:
 @pytest.mark.parametrize(
     ("part", "method", "ask"),
     [
-        ("waiting", "begin", lambda: ray.get(echo.remote(1))),
-        ("waiting", "begin", lambda: ray.wait([echo.remote(1)])),
-        ("waiting", "begin", lambda: echo.remote(1).future().result(30)),
-        ("waiting", "begin", lambda: asyncio.run(awaited(echo.remote(1)))),
-        ("provider._client", "create", lambda: ray.put(b"." * 1_000_000)),
-        ("provider", "fetch", lambda: ray.get(ray.put(b"." * 1_000_000))),
-        ("", "hold_arguments", lambda: ray.get(echo.remote(1))),
-        ("", "hold_arguments", lambda: ray.get(next(count.remote()))),
+        ("waiting", "begin", lambda slow: ray.get(slow)),
+        ("waiting", "begin", lambda slow: ray.wait([slow])),
+        ("waiting", "begin", lambda slow: slow.future().result(30)),
+        ("waiting", "begin", lambda slow: asyncio.run(awaited(slow))),
+        ("provider._client", "create", lambda _: ray.put(b"." * 1_000_000)),
+        ("provider", "fetch", lambda _: ray.get(ray.put(b"." * 1_000_000))),
+        ("", "hold_arguments", lambda _: ray.get(echo.remote(1))),
+        ("", "hold_arguments", lambda _: ray.get(next(count.remote()))),
     ],
 )
 def test_whoever_waits_hears_of_a_bug_of_ours(
     part: str,
     method: str,
-    ask: Callable[[], object],
+    ask: Callable[[object], object],
+    files: Files,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -326,10 +326,11 @@ def test_whoever_waits_hears_of_a_bug_of_ours(
 
     beside = echo.remote("beside").future()
     ray.get(echo.remote(1))  # The loop has heard of the other one.
+    slow = start_slow(files)
     with monkeypatch.context() as broken:
-        broken.setattr(attrgetter(f"core.{part}".rstrip("."))(current_api()), method, fail)
+        broken.setattr(attrgetter(f"core.{part}".rstrip("."))(api()), method, fail)
         with pytest.raises(RaySystemError, match="minray itself has failed: AssertionError: a bug"):
-            ask()
+            ask(slow)
     assert beside.result(30) == "beside" and ray.get(echo.remote(1)) == 1
     assert "a bug" in caplog.text
     caplog.clear()  # What has been logged keeps the frames that it has passed.
