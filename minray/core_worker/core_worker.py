@@ -248,6 +248,7 @@ class CoreWorker:
         """The raylet or the gcs is gone: a worker ends; a driver fails what is unfinished."""
         self.is_exiting = True
         if self.config.is_driver:
+            self.gcs.may_restart = False  # If it comes back, then for others: nothing of ours waits for that.
             self.outcomes.fail_all(reason)
         else:
             self.platform.processes.exit(1)

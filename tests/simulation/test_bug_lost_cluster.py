@@ -2,6 +2,8 @@
 
 Failing the first task failed the second, whose argument it was; then the second was failed once more, which no state
 table allows. Answers that came later, from workers of other nodes, did the same.
+
+And when the gcs had died with it, whatever asked the gcs waited for its return for a minute.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 import minray
+from minray.exceptions import RaySystemError
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation.judge import outcome_of
 from tests.simulation.seeds import seeds
@@ -41,3 +44,20 @@ def test_bug_every_task_ends_once_when_the_cluster_is_lost(seed: int) -> None:
     lost = ("LocalRayletDiedError", "RayTaskError(LocalRayletDiedError)")
     assert all(outcome in (i % 4 + i // 4 + 1, *lost) for i, outcome in enumerate(outcomes))
     assert outcomes[-1] in lost
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_bug_who_asks_a_cluster_that_is_gone_is_told_soon(seed: int) -> None:
+    def program() -> float:
+        began = time.monotonic()
+        with pytest.raises(RaySystemError, match="the cluster does not answer"):
+            while True:
+                minray.nodes()
+                time.sleep(0.1)
+        return time.monotonic() - began
+
+    with SimCluster([{"num_cpus": 2}], seed, show_output=False) as cluster:
+        driver = cluster.start_driver(program)
+        cluster.world.loop.world.call_later(0.5, cluster.kill, "gcs")
+        cluster.world.loop.world.call_later(0.5 + 0.5 * seed, cluster.kill, "raylet/head")
+        assert cluster.wait_for(driver) < 5
