@@ -38,6 +38,7 @@ from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply, Rerun
 from minray.protocol.raylet import ENVIRONMENT_FAILED, GROUP_REMOVED, KillWorker, LeaseFailure, LeaseReply
+from minray.rpc.connection import ignore
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -362,4 +363,4 @@ class TaskOutcomes:
                 await asyncio.sleep(patience_s)
             if force and isinstance(worker, LeasedWorker) and task.state is PUSHED and task.worker is worker:
                 raylet = self._core.raylet if worker.raylet is None else self._core.peers.to(worker.raylet)
-                raylet.send(KillWorker(worker.lease_id, "cancelled by force"), lambda *_: None)
+                raylet.send(KillWorker(worker.lease_id, "cancelled by force"), ignore)
