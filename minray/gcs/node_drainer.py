@@ -5,7 +5,8 @@ Ray: GcsAutoscalerStateManager::HandleDrainNode (src/ray/gcs/gcs_autoscaler_stat
 A node that is to be preempted is asked nothing: that it drains is stored and published, and all who choose among nodes pass
 it over from then on. One that is to go because it is idle decides itself whether it is, and from that moment takes nothing
 new. In either case the wish is granted when its raylet has heard it, or is dead; what follows is the raylet's part
-(``raylet.departure``). The head cannot leave, because the gcs is on it.
+(``raylet.departure``). The head cannot leave, because the gcs is on it. Bundles of placement groups are placed anew as soon
+as their raylet has heard the wish: then it knows that bundles which the gcs has there no more were moved, not removed.
 
 Of a preemption that was stored perhaps nobody has told the raylet, and nobody will ask again: the next gcs does so.
 """
@@ -38,11 +39,14 @@ class NodeDrainer:
         nodes: Callable[[], NodeManager],
         changes: Changes,
         store: Callable[[NodeInfo], Awaitable[None]],
+        on_leaving: Callable[[bytes], None],
     ) -> None:
         self._nodes = nodes
         self._changes = changes
         self._store = store
         """Makes a record durable, then true; raises StorageFailed, and then it is neither."""
+        self._on_leaving = on_leaving
+        """Called with the id of a node that knows that it is to leave."""
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
         self._telling: set[asyncio.Task[bool]] = set()
         """What an earlier gcs may not have told."""
@@ -90,7 +94,11 @@ class NodeDrainer:
         """Whether its raylet goes along; one that is dead does."""
         while self._nodes().death_cause(node.node_id) is None:
             try:
-                return (await self._peers.to(node.address).call(DrainRaylet(drain))).is_accepted
+                is_accepted = (await self._peers.to(node.address).call(DrainRaylet(drain))).is_accepted
             except PlatformError:
                 await asyncio.sleep(ASK_AGAIN_S)
+            else:
+                if is_accepted:
+                    self._on_leaving(node.node_id)
+                return is_accepted
         return True

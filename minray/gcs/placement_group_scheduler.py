@@ -10,6 +10,8 @@ Rules
   * One attempt at a time for a group; many groups at a time. Those that have lost bundles choose first (G107).
   * What was chosen counts as taken until its node reports again, so that two groups do not run after the same room.
   * A group for which there is no room waits for news: a report, a node, a removed group. Only a refusal needs a timer.
+  * A node that is to leave, and knows it, has lost its bundles; what runs in them may end (G21). There nobody is told of a
+    removed group any more: such a node follows the news.
   * Whatever a raylet must hear it is told until it answers or its node is dead. What a gcs that died was about to tell,
     the next one makes good with ``ReleaseUnusedBundles``; attempts of a former gcs are over then.
 """
@@ -112,6 +114,8 @@ class PlacementGroupScheduler:
         """By group; only groups that still wait."""
         self._promised: dict[bytes, dict[int, ResourceSet]] = {}
         """What attempts have chosen since their node's last report, by node and attempt."""
+        self._leaving: dict[bytes, None] = {}
+        """Living nodes that know that they are to leave."""
         self._waiters: dict[bytes, list[asyncio.Future[None]]] = {}
         """Who waits for a group to be created or removed."""
         self._is_due = False
@@ -214,7 +218,16 @@ class PlacementGroupScheduler:
     def on_node_dead(self, node_id: bytes) -> None:
         """Its bundles need other nodes (G107); work on the others goes on."""
         self._promised.pop(node_id, None)
+        self._leaving.pop(node_id, None)
         self._peers.on_death_of(node_id, "its node was declared dead")
+        self._lose_all(node_id)
+
+    def on_node_leaving(self, node_id: bytes) -> None:
+        """It takes nothing new, not even in its bundles, and may stay for long: they need other nodes (G21)."""
+        self._leaving[node_id] = None
+        self._lose_all(node_id)
+
+    def _lose_all(self, node_id: bytes) -> None:
         for group_id in self._manager.on_node(node_id):
             self._spawn(self._lose_node(group_id, node_id), f"lose_bundles({short(group_id)})")
 
@@ -374,6 +387,9 @@ class PlacementGroupScheduler:
                     await self._store(group)
 
         await until_stored(note)
+        for node_id in commits:
+            if node_id in self._leaving:
+                await self._lose_node(group_id, node_id)
         self._attempts.pop(group_id, None)
         if self._state_of(group_id) == CREATED:
             self._wake(group_id)

@@ -81,7 +81,14 @@ class GcsServer:
             self._jobs.is_over,
             self._actors.is_detached,
         )
-        self._drainer = NodeDrainer(platform, config.system_config, lambda: self._nodes, self._changes, self._store_node)
+        self._drainer = NodeDrainer(
+            platform,
+            config.system_config,
+            lambda: self._nodes,
+            self._changes,
+            self._store_node,
+            self._group_scheduler.on_node_leaving,
+        )
         self._dispatcher = Dispatcher(self, self._actors, self._group_scheduler, self._drainer)
 
     def _address(self) -> Address:

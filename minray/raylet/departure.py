@@ -6,7 +6,7 @@ From the first moment nothing new is leased here, and owners push nothing more t
 runs may end. Meanwhile the first copies of objects move to other nodes: one of them fetches and pins a copy, is told that
 its copy is the one that must stay, and then ours is given up, as if it had made room for others. The node leaves when
 nothing is leased, no worker is left (one that owns objects stays until nobody needs them) and no first copy; or at its
-deadline, whatever there is.
+deadline, whatever there is. Bundles of placement groups keep it only from leaving because it is idle; the gcs moves them.
 
 Objects that belong to processes of this very node stay: they end with their owners.
 """
@@ -24,6 +24,7 @@ from minray.protocol.core_worker import LeaveNode
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeDrain
 from minray.protocol.object_store import PINNED, WAIT, Copy, PinObjects, PromoteObjects, ReleasePins, Wanted
 from minray.raylet.lease_broker import LeaseBroker
+from minray.raylet.placement_groups import PlacementGroups
 from minray.rpc.connection import Peers, ignore
 
 LOOK_AGAIN_S = 0.1
@@ -42,6 +43,7 @@ class Departure:
         peers: Peers,
         broker: LeaseBroker,
         store: ObjectStore,
+        groups: PlacementGroups,
         address_of_raylet: Callable[[bytes], Address],
         on_gone: Callable[[str], None],
     ) -> None:
@@ -51,6 +53,7 @@ class Departure:
         self._peers = peers
         self._broker = broker
         self._store = store
+        self._groups = groups
         self._address_of_raylet = address_of_raylet
         self._on_gone = on_gone
         self.drain: NodeDrain | None = None
@@ -65,7 +68,7 @@ class Departure:
         """False: it was to leave because it is idle, and is not."""
         if drain == self.drain:
             return True
-        if self.drain is None and drain.reason == IDLE_TERMINATION and not self._is_idle():
+        if self.drain is None and drain.reason == IDLE_TERMINATION and (self._groups.bundles.all() or not self._is_idle()):
             return False
         self.drain = drain
         loop = asyncio.get_running_loop()
@@ -75,6 +78,7 @@ class Departure:
             delay_s = max(0.0, drain.deadline - self._platform.host.time())
             self._deadline = loop.call_later(delay_s, self._go, f"{drain.message} (its time was up)")
         self._broker.drain(drain)
+        self._groups.on_leave()
         self._tell_owners(drain.reason == PREEMPTION)
         if self._leaving is None:
             self._leaving = loop.create_task(self._leave(), name="leave_cluster")

@@ -6,7 +6,8 @@ HandleReleaseUnusedBundles)
 What is held is the resource manager's business, and who works in it the lease broker's; this joins the two with the gcs.
 A lease in a group is asked for before its bundles are anywhere, and waits here as one that no node can hold. So from the
 first such request on the node follows the news of all groups: one that was removed ends its requests, wherever they wait.
-A group that the news have not named is asked about; if the gcs does not know it, then it was removed long ago.
+A group that the news have not named is asked about; if the gcs does not know it, then it was removed long ago. A node that
+is to leave follows the news of the groups that it has bundles of: the gcs places these anew, and has nothing more to say.
 """
 
 from __future__ import annotations
@@ -80,10 +81,17 @@ class PlacementGroups:
         return DONE
 
     def handle_ReleaseUnusedBundles(self, request: ReleaseUnusedBundles, call: Call) -> Done:
-        for group_id in self.bundles.release_unused(request.generation, request.in_use):
-            self._remove(group_id)
+        removed = self.bundles.release_unused(request.generation, request.in_use)
+        if not self._broker.leaving:  # There they were moved; of those that were removed it hears by the news.
+            for group_id in removed:
+                self._remove(group_id)
         self._broker.advance()
         return DONE
+
+    def on_leave(self) -> None:
+        """This node is to leave: what becomes of the groups in its bundles?"""
+        for bundle in self.bundles.all():
+            self.on_request(bundle.group_id)
 
     def _remove(self, group_id: bytes) -> None:
         self.bundles.remove(group_id)
@@ -109,7 +117,7 @@ class PlacementGroups:
         def on_answer(reply: PlacementGroupReply | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
             del self._asked[group_id]
             if reply is not None and (reply.group is None or reply.group.state == REMOVED):
-                self._broker.on_group_removed(group_id)
+                self._remove(group_id)
 
         self._gcs.send(GetPlacementGroup(group_id), on_answer)
 
@@ -118,4 +126,4 @@ class PlacementGroups:
             self._known[key] = None
         else:
             self._known.pop(key, None)
-            self._broker.on_group_removed(key)
+            self._remove(key)

@@ -148,8 +148,16 @@ class Raylet:
         )
 
     def _make_departure(self) -> Departure:
-        node_id, address_of_raylet = self._config.node_id, self._raylets.__getitem__
-        return Departure(self._platform, node_id, self._peers, self._broker, self.store, address_of_raylet, self._end)
+        return Departure(
+            self._platform,
+            self._config.node_id,
+            self._peers,
+            self._broker,
+            self.store,
+            self.groups,
+            self._raylets.__getitem__,
+            self._end,
+        )
 
     def _make_reporter(self) -> ResourceReporter:
         system = self._config.system_config

@@ -26,6 +26,7 @@ from minray.protocol.placement_group import (
     ReturnBundles,
     WaitPlacementGroup,
 )
+from minray.protocol.raylet import DrainRaylet, DrainRayletReply
 from tests.gcs.stories import A_MOMENT_S, Cluster, story
 from tests.gcs.world import DISK, id_of, node_info, resources
 
@@ -333,6 +334,59 @@ async def test_no_bundles_are_put_on_nodes_that_leave(it: Cluster) -> None:
     await it.client.pass_time(A_MOMENT_S)
     assert (await it.group(1)).explanation.startswith("the cluster is too small: ")
     assert it.world.neighbours["b"].count(PrepareBundles) == 0
+
+
+@story
+async def test_g21_g107_bundles_of_a_node_that_knows_that_it_is_to_leave_are_placed_anew(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.create_group(1, 8)
+    await it.until_group(1, CREATED)
+    await it.join("c", cpus=8)
+    it.world.neighbours["b"].answers[DrainRaylet] = None
+    asking = asyncio.create_task(it.ask(DrainNode(id_of("b"), PREEMPTION, "soon")))
+    _, call = await it.hears("b", DrainRaylet)
+    await it.client.pass_time(A_MOMENT_S)
+    assert (await it.group(1)).group.nodes() == [id_of("b")], "it would take bundles that are not there for removed ones"
+    call.reply(DrainRayletReply(True))
+    await asking
+    await it.client.pass_time(A_MOMENT_S)
+    assert (await it.until_group(1, CREATED)).nodes() == [id_of("c")]
+    await it.remove_group(1)
+    await it.hears("c", RemoveBundles)
+    heard = it.world.neighbours["b"]
+    assert heard.count(ReturnBundles) == heard.count(RemoveBundles) == 0, "what runs there may end"
+
+
+@story
+async def test_g21_g107_a_node_that_is_to_leave_while_work_is_let_in_loses_its_bundles(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    it.world.neighbours["b"].answers[CommitBundles] = None
+    await it.create_group(1, 3, 8)
+    _, call = await it.hears("b", CommitBundles)
+    await it.ask(DrainNode(id_of("b"), PREEMPTION, "soon"))
+    await it.join("c", cpus=8)
+    call.reply(CommitBundlesReply([]))
+    await it.client.pass_time(A_MOMENT_S)
+    assert (await it.until_group(1, CREATED)).nodes() == [id_of("a"), id_of("c")]
+
+
+@story
+async def test_g21_g110_the_next_gcs_moves_the_bundles_of_a_node_that_has_not_heard_yet(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    await it.create_group(1, 8)
+    await it.until_group(1, CREATED)
+    await it.join("c", cpus=8)
+    it.world.neighbours["b"].answers[DrainRaylet] = None
+    asking = asyncio.create_task(it.ask(DrainNode(id_of("b"), PREEMPTION, "soon")))
+    await it.hears("b", DrainRaylet)
+    it.world.restart_gcs()
+    request, _ = await it.hears("b", ReleaseUnusedBundles)
+    assert [group_id for group_id, _, _ in request.in_use] == [it.group_id(1)]
+    _, call = await it.hears("b", DrainRaylet)
+    call.reply(DrainRayletReply(True))
+    await it.client.pass_time(A_MOMENT_S)
+    asking.cancel()
+    assert (await it.until_group(1, CREATED)).nodes() == [id_of("c")]
 
 
 # --- Another gcs goes on ---

@@ -43,10 +43,13 @@ class Scene:
         self.table = SimpleNamespace(primaries=lambda: list(self.primaries))
         self.drained: list[NodeDrain] = []
         self.gone: list[str] = []
+        self.bundles: list[str] = []
+        self.has_followed_groups = False
+        groups: Any = SimpleNamespace(bundles=SimpleNamespace(all=lambda: self.bundles), on_leave=self.on_leave)
         platform: Any = SimpleNamespace(host=SimpleNamespace(time=lambda: EPOCH))
         myself: Any = self
         peers: Any = self.peers
-        self.departure = Departure(platform, HERE, peers, myself, myself, self.raylet_of, self.on_gone)
+        self.departure = Departure(platform, HERE, peers, myself, myself, groups, self.raylet_of, self.on_gone)
 
     @staticmethod
     def raylet_of(node_id: bytes) -> Address:
@@ -61,6 +64,10 @@ class Scene:
     def drain(self, drain: NodeDrain) -> None:
         self.drained.append(drain)
         self.local.draining = True
+
+    def on_leave(self) -> None:
+        assert self.drained, "the groups ask the broker whether the node leaves"
+        self.has_followed_groups = True
 
     def lose(self, entry: Any) -> None:
         self.primaries.remove(entry)
@@ -93,6 +100,18 @@ def test_a_node_goes_when_nothing_is_left_to_do() -> None:
         scene.rest()
         await pass_time(2 * LOOK_AGAIN_S)
         assert scene.gone == ["go"] and scene.departure.is_over
+
+    run(story)
+
+
+def test_a_node_goes_when_its_bundles_are_empty_because_they_have_moved() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.bundles.append("bundle")
+        scene.rest()
+        scene.departure.begin(wish())
+        await pass_time(2 * LOOK_AGAIN_S)
+        assert scene.has_followed_groups and scene.gone == ["go"]
 
     run(story)
 
@@ -151,12 +170,13 @@ def test_g112_a_wish_that_comes_twice_is_heard_once() -> None:
 
 def test_a_node_that_is_to_leave_because_it_is_idle_says_whether_it_is() -> None:
     async def story() -> None:
-        idle, leased, keeping = Scene(), Scene(), Scene()
+        idle, leased, keeping, reserved = Scene(), Scene(), Scene(), Scene()
         leased.lease("driver")
         keeping.keep(b"x")
+        reserved.bundles.append("bundle")
         wanted = wish(reason=IDLE_TERMINATION)
-        assert [scene.departure.begin(wanted) for scene in (idle, leased, keeping)] == [True, False, False]
-        assert leased.drained == [] and leased.departure.drain is None
+        assert [scene.departure.begin(wanted) for scene in (idle, leased, keeping, reserved)] == [True, False, False, False]
+        assert leased.drained == [] and leased.departure.drain is None and not leased.has_followed_groups
         leased.departure.begin(wish())
         assert leased.departure.begin(wanted), "it leaves already"
         for scene in (idle, leased):

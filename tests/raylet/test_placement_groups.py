@@ -123,6 +123,40 @@ def test_g110_what_another_gcs_does_not_know_is_given_back_and_the_work_in_it_en
     assert scene.groups.handle_PrepareBundles(late, CALL).refused == "this attempt is over"
 
 
+def test_g21_on_a_node_that_leaves_the_work_in_moved_bundles_goes_on_until_the_group_is_removed() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.prepare()
+        scene.commit()
+        scene.busy.add(A)
+        scene.leaving = object()
+        scene.groups.on_leave()
+        (asked,) = scene.peers.take_all(GetPlacementGroup)
+        asked.answer(PlacementGroupReply(group(A)))
+        scene.groups.handle_ReleaseUnusedBundles(ReleaseUnusedBundles(1, []), CALL)
+        await turns(2)
+        (poll,) = scene.peers.take_all(Poll)
+        poll.answer(PollReply(b"epoch", 1, True, [(A, encode(group(A, "RESCHEDULING")))]))
+        await turns(4)
+        assert scene.removed == []
+        (poll,) = scene.peers.take_all(Poll)
+        poll.answer(PollReply(b"epoch", 2, False, [(A, encode(group(A, REMOVED)))]))
+        await turns(4)
+        assert scene.removed == [A] and scene.is_settled
+        scene.busy.clear()
+        scene.groups.settle()
+        assert scene.resources.available == scene.resources.total
+        scene.groups.close()
+
+    run(story)
+
+
+def test_a_node_without_bundles_leaves_without_following_the_news() -> None:
+    scene = Scene()
+    scene.groups.on_leave()
+    assert scene.peers.take_all(Poll) == []
+
+
 def test_a_group_that_the_news_have_not_named_is_asked_about_once_at_a_time() -> None:
     async def story() -> None:
         scene = Scene()

@@ -216,6 +216,28 @@ def test_g107_bundles_of_a_node_that_leaves_move_to_another() -> None:
     assert {first, second} == {"n1", "n2"} and reasons == [protocol.DRAINED_PREEMPTED]
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g21_g107_a_group_works_on_elsewhere_while_one_of_its_actors_keeps_a_node_that_leaves(seed: int) -> None:
+    def body() -> tuple[str, str, int, str, list[int]]:
+        group = placement_group([{"there": 1}, {"there": 1}], strategy="STRICT_PACK")
+        minray.get(group.ready())
+        inside = PlacementGroupSchedulingStrategy(group, 0)
+        resident = CountingActor.options(num_cpus=0, resources={"there": 1}, scheduling_strategy=inside).remote()
+        minray.get(resident.add.remote())
+        beside = where.options(num_cpus=0, scheduling_strategy=PlacementGroupSchedulingStrategy(group, 1))
+        first = minray.get(beside.remote())
+        ask_to_leave(first)
+        second = minray.get(beside.remote())
+        value = minray.get(resident.add.remote())
+        remove_placement_group(group)
+        reasons = until_gone(first)
+        return first, second, value, str(outcome_of(resident.add.remote())), reasons
+
+    (first, second, value, error, reasons), _ = judged(body, nodes=[HEAD, THERE, THERE], seed=seed, faults=FAULTY)
+    assert {first, second} == {"n1", "n2"} and value == 2
+    assert error == "ActorDiedError" and reasons == [protocol.DRAINED_PREEMPTED]
+
+
 def test_g21_an_idle_termination_is_refused_by_a_node_that_works() -> None:
     def body() -> tuple[bool, str, bool, list[int]]:
         ref = where.remote(2.0)
