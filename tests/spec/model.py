@@ -518,8 +518,9 @@ class Reading:
         if self.model.can_be_lost(name) or self.model.losses.spilled:
             return False
         expected = self.model.objects.get(name)
-        is_own = expected is not None and expected.owner == self.viewer and name not in self.model.makers
-        return is_own or name in self.ready or name in self.seen
+        is_own = expected is not None and expected.owner == self.viewer
+        is_put = is_own and name not in self.model.makers and name not in self.model.items
+        return is_put or name in self.ready or name in self.seen
 
     def check_name(self, create: Create, outcome: Mapping[str, object]) -> Iterator[str]:
         """G31: it is taken if an actor that lives has it, and only then."""

@@ -260,6 +260,16 @@ def test_g93_of_items_that_are_only_taken_the_last_may_be_the_error_that_ended_t
     assert codes([taken, taken, failed]) == ["G92"]
 
 
+def test_g8_a_value_that_was_yielded_elsewhere_is_there_when_it_was_seen_and_not_when_it_was_only_named() -> None:
+    def codes(shown: list[str], **options: Any) -> list[str]:
+        program = one(Generate("items", 2, read=1, **options), Wait("wait", ("items.1",), timeout=0.1))
+        history: list[Any] = [{"of": [], "items": [shown]}, {"of": ["items.1"], "ready": [], "rest": ["items.1"]}]
+        return [text[:2] for text in problems(program, Losses(), [history], [])]
+
+    assert codes(["ref", ""], only_takes=True) == []
+    assert codes(["value", "items.1"]) == ["G8"]
+
+
 def test_a_node_that_dies_in_the_middle_of_a_program_takes_away_what_is_there() -> None:
     moves = (Move(0, dies=True, is_silent=True, when="items"), Move(1))
     lost = losses_of({}, World(inline_limit=1, moves=moves))
