@@ -18,14 +18,15 @@ of words and numbers, as the run prints them after ``chance``; all chances that 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+import msgspec
 
 import minray
 from minray.simulation.cluster import SimCluster
@@ -132,18 +133,44 @@ def digest_of(seeds: range) -> str:
     return hasher.hexdigest()
 
 
-def saved(seed: int, nodes: int, program_name: str, answers: Mapping[Key, int]) -> str:
-    """The text of a file to replay."""
-    overrides = [[list(key), answer] for key, answer in answers.items()]
-    return json.dumps({"seed": seed, "nodes": nodes, "program": program_name, "overrides": overrides}, indent=1) + "\n"
+class SavedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is in a file to replay."""
+
+    seed: int
+    nodes: Annotated[int, msgspec.Meta(ge=1)]
+    overrides: list[tuple[tuple[str | int, ...], int]]
+    program: str = "tree"
+
+    @classmethod
+    def read(cls, path: Path) -> SavedRun:
+        """Raises UsageError for another file."""
+        try:
+            run = msgspec.json.decode(path.read_bytes(), type=cls)
+            if run.program not in PROGRAMS:
+                raise ValueError(f"there is no program {run.program!r}, only {', '.join(PROGRAMS)}")
+        except (OSError, ValueError) as error:
+            others = f"A witness of a campaign is run by `make spec SPEC_ARGS='--replay {path}'`."
+            raise click.UsageError(f"{path} is no run that --save has written: {error}. {others}") from None
+        return run
+
+    def write(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror) from None
 
 
 @click.command()
 @click.option("--seed", default=0, help="Decides everything that happens.")
-@click.option("--nodes", default=3, show_default=True, help="How many nodes, the head included.")
+@click.option("--nodes", type=click.IntRange(1), default=3, show_default=True, help="How many nodes, the head included.")
 @click.option("--faults", type=click.Choice(["none", "quiet", "swarm"]), default="none", show_default=True)
 @click.option("--program", "name", type=click.Choice(list(PROGRAMS)), default="tree", show_default=True)
-@click.option("--rows", default=40, show_default=True, help="How many events of the story to show.")
+@click.option("--rows", type=click.IntRange(0), default=40, show_default=True, help="How many events of the story to show.")
 @click.option(
     "--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of the run to this file."
 )
@@ -167,9 +194,8 @@ def main(
         return
     struck: str | Mapping[Key, int] = faults
     if replay is not None:
-        scenario = json.loads(replay.read_text())
-        seed, nodes, name = scenario["seed"], scenario["nodes"], scenario.get("program", "tree")
-        struck = {tuple(key): answer for key, answer in scenario["overrides"]}
+        run = SavedRun.read(replay)
+        seed, nodes, name, struck = run.seed, run.nodes, run.program, dict(run.overrides)
     cluster, outcome = simulate(seed, nodes, struck, driver=PROGRAMS[name])
     click.echo(f"result  {outcome}")
     for key, answer in cluster.oracle.answers.items():
@@ -178,10 +204,12 @@ def main(
     seconds = cluster.world.loop.ticks / (1 << 20)
     click.echo(f"{cluster.world.loop.steps} steps, {seconds:.1f} virtual seconds, digest {cluster.trace.digest()}")
     if page is not None:
-        write_page(cluster.trace, page, headline(seed, nodes, outcome, cluster.trace))
+        with writing(page):
+            write_page(cluster.trace, page, headline(seed, nodes, outcome, cluster.trace))
         click.echo(f"page    {page}")
     if save is not None:
-        save.write_text(saved(seed, nodes, name, cluster.oracle.answers))
+        with writing(save):
+            SavedRun(seed, nodes, list(cluster.oracle.answers.items()), name).write(save)
         click.echo(f"saved   {save}")
 
 

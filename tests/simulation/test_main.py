@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from minray.simulation.__main__ import main
@@ -14,6 +15,12 @@ def command(*arguments: str) -> list[str]:
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output.splitlines()
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(main, arguments)
+    assert isinstance(result.exception, SystemExit) and result.exit_code
+    return result.output
 
 
 def digest(lines: list[str]) -> str:
@@ -43,3 +50,30 @@ def test_a_replay_does_what_the_file_says_and_nothing_else(tmp_path: Path) -> No
     assert "chance  ('long_delay', 'driver/0>raylet/head', 'RequestWorkerLease', 1): 1" in late
     assert "result  42" in late
     assert digest(late) != digest(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "truncated"),
+        ("[1]", "Expected `object`"),
+        ('{"seed": 1, "nodes": 0, "overrides": []}', "$.nodes"),
+        ('{"seed": 1, "nodes": 1, "overrides": [], "program": "x"}', "there is no program 'x', only tree, single"),
+        ('{"seed": 1, "program": {"drivers": []}, "world": {}}', "make spec SPEC_ARGS="),
+    ],
+)
+def test_what_is_no_saved_run_is_not_replayed(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    said = refused("--replay", str(tmp_path / "run.json"))
+    assert "is no run that --save has written" in said and reason in said
+
+
+@pytest.mark.parametrize("option", ["--save", "--html"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, option: str) -> None:
+    path = str(tmp_path / "nowhere" / "run")
+    said = refused("--program", "single", option, path)
+    assert path in said and "No such file or directory" in said
+
+
+def test_a_cluster_without_nodes_is_refused() -> None:
+    assert "0 is not in the range" in refused("--nodes", "0")
