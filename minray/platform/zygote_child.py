@@ -101,8 +101,12 @@ def live(birth: Birth, run_role: RunRole) -> None:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        try:
+            traceback.print_exc()
+        except Exception:  # user code has raised what it is linked to, and that does not want to be looked at
+            traceback.print_tb(error.__traceback__)
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
     finally:
         close_output()
         os._exit(code)

@@ -206,13 +206,16 @@ def process_id() -> int:
     return minray.worker.current_api().core.platform.processes.pid
 
 
-def test_without_its_store_a_worker_ends_and_a_driver_does_not(cluster: Cores, driver: Core) -> None:
+def test_without_its_store_a_worker_says_so_and_ends_and_a_driver_does_not(
+    cluster: Cores, driver: Core, caplog: pytest.LogCaptureFixture
+) -> None:
     """A task may run elsewhere; a driver has nowhere to go, and the error is its program's."""
     worker = cluster.worker_of(driver.do(pid_of_worker()))
     for core in (worker, driver):
         core.process.call_soon(core.worker.provider._client._on_unreachable, "no arena")
     cluster.settle(1)
     assert not worker.process.alive and driver.process.alive and not driver.worker.is_exiting
+    assert "this worker ends: no arena" in caplog.text
 
 
 # --- submitting

@@ -127,6 +127,20 @@ def test_g17_sys_exit_with_a_message_leaves_it_on_stderr() -> None:
     assert "exited with code 1" in str(error) and "no more of this" in str(error)
 
 
+def test_g17_an_exception_that_does_not_want_to_be_looked_at_says_so_on_stderr() -> None:
+    class Shy(Exception):
+        def __getattribute__(self, name: str) -> object:
+            raise RuntimeError(f"no {name} for you")
+
+    @ray.remote(max_retries=0)
+    def hide() -> None:
+        raise Shy
+
+    error = error_of(hide.remote())
+    assert isinstance(error, WorkerCrashedError)
+    assert "exited with code 1" in str(error) and "RuntimeError: no __class__ for you" in str(error)
+
+
 def test_g22_what_a_dead_attempt_has_done_stays_done(files: Files) -> None:
     journal = files.journal()
     assert ray.get(die_until.remote(journal, 3)) == 3
