@@ -195,7 +195,9 @@ class CoreWorker:
         self.explainer = Explainer(self)
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
         results = ResultKeeper(self.provider, system.max_direct_call_object_size)
-        self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results)
+        self.generator_executor = GeneratorExecutor(
+            platform, self.patient, self.borrowing, results, self.waiting.lend_soon
+        )
         self.executor = TaskExecutor(
             platform,
             self.functions,

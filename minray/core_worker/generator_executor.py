@@ -7,8 +7,9 @@ Items leave in order, each in a message of its own, and nobody waits for an answ
 
   * There are at most ``GENERATOR_REPORTS_IN_FLIGHT`` unanswered reports: an owner that is slow slows its generator down.
   * With back-pressure n, the next item is not asked for while n items are unread. The owner says with each answer how
-    many were read; a generator that is held up asks it to say so when there are enough (``WaitForReader``). Ray withholds
-    the answer to the report instead; then a task could not end before its last items were read.
+    many were read; a generator that is held up asks it to say so when there are enough (``WaitForReader``), and lends its
+    CPUs meanwhile, which the reader may need for what he does with an item. Ray lends nothing, and withholds the answer to
+    the report instead; then a task could not end before its last items were read.
   * The task ends when the owner has answered everything, so that its own answer never overtakes an item. Before that the
     owner is told how many items there were.
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minray import serialization
 from minray.common.ids import short
@@ -34,15 +35,27 @@ from minray.platform.base import Platform, PlatformError
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
 from minray.rpc.patient_caller import PatientCaller
 
+if TYPE_CHECKING:
+    from minray.core_worker.task_intake import ReceivedTask
+
 
 class GeneratorExecutor:
     """All generators that run in one process."""
 
-    def __init__(self, platform: Platform, patient: PatientCaller, borrowing: Borrowing, results: ResultKeeper) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        patient: PatientCaller,
+        borrowing: Borrowing,
+        results: ResultKeeper,
+        lend_soon: Callable[[ReceivedTask], Callable[[], None]],
+    ) -> None:
+        """``lend_soon``: see ``WaitingThreads``."""
         self._user_code = platform.user_code
         self._patient = patient
         self._borrowing = borrowing
         self._results = results
+        self._lend_soon = lend_soon
         self._lending: set[asyncio.Task[None]] = set()
 
     # --- in the thread that runs the user's code
@@ -102,9 +115,15 @@ class GeneratorExecutor:
         condition, release = stream.wake
         if condition():
             stream.wake = None
+            if stream.end_loan is not None:
+                stream.end_loan()
+                stream.end_loan = None
             release()
-        elif condition == stream.may_go_on and stream.is_held_up() and not stream.is_asking:
-            self._ask_reader(stream)
+        elif condition == stream.may_go_on and stream.is_held_up():
+            if stream.end_loan is None and stream.task.lender is not None:
+                stream.end_loan = self._lend_soon(stream.task.lender)
+            if not stream.is_asking:
+                self._ask_reader(stream)
 
     def _ask_reader(self, stream: OutgoingStream) -> None:
         def on_answer(reply: GeneratorItemReply | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:

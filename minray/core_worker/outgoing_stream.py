@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Set
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
@@ -19,6 +19,9 @@ from minray.core_worker.results import Result, ResultKeeper
 from minray.protocol.base import Address
 from minray.protocol.core_worker import GeneratorItemReply
 from minray.serialization import Serialized
+
+if TYPE_CHECKING:
+    from minray.core_worker.task_intake import ReceivedTask
 
 
 class StreamingTask(NamedTuple):
@@ -33,6 +36,8 @@ class StreamingTask(NamedTuple):
     """Back-pressure; 0: none."""
     items_lost: Set[int] = frozenset()
     """Those of them that are lost, and have to come again."""
+    lender: ReceivedTask | None = None
+    """The task, which lends its CPUs while it is held up; None: an actor's call, which does not."""
 
 
 class Report(NamedTuple):
@@ -71,6 +76,8 @@ class OutgoingStream:
         """The owner was asked to say when enough is read; the loop's."""
         self.wake: tuple[Callable[[], bool], Callable[[], None]] | None = None
         """What the user's code waits for, and how to let it go; the loop's."""
+        self.end_loan: Callable[[], None] | None = None
+        """How to take back the CPUs that are lent while it is held up; the loop's."""
 
     # --- in the thread that runs the user's code
 

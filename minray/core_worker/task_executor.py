@@ -312,7 +312,8 @@ def _streaming(task: ReceivedTask) -> StreamingTask:
     template = task.header.template
     owner, rerun = task.header.owner, task.rerun
     most_unread, lost = template.most_unread, frozenset(rerun.items_lost)
-    return StreamingTask(task.task_id, task.attempt, owner, rerun.items_arrived, most_unread, lost)
+    lender = None if task.actor_id else task
+    return StreamingTask(task.task_id, task.attempt, owner, rerun.items_arrived, most_unread, lost, lender)
 
 
 def _words_of(actor: Any) -> str:

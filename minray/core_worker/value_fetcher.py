@@ -52,19 +52,17 @@ class ValueFetcher:
         """For user threads: the values, errors too; None for those that do not come in time. ``task`` stands still."""
         user_code, waiting = self._core.platform.user_code, self._core.waiting
         parker = user_code.parker()
-        waiter = Waiter(1, False, parker.release)
         fetched: list[list[Fetched]] = []
-        lending: list[asyncio.TimerHandle] = []
+        lent: list[Callable[[], None]] = []
 
         def begin() -> None:
-            if task is not None:
-                lending.append(waiting.begin_to_read(waiter, task))
+            if task is not None:  # If the values are lost, what makes them again may need its CPUs.
+                lent.append(waiting.lend_soon(task))
             self.fetch(objects, on_fetched, timeout_s)
 
         def end() -> None:
-            for timer in lending:
-                timer.cancel()
-            waiting.end((), waiter)
+            for end_lending in lent:
+                end_lending()
 
         def on_fetched(values: list[Fetched]) -> None:
             end()

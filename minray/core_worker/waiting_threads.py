@@ -4,7 +4,8 @@ Ray: CoreWorker::Get and Wait, TaskBlocked in src/ray/raylet_ipc_client
 
 A thread says what it lacks and parks; ``begin`` has what others own fetched, and the thread is released when enough is
 here. As long as any thread waits for the task that runs in this worker, its raylet lends the CPUs of that task to others
-(G101), and nothing is queued behind it. A thread may outlive the task that has started it: what it goes on waiting for
+(G101), and nothing is queued behind it. So does a generator that is held up until more is read: its reader may wait for a
+task that needs those CPUs. A thread may outlive the task that has started it: what it goes on waiting for
 blocks nobody any more, least of all the next task.
 """
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from minray.core_worker.task_intake import ReceivedTask
 
 LENDS_AFTER_S = 0.01
-"""So long a thread may read from object stores before it counts as one that waits: what is on this node comes sooner."""
+"""So long a thread may read from object stores, or wait for a reader, before that counts as waiting: most come sooner."""
 
 
 def call_for(parker: Parker, callback: Callable[..., None], *args: Any) -> None:
@@ -51,7 +52,7 @@ class WaitingThreads:
 
     def __init__(self, core: CoreWorker) -> None:
         self._core = core
-        self._blocking: dict[Waiter, ReceivedTask] = {}
+        self._blocking: dict[object, ReceivedTask] = {}
         """Waits that hold up a task which has not ended."""
         self._sequence = 0
         """Of the last NotifyWorkerBlocked."""
@@ -80,15 +81,29 @@ class WaitingThreads:
         if task is not None:
             self._hold_up(task, waiter)
 
-    def begin_to_read(self, waiter: Waiter, task: ReceivedTask) -> asyncio.TimerHandle:
-        """A user thread reads large values. If they are lost, what makes them again may need the CPUs of its task."""
-        return asyncio.get_running_loop().call_later(LENDS_AFTER_S, self._hold_up, task, waiter)
+    def lend_soon(self, task: ReceivedTask) -> Callable[[], None]:
+        """A user thread waits for what mostly comes at once, and if not, may need the CPUs of its task in order to come.
 
-    def _hold_up(self, task: ReceivedTask, waiter: Waiter) -> None:
+        Call what this returns when the thread goes on.
+        """
+        wait = object()
+        timer = asyncio.get_running_loop().call_later(LENDS_AFTER_S, self._hold_up, task, wait)
+
+        def end() -> None:
+            timer.cancel()
+            self._go_on(wait)
+
+        return end
+
+    def _hold_up(self, task: ReceivedTask, wait: object) -> None:
         if not task.is_over:
-            self._blocking[waiter] = task
+            self._blocking[wait] = task
             if len(self._blocking) == 1:
                 self._notify(True)
+
+    def _go_on(self, wait: object) -> None:
+        if self._blocking.pop(wait, None) is not None and not self._blocking:
+            self._notify(False)
 
     def follow(
         self, future: concurrent.futures.Future[Any], object_id: bytes, owner: Address, on_known: Callable[[], None]
@@ -135,14 +150,13 @@ class WaitingThreads:
         """The thread goes on; also if it was interrupted so early that it never began to wait."""
         if waiter.needed > 0:
             self._core.store.stop_waiting(object_ids, waiter)
-        if self._blocking.pop(waiter, None) is not None and not self._blocking:
-            self._notify(False)
+        self._go_on(waiter)
 
     def on_task_over(self, task: ReceivedTask) -> None:
         """Threads that it has left behind may wait on, but not for it."""
-        left = [waiter for waiter, blocked in self._blocking.items() if blocked is task]
-        for waiter in left:
-            del self._blocking[waiter]
+        left = [wait for wait, blocked in self._blocking.items() if blocked is task]
+        for wait in left:
+            del self._blocking[wait]
         if left and not self._blocking:
             self._notify(False)
 

@@ -58,10 +58,12 @@ class Stage:
         """Waits for tickets of others."""
         self.yielded = 0
         """By ``numbers`` and ``numbers_async``."""
+        self.lenders: list[Any] = []
+        """Tasks that stand still."""
         peers: Any = self.peers
         platform: Any = SimpleNamespace(user_code=self.user)
         myself: Any = self
-        self.executor = GeneratorExecutor(platform, PatientCaller(peers, peers.local), myself, myself)
+        self.executor = GeneratorExecutor(platform, PatientCaller(peers, peers.local), myself, myself, self.lend_soon)
         values: dict[str, Any] = {"items_arrived": 0, "most_unread": 0, **fields}
         self.task = StreamingTask(TASK_ID, 2, OWNER, **values)
 
@@ -92,6 +94,10 @@ class Stage:
         self.lending.append(asyncio.get_running_loop().create_future())
         await self.lending[-1]
         return [RefInfo(object_id, owner, b"ticket") for object_id, owner in refs]
+
+    def lend_soon(self, task: Any) -> Callable[[], None]:
+        self.lenders.append(task)
+        return lambda: self.lenders.remove(task)
 
     # --- what a test says
 
@@ -234,6 +240,38 @@ def test_with_back_pressure_the_next_item_waits_until_enough_are_read() -> None:
     stage.take_question(3)
     stage.answer(report, read=1)
     assert stage.yielded == 4 and stage.peers.asked == [], "what is said late does not count"
+
+
+def test_g101_a_task_that_is_held_up_lends_its_cpus_until_it_goes_on() -> None:
+    stage = Stage(most_unread=1, lender="task")
+    stage.begin(stage.numbers())
+    reports = stage.take_reports()
+    question = stage.take_question(1)
+    assert stage.lenders == ["task"]
+    stage.answer(*reports)
+    assert stage.lenders == ["task"], "that its item has come does not mean that it is read"
+    stage.answer(question, read=1)
+    assert stage.yielded == 2 and stage.lenders == ["task"], "it has gone on, and is held up again"
+    reports = stage.take_reports()
+    stage.take_question(2)
+    stage.answer(*reports, read=2)
+    assert stage.yielded == 3 and stage.lenders == ["task"], "the question is open still"
+    stage.user.interrupt(KeyboardInterrupt())
+    stage.answer(*stage.take_reports())
+    with pytest.raises(KeyboardInterrupt):
+        stage.user.result()
+    assert stage.lenders == []
+
+
+def test_g101_a_task_that_waits_for_nothing_but_answers_lends_nothing() -> None:
+    stage = Stage(lender="task")
+    stage.begin(stage.numbers())
+    assert stage.yielded == GENERATOR_REPORTS_IN_FLIGHT and stage.lenders == []
+    held_up = Stage(most_unread=1, lender=None)
+    held_up.begin(held_up.numbers())
+    held_up.take_reports()
+    held_up.take_question(1)
+    assert held_up.lenders == [], "an actor's call"
 
 
 @pytest.mark.parametrize("is_dead", [False, True])

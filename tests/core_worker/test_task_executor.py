@@ -494,7 +494,12 @@ def test_a_generator_runs_until_it_is_through_and_its_task_has_no_value() -> Non
     rerun = Rerun([], 3, [2])
     execution = machine.of(lambda: iter([1, 2]), is_streaming=True, most_unread=4, rerun=rerun)
     assert execution.values == [None]
-    assert machine.streams == [(StreamingTask(TASK_ID, 2, OWN, 3, 4, frozenset({2})), [1, 2])]
+    ((stream, items),) = machine.streams
+    assert stream == StreamingTask(TASK_ID, 2, OWN, 3, 4, frozenset({2}), stream.lender) and items == [1, 2]
+    assert stream.lender is not None and stream.lender.task_id == TASK_ID
+    method: dict[str, Any] = {"method": "__ray_call__", "actor_id": b"actor"}
+    machine.of(None, lambda actor: iter([1]), is_streaming=True, most_unread=1, **method)
+    assert machine.streams[-1][0].lender is None, "actors' calls lend nothing"
 
 
 class Argument:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import minray
 from minray.core_worker.memory_store import Waiter
+from minray.core_worker.waiting_threads import LENDS_AFTER_S
 from minray.exceptions import GetTimeoutError, OwnerDiedError
 from tests.core_worker.cores import Core, Cores, cores, let_pass, outcome_of, pause
 from tests.core_worker.test_core_worker import process_id
@@ -77,6 +79,29 @@ def test_g101_a_raylet_is_told_each_time_that_a_task_stands_still_and_goes_on() 
         driver.run(lambda: minray.get(block_twice.remote()))
         cluster.settle(1)
         assert said == [(1, True), (2, False), (3, True), (4, False)]
+
+
+@minray.remote(max_retries=0, num_returns="streaming", _generator_backpressure_num_objects=1)
+def count(most: int) -> Any:
+    yield from range(most)
+
+
+def test_g101_a_generator_that_is_held_up_lends_its_cpu() -> None:
+    """Its reader needs it for what he does with each item."""
+    with cores(1) as cluster:
+        driver = cluster.driver()
+        said = blocked(cluster)
+        assert driver.run(lambda: [minray.get(echo.remote(ref)) for ref in count.remote(5)]) == [0, 1, 2, 3, 4]
+        cluster.settle(1)
+        assert said and [is_blocked for _, is_blocked in said] == [True, False] * (len(said) // 2)
+
+
+def test_a_generator_whose_reader_is_quick_lends_nothing() -> None:
+    with cores(1) as cluster:
+        driver = cluster.driver()
+        said = blocked(cluster)
+        assert driver.run(lambda: [minray.get(ref) for ref in count.remote(50)]) == list(range(50))
+        assert said == []
 
 
 def test_threads_that_wait_without_a_task_block_nobody(cluster: Cores, driver: Core) -> None:
@@ -150,7 +175,7 @@ def test_a_future_that_is_over_waits_for_nothing_and_goes_by_itself(
     driver.do(story())
 
 
-# --- several threads of one task
+# --- several threads of one task, and what mostly comes at once
 
 
 class Threads:
@@ -197,6 +222,21 @@ def test_a_task_stands_still_as_long_as_any_thread_of_it_waits(threads: Threads)
     threads.end(second)
     assert threads.heard() == [True, False]
     threads.end(second)
+    assert threads.heard() == [True, False]
+
+
+def test_what_comes_soon_is_not_worth_a_word(threads: Threads) -> None:
+    def lend(pause_s: float) -> None:
+        waiting = threads.worker.worker.waiting
+
+        def begin() -> None:
+            asyncio.get_running_loop().call_later(pause_s, waiting.lend_soon(threads.task))
+
+        threads.worker.act(begin)
+
+    lend(0.9 * LENDS_AFTER_S)
+    assert threads.heard() == []
+    lend(1.1 * LENDS_AFTER_S)
     assert threads.heard() == [True, False]
 
 
