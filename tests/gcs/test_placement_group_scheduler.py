@@ -371,6 +371,19 @@ async def test_g21_g107_a_node_that_is_to_leave_while_work_is_let_in_loses_its_b
 
 
 @story
+async def test_g21_g107_bundles_that_were_put_aside_before_a_node_knew_that_it_is_to_leave_move_on(it: Cluster) -> None:
+    await it.join("b", cpus=8)
+    it.world.neighbours["b"].answers[PrepareBundles] = None
+    await it.create_group(1, 8)
+    _, call = await it.hears("b", PrepareBundles)
+    await it.ask(DrainNode(id_of("b"), PREEMPTION, "soon"))
+    await it.join("c", cpus=8)
+    call.reply(PrepareBundlesReply())
+    await it.client.pass_time(A_MOMENT_S)
+    assert (await it.until_group(1, CREATED)).nodes() == [id_of("c")]
+
+
+@story
 async def test_g21_g110_the_next_gcs_moves_the_bundles_of_a_node_that_has_not_heard_yet(it: Cluster) -> None:
     await it.join("b", cpus=8)
     await it.create_group(1, 8)

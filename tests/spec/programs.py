@@ -401,7 +401,7 @@ class Generate(Tagged, frozen=True):
     spread: bool = False
     """Whether that runs on any node."""
     rest: int = 0
-    """So many times more it is asked later, by a ``ReadOn``; a task that waits for that keeps no CPU from others."""
+    """So many times more it is asked later, by a ``ReadOn``."""
     only_takes: bool = False
     """Whether the reader looks at no item: they stay where they were made until somebody else wants them."""
     away: int = -1
@@ -417,7 +417,6 @@ class Generate(Tagged, frozen=True):
             function = generate.options(
                 **self._options(),
                 max_retries=self.max_retries,
-                num_cpus=0 if self.rest else 1,
                 scheduling_strategy=away(self.away) if self.away >= 0 else "SPREAD" if self.spread else "DEFAULT",
             )
         unread = Unread(self, function.remote(self, stage.pick(names)))
