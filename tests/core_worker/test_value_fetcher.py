@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -141,6 +141,34 @@ def test_a_user_thread_gets_values_errors_and_nothing_for_what_is_late() -> None
         question.answer([VALUE, LOST, None])
         value, error, late = home.user_code.result()
         assert value is VALUE and late is None and error.is_error and b"gone" in error.data
+
+    tell(story)
+
+
+def test_g101_a_task_that_reads_lends_its_cpus_until_it_has_what_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(home: Home) -> None:
+        lenders: list[Any] = []
+
+        def lend_soon(task: Any) -> Callable[[], None]:
+            lenders.append(task)
+            return lambda: lenders.remove(task)
+
+        monkeypatch.setattr(home.waiting, "lend_soon", lend_soon)
+        known, task = home.known(A), cast(Any, "task")
+        home.user_code.begin(lambda: home.fetcher.get(known, None, task))
+        assert lenders == ["task"]
+        home.take().answer([VALUE])
+        assert lenders == [] and len(home.user_code.result()) == 1
+        home.user_code.begin(lambda: home.fetcher.get(known, None, task))
+        late = home.take()
+        home.user_code.interrupt(KeyboardInterrupt())
+        assert lenders == []
+        with pytest.raises(KeyboardInterrupt):
+            home.user_code.result()
+        home.user_code.begin(lambda: home.fetcher.get(known, None))
+        assert lenders == [], "nobody stands still"
+        home.take().answer([VALUE])
+        del late
 
     tell(story)
 

@@ -126,6 +126,20 @@ async def test_g21_g110_a_preemption_that_was_stored_is_told_by_the_next_gcs(it:
 
 
 @story
+async def test_a_gcs_that_is_closed_tells_nobody_any_more(it: Cluster) -> None:
+    await it.join("b")
+    it.world.neighbours["b"].answers[DrainRaylet] = None
+    asking = drain(it, PREEMPTION)
+    await it.hears("b", DrainRaylet)
+    it.world.restart_gcs()
+    await it.hears("b", DrainRaylet)
+    asking.cancel()
+    await it.world.gcs.close()
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.left_by_gcs() == []
+
+
+@story
 async def test_g21_a_node_that_dies_before_it_answers_has_left(it: Cluster) -> None:
     await it.join("b")
     it.world.neighbours["b"].answers[DrainRaylet] = None

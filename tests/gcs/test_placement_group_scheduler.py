@@ -323,7 +323,11 @@ async def test_nothing_is_kept_of_attempts_that_are_over(it: Cluster) -> None:
     heard[1].reply(PrepareBundlesReply())
     await it.ask(ReportResources(resources("a", 1)))
     await it.client.pass_time(LONG_S)
+    await it.join("c")
+    await it.ask(DrainNode(id_of("c"), PREEMPTION, "soon"))
+    await it.ask(UnregisterNode(id_of("c"), "it has left"))
     assert scheduler._retries == scheduler._attempts == scheduler._waiters == scheduler._promised == {}
+    assert scheduler._leaving == {}
 
 
 @story
@@ -416,6 +420,13 @@ async def test_g110_the_next_gcs_says_which_bundles_are_in_use(it: Cluster) -> N
     assert (await it.until_group(2, CREATED)).bundles[0].attempt == 2 * FIRST + 1
     it.world.restart_gcs()
     assert (await it.hears("a", ReleaseUnusedBundles))[0].generation == 3
+
+
+@story
+async def test_g110_each_gcs_has_a_number_of_its_own_though_nothing_else_was_stored(it: Cluster) -> None:
+    for generation in (2, 3, 4):
+        it.world.restart_gcs()
+        assert (await it.hears("a", ReleaseUnusedBundles))[0].generation == generation
 
 
 @story
