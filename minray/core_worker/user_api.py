@@ -226,18 +226,11 @@ class UserApi:
         """Two lists in input order: ready ones (at most ``num_returns``), and the rest (G8, G9)."""
         if len({ref._id for ref in refs}) != len(refs):
             raise ValueError("wait takes each reference once, but the list has duplicates")
-        chosen = self._first_ready(refs, num_returns, fetch_local)
         deadline = None if timeout_s is None else self._user_code.time() + timeout_s
+        chosen, missing, elsewhere = self._sort_out(refs, num_returns, fetch_local)
         while len(chosen) < num_returns and (timeout_s is None or timeout_s >= 0):
-            known = [(ref, self._objects.get(ref._id)) for ref in refs]
-            missing = [ref for ref, stored in known if stored is None]
-            elsewhere = [
-                LargeObject.known(ref._id, ref._owner, stored)
-                for ref, stored in known
-                if fetch_local and stored is not None and self.core.waiting.must_fetch(stored)
-            ]
             self._wait(missing, num_returns - len(chosen), False, timeout_s, elsewhere)
-            chosen = self._first_ready(refs, num_returns, fetch_local)
+            chosen, missing, elsewhere = self._sort_out(refs, num_returns, fetch_local)
             if deadline is not None:
                 timeout_s = deadline - self._user_code.time() or -1.0
         if len(chosen) == 1:
@@ -246,16 +239,28 @@ class UserApi:
         ready = set(chosen)
         return [refs[index] for index in chosen], [ref for index, ref in enumerate(refs) if index not in ready]
 
-    def _first_ready(self, refs: list[ObjectRef[Any]], most: int, fetch_local: bool) -> list[int]:
+    def _sort_out(
+        self, refs: list[ObjectRef[Any]], most: int, fetch_local: bool
+    ) -> tuple[list[int], list[ObjectRef[Any]], list[LargeObject]]:
+        """The first that are ready; and unless these are enough, what is not known, and what is on other nodes.
+
+        At one look, for more may come at any moment: what is counted here as ready is not waited for, and the reverse.
+        """
         objects = self._objects
         chosen: list[int] = []
+        missing: list[ObjectRef[Any]] = []
+        elsewhere: list[LargeObject] = []
         for index, ref in enumerate(refs):
             stored = objects.get(ref._id)
-            if stored is not None and (stored.place is None or not fetch_local or not self.core.waiting.must_fetch(stored)):
+            if stored is None:
+                missing.append(ref)
+            elif fetch_local and stored.place is not None and self.core.waiting.must_fetch(stored):
+                elsewhere.append(LargeObject.known(ref._id, ref._owner, stored))
+            else:
                 chosen.append(index)
                 if len(chosen) == most:
                     break
-        return chosen
+        return chosen, missing, elsewhere
 
     def _wait(
         self,

@@ -127,6 +127,31 @@ def test_g9_what_was_read_is_here(cluster: Cores, driver: Core, how: str) -> Non
     driver.do(story())
 
 
+class Leisurely(dict[bytes, Any]):
+    """The known objects, in which a thread finds one each second: others come meanwhile."""
+
+    def __init__(self, objects: dict[bytes, Any]) -> None:
+        self._known = objects
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        found = self._known.get(key, default)
+        let_pass(1)
+        return found
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_g8_what_comes_while_a_thread_looks_at_the_others_is_not_waited_for(
+    driver: Core, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    def program() -> None:
+        refs = [rest.options(num_cpus=0).remote(seconds) for seconds in (0.5, 1.5, 2.5)]
+        api: Any = minray.worker.current_api()
+        monkeypatch.setattr(api, "_objects", Leisurely(api._objects))
+        assert minray.wait(refs, num_returns=most) == (refs[:most], refs[most:])
+
+    driver.run(program)
+
+
 def test_what_comes_is_waited_for_once(driver: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting, waits = driver.worker.waiting, []
     begin = waiting.begin
