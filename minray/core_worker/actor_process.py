@@ -229,7 +229,9 @@ class UserLoop:
 
     def _on_done(self, task: ReceivedTask, then: Callable[[], None], running: asyncio.Task[Any]) -> None:
         del self._tasks[id(task)]
-        if not running.cancelled() and running.exception() is not None:
+        if running.cancelled():
+            self._executor.end_unstarted(task)
+        elif running.exception() is not None:
             logger.error("running a call failed", exc_info=running.exception())
         self._follow(then)
 

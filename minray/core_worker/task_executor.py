@@ -180,6 +180,11 @@ class TaskExecutor:
             execution = self._on_exception(task, error, _us_since(started), is_coroutine=True)
         self._end(task, started, execution)
 
+    def end_unstarted(self, task: ReceivedTask) -> None:
+        """Its coroutine was cancelled before the first step, so nothing of ``execute_async`` has run."""
+        error = asyncio.CancelledError()
+        self._end(task, time.perf_counter_ns(), self._on_exception(task, error, 0, is_coroutine=True))
+
     def _end(self, task: ReceivedTask, started: int, execution: Execution) -> None:
         if task.header.template.is_recorded:
             self._note(task, started, execution)

@@ -54,6 +54,10 @@ SWARM = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
 LOUD = (*SWARM, "last_words", "rift", "memory")
 """Those that a swarm draws, two of which a plan has to say which messages are struck, and a node's lack of memory, for which
 nobody looks unless he is told to."""
+SWITCH = "switch"
+"""A user thread gives way at the beginning of a line of minray's code. Each line is a chance, so a rate is small."""
+SWITCHES_S = (0.0, 0.0, 0.000_2, 0.01)
+"""For so long, if at all."""
 DISK = ("slow_disk", "disk_full", "disk_error", "torn_write")
 """What strikes spilled objects; the last two lose some. A plan that wants them names them."""
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from minray.platform.base import ExitStatus, OnOutput, Platform, StorageFailed
 from minray.simulation.disk import SimDisk
-from minray.simulation.faults import ORPHAN_DELAYS_S, REAPS_S, Oracle, StepFaults
+from minray.simulation.faults import ORPHAN_DELAYS_S, REAPS_S, SWITCH, SWITCHES_S, Oracle, StepFaults
 from minray.simulation.interpreter import wall_time
 from minray.simulation.loop import Failure, ProcessGone, SimLoop, SimProcess
 from minray.simulation.memory import SimArena, SimMemory
@@ -342,12 +342,16 @@ class SimWorld:
         def preempt(ordinal: int) -> bool:
             return bool(oracle.choose(("preempt", process.name, ordinal), 2))
 
+        def switch(function: str, ordinal: int) -> float | None:
+            answer = oracle.choose((SWITCH, process.name, function, ordinal), len(SWITCHES_S))
+            return SWITCHES_S[answer] if answer else None
+
         return Platform(
             name=process.name,
             identity=identity,
             network=network,
             processes=processes,
-            user_code=SimUserCode(process, preempt),
+            user_code=SimUserCode(process, preempt, switch if oracle.wants(SWITCH) else None),
             host=host,
             open_storage=lambda path: SimStorage(node, path, process, oracle),
             memory=SimMemory(self._arenas, process, node, oracle),

@@ -9,6 +9,8 @@ Rules
   * A thread becomes ready like any callback of its process: first in, first out, struck by faults, stopped by stalls.
   * A thread of a dead process stays at its border until the world is closed. Then ``ProcessGone`` is raised there, and
     whatever it does on its way out has no effect.
+  * If asked to, a thread also gives way at the beginning of any line of minray's own code, as an interpreter switches
+    threads wherever it likes (``Switches``); not below files with locks in them, for which the loop would wait for ever.
   * Handing over costs two raw lock operations, 5-10 us when both threads share a core (``one_core``), 50 us when not.
   * Threads beside the main one run an actor's calls; those that user code starts itself are a named error
     (see ``interpreter``).
@@ -20,10 +22,11 @@ import _thread
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import os
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from types import FrameType
@@ -35,6 +38,11 @@ from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone,
 
 STUCK_S = 60.0
 """Real seconds after which user code that does not come to a border fails the run."""
+PACKAGE = os.path.dirname(os.path.dirname(__file__))
+SWITCHED = tuple(os.path.join(PACKAGE, part) for part in ("core_worker", "worker.py", "object_ref.py", "rpc"))
+"""Code that user threads run beside a loop,"""
+LOCKED = ("metric_registry.py", "task_profile.py", "worker_output.py", "logging/__init__.py", "concurrent/futures/_base.py")
+"""but for files with locks in them, and what is called from there."""
 UNWIND_S = 5.0
 """Real seconds that a thread of a dead process gets to end; after that it is left behind."""
 
@@ -50,13 +58,52 @@ def this_thread() -> UserThread | None:
     return _threads.get(threading.get_ident())
 
 
+class Switches:
+    """Where the user threads of one process give way besides at their borders."""
+
+    def __init__(self, choose: Callable[[str, int], float | None]) -> None:
+        """``choose(function, n)``: for how many seconds at the n-th line of this function that user threads of the process
+        come to? None: not there."""
+        self._choose = choose
+        self._counts: Counter[str] = Counter()
+
+    def on_call(self, frame: FrameType, _event: str, _arg: Any) -> Callable[[FrameType, str, Any], Any] | None:
+        """For ``sys.settrace``."""
+        return self._on_line if _may_switch(frame.f_code.co_filename) else None
+
+    def _on_line(self, frame: FrameType, event: str, _arg: Any) -> Callable[[FrameType, str, Any], Any]:
+        if event == "line":
+            name = frame.f_code.co_qualname
+            self._counts[name] += 1
+            thread = this_thread()
+            if thread is not None and thread.process.alive:
+                away_s = self._choose(name, self._counts[name])
+                if away_s is not None and not _may_hold_lock(frame):
+                    thread.stay_away(away_s)
+        return self._on_line
+
+
+@functools.cache
+def _may_switch(path: str) -> bool:
+    return path.startswith(SWITCHED)
+
+
+def _may_hold_lock(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(LOCKED):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class UserThread:
     """One real thread, and the baton that it shares with the loop."""
 
     strike_name = "user_code"
 
-    def __init__(self, process: SimProcess) -> None:
+    def __init__(self, process: SimProcess, switches: Switches | None = None) -> None:
         self.process = process
+        self._switches = switches
         self.ident = 0
         """Of the real thread; 0 until it first runs."""
         self.environ = dict(_environment())
@@ -160,11 +207,15 @@ class UserThread:
     def _run(self, work: Callable[[], None]) -> None:
         context = self.process.context.copy()
         self._idle = False
+        if self._switches is not None:
+            sys.settrace(self._switches.on_call)
         try:
             context.run(work)
         except Exception as error:
             if self.process.alive:
                 self.process.loop.failures.append(Failure(self.process.name, "user code's frame raised", error))
+        finally:
+            sys.settrace(None)
         self._idle = True
 
     def pause(self) -> None:
@@ -181,6 +232,22 @@ class UserThread:
         self._waking = True
         self.process.call_soon(self.resume)
         self.pause()
+
+    def stay_away(self, seconds: float) -> None:
+        """Let the loop go on for a while; unlike at a border, nothing is raised here."""
+        if not seconds:
+            self.give_way()
+            return
+        is_over = False
+
+        def end() -> None:
+            nonlocal is_over
+            is_over = True
+            self.wake()
+
+        self.process.call_later(seconds, end)
+        while not is_over:
+            self.pause()
 
     def border(self) -> None:
         """Pause, and be interrupted if that is meant for what runs here now."""
@@ -243,8 +310,9 @@ class SimParker:
 class SimThreads:
     """See ``base.Threads``."""
 
-    def __init__(self, process: SimProcess, main: UserThread, limit: int) -> None:
+    def __init__(self, process: SimProcess, main: UserThread, limit: int, switches: Switches | None) -> None:
         self._process = process
+        self._switches = switches
         self._main = main
         self._limit = limit
         self._threads: list[UserThread] = []
@@ -253,7 +321,7 @@ class SimThreads:
         thread = next((thread for thread in self._threads if thread.has_no_work()), None)
         if thread is None:
             assert len(self._threads) < self._limit, "more work at once than was announced"
-            thread = UserThread(self._process)
+            thread = UserThread(self._process, self._switches)
             self._threads.append(thread)
         thread.environ, thread.working_dir = self._main.environ, self._main.working_dir
         thread.add_work(work, then)
@@ -262,11 +330,18 @@ class SimThreads:
 class SimUserCode:
     """See ``base.UserCode``."""
 
-    def __init__(self, process: SimProcess, preempt: Callable[[int], bool] = lambda ordinal: False) -> None:
+    def __init__(
+        self,
+        process: SimProcess,
+        preempt: Callable[[int], bool] = lambda ordinal: False,
+        switch: Callable[[str, int], float | None] | None = None,
+    ) -> None:
+        """``switch``: see ``Switches``; None: nowhere, which is faster."""
         self._process = process
         self._preempt = preempt
         """Asked at the n-th ``post`` of a user thread: shall the loop run right now?"""
-        self.thread = UserThread(process)
+        self._switches = None if switch is None else Switches(switch)
+        self.thread = UserThread(process, self._switches)
         """The main user thread."""
         self._held: list[tuple[Callable[[], None], Callable[[], None] | None]] | None = None
         """Work that came before ``serve``; None: it is run as it comes."""
@@ -288,7 +363,7 @@ class SimUserCode:
             self.thread.add_work(work, then)
 
     def threads_beside(self, limit: int) -> SimThreads:
-        return SimThreads(self._process, self.thread, limit)
+        return SimThreads(self._process, self.thread, limit, self._switches)
 
     def run_exit_handlers(self) -> None:
         """They are this interpreter's, not the simulated process's."""

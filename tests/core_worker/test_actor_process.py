@@ -105,6 +105,9 @@ class Host:
         except asyncio.CancelledError:
             self.cancelled.append(name)
 
+    def end_unstarted(self, task: Any) -> None:
+        self.cancelled.append(f"{task.header.template.name}, unstarted")
+
     def shut_down_actor(self) -> None:
         self.done.append("shut down")
 
@@ -274,6 +277,26 @@ def test_g45_a_running_coroutine_is_cancelled_and_what_does_not_run_is_not(caplo
 
     on_loop(story)
     assert not caplog.records
+
+
+def test_g45_a_coroutine_that_is_cancelled_before_its_first_step_has_an_end_too() -> None:
+    """Whoever cancels it has come between the claim and the coroutine, and so before its first step."""
+
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda: None)
+        host.open_loops()
+        task = host.task("call", "io")
+
+        def claim() -> bool:
+            host.actor.cancel(task)
+            return True
+
+        task.claim = claim
+        host.actor.run(task, lambda: host.done.append("call is over"))
+        await turns()
+        assert host.cancelled == ["call, unstarted"] and host.done == ["A", "call is over"]
+
+    on_loop(story, groups=(("io", 1),))
 
 
 def test_a_mistake_of_ours_is_logged_and_the_call_is_over(caplog: pytest.LogCaptureFixture) -> None:

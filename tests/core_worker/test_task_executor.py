@@ -20,7 +20,7 @@ from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.return_values import BrokenOff
 from minray.core_worker.task_executor import MARKS, Execution, TaskExecutor
-from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError
+from minray.exceptions import ActorDiedError, AsyncioActorExit, RayError, TaskCancelledError
 from minray.packed_exception import unpack_exception
 from minray.protocol.core_worker import CANCELLED, FAILED, OK, Rerun
 from tests.core_worker.parts import OWN, id_of, task_ids
@@ -572,6 +572,16 @@ def test_a_cancelled_coroutine_is_cancelled_however_it_ends(error: BaseException
     machine.executor.actor = SimpleNamespace(method=raising(error) if error else lambda: 1)
     execution = machine.of_coroutine("method", cancelled=True)
     assert execution.status == CANCELLED and isinstance(error_of(execution), TaskCancelledError)
+
+
+def test_g45_what_was_cancelled_before_its_first_step_is_cancelled_as_what_has_begun() -> None:
+    machine = Machine()
+    for cancelled, status in ((True, CANCELLED), (False, FAILED)):
+        task = machine.task(method="method", cancelled=cancelled)
+        machine.executor.end_unstarted(task)
+        assert task.execution.status == status
+        error = error_of(task.execution)
+        assert isinstance(error, TaskCancelledError) == cancelled and isinstance(error, RayError)
 
 
 def test_a_coroutine_that_raises_has_failed() -> None:

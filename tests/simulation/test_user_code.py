@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import os
 import random
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from minray.core_worker.sequence_ranges import SequenceRanges
 from minray.simulation.interpreter import EPOCH_S, simulated_meanings
 from minray.simulation.loop import Deadlock, NotSimulated, SimLoop, SimProcess
 from minray.simulation.user_code import SimParker, SimUserCode
@@ -279,6 +281,44 @@ def test_a_thread_that_gives_way_lets_the_loop_go_first(loop: SimLoop, process: 
 
     run(loop, user_code, work)
     assert story == ["after 1", "posted 1", "posted 2", "after 2"]
+
+
+@pytest.mark.parametrize("away_s", [0.0, 2.0])
+def test_a_thread_may_be_switched_at_any_line_of_minray(loop: SimLoop, process: SimProcess, away_s: float) -> None:
+    lines: list[tuple[str, int]] = []
+    story: list[str] = []
+
+    def switch(function: str, ordinal: int) -> float | None:
+        lines.append((function, ordinal))
+        return away_s if ordinal == 2 else None
+
+    user_code = SimUserCode(process, switch=switch)
+
+    def work() -> None:
+        ranges, began = SequenceRanges(), process.time()
+        user_code.post(story.append, "posted")
+        ranges.add(1, 1)
+        story.append(f"after {process.time() - began:.0f} s")
+
+    run(loop, user_code, work)
+    assert story == ["posted", f"after {away_s:.0f} s"]
+    assert {function for function, _ in lines} == {"SequenceRanges.__init__", "SequenceRanges.add"}
+    added = [ordinal for function, ordinal in lines if function == "SequenceRanges.add"]
+    assert len(added) > 5 and added == list(range(1, len(added) + 1))
+
+
+def test_who_may_hold_a_lock_is_not_switched(loop: SimLoop, process: SimProcess, caplog: pytest.LogCaptureFixture) -> None:
+    user_code = SimUserCode(process, switch=lambda function, ordinal: 1.0)
+    ranges = SequenceRanges()
+
+    class Shown:
+        def __str__(self) -> str:
+            began = process.time()
+            ranges.add(1, 1)
+            return f"{process.time() - began:.0f} s later"
+
+    run(loop, user_code, lambda: logging.getLogger(__name__).warning("%s", Shown()))  # with the lock of a handler
+    assert caplog.messages == ["0 s later"]
 
 
 def test_user_code_that_waits_for_nothing_is_a_deadlock(loop: SimLoop, user_code: SimUserCode) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from minray.simulation.cluster import without_garbage_collection
-from minray.simulation.faults import LOUD, QUIET
+from minray.simulation.faults import LOUD, QUIET, SWITCH
 from tests.spec.scenario import Scenario, Verdict, run, save, struck
 from tests.spec.shrink import Witness, smallest
 from tests.spec.strategies import SIZES, scenario_of
@@ -49,7 +49,7 @@ class Statistics:
     def line(self) -> str:
         seconds = time.monotonic() - self.began
         operations = " ".join(f"{kind} {count}" for kind, count in sorted(self.operations.items()))
-        faults = " ".join(f"{kind} {self.faults[kind]}" for kind in (*LOUD, *QUIET))
+        faults = " ".join(f"{kind} {self.faults[kind]}" for kind in (*LOUD, *QUIET, SWITCH))
         return (
             f"{self.scenarios} scenarios ({self.repeated} of them twice), {self.scenarios / seconds * 60:.0f} a minute, "
             f"{self.steps / max(1, self.scenarios):.0f} steps each, {self.steps / seconds:.0f} a second; {operations}; "

@@ -19,7 +19,7 @@ from random import Random
 import msgspec
 from hypothesis import strategies as st
 
-from minray.simulation.faults import LOUD, QUIET, SWARM
+from minray.simulation.faults import LOUD, QUIET, SWARM, SWITCH
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
@@ -443,6 +443,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_moves(world, random)
     world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
     world = with_little_memory(world, Random(f"memory of {seed}"))
+    world = with_switches(world, Random(f"switches of {seed}"))
     program = with_visits(program, random) if world.moves else program
     random = Random(f"streams of {seed}")
     may_lose = world.inline_limit and len(world.nodes) > 1 and (world.moves or not LOSING.isdisjoint(world.rates))
@@ -619,6 +620,13 @@ def with_retry_pauses(world: World, random: Random) -> World:
     if random.random() >= 0.2:
         return world
     return msgspec.structs.replace(world, retry_pause_ms=random.choice((20, 300, 3000)))
+
+
+def with_switches(world: World, random: Random) -> World:
+    """In an eighth of the worlds user threads give way in the middle of what they do in minray's code."""
+    if random.random() >= 0.125:
+        return world
+    return msgspec.structs.replace(world, rates={**world.rates, SWITCH: random.choice((0.001, 0.01, 0.05))})
 
 
 def with_little_memory(world: World, random: Random) -> World:
