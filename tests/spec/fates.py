@@ -141,6 +141,8 @@ class Fates:
         for driver in program.drivers:
             for owner, operation in walk(driver, DRIVER):
                 self._end(owner, operation)
+        for fate in self._of.values():  # It may begin anew in its maker's worker, which is idle then, and crash there.
+            fate.owner_may_end = fate.own_crashes > 0 and set(fate.makers.values()) != {DRIVER}
         unsettled = list(self._of.values())
         while ending := [fate for fate in unsettled if any(map(self.may_end, fate.makers.values()))]:
             for fate in ending:  # which may be the maker of one that was looked at before

@@ -321,6 +321,17 @@ def test_a_call_that_exits_takes_its_actor_along_as_often_as_it_is_made() -> Non
     assert errors_of(Losses(), Create("actor", max_restarts=-1), Call("call", "actor", Body(end=ExitActor()))) == {DIED}
 
 
+@pytest.mark.parametrize("by_a_task", [False, True])
+def test_g26_an_actor_that_crashes_may_take_along_what_a_task_has_made_it_with(by_a_task: bool) -> None:
+    """The next worker that it lives in may be that of the task, which is over."""
+    create = Create("actor", called="n", detached=True, max_restarts=-1)
+    exits = Call("call", "actor", Body(end=Exit()))
+    program = one(Submit("maker", Body((create, exits)))) if by_a_task else one(create, exits)
+    for stored in (False, True):
+        fate = Model(program, Losses(stored=stored)).fates.named("n")
+        assert fate is not None and fate.may_end_by_itself == (stored and by_a_task)
+
+
 def test_g24_only_a_handle_by_name_lets_its_actor_go() -> None:
     found = [Create("actor", called="actor"), Find("found", "actor")]
     weak = Call("call", "found", Body())
