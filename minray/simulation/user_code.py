@@ -217,7 +217,8 @@ class UserThread:
             if self.process.alive:
                 self.process.loop.failures.append(Failure(self.process.name, "user code's frame raised", error))
         finally:
-            sys.settrace(None)
+            if self._switches is not None:
+                sys.settrace(None)
         self._idle = True
 
     def pause(self) -> None:
