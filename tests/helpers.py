@@ -56,6 +56,7 @@ def whereabouts() -> str:
 
 def _own_stacks() -> str:
     with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=False)  # whoever waits; of all there are a hundred at most
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         lines = file.read().decode(errors="replace").splitlines()

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +109,17 @@ def left_in_driver() -> list[str]:
     if ON_RAY:
         return []
     driver: Any = core()
-    pinned = {object_id for object_id, reference in driver.references.items() if reference.pinned}
-    return [
-        *(f"task {task.prepared.template.name}" for task in list(driver.tasks.tasks.values())),
-        *(f"reference {key.hex()}" for key, _ in driver.references.items() if key not in pinned),
-        *(f"object {key.hex()}" for key in list(driver.store.objects) if key not in pinned),
-        *(f"stream of {key.hex()}" for key in list(driver.generators.streams._streams)),
-        *(f"waiter of {key.hex()}" for key in list(driver.store._waiters)),
-        *(["open requests for objects"] if driver.futures.open_requests() else []),
-    ]
+    while True:
+        with suppress(RuntimeError):  # its loop changes them meanwhile: a table of many entries is not copied at once
+            pinned = {object_id for object_id, reference in driver.references.items() if reference.pinned}
+            return [
+                *(f"task {task.prepared.template.name}" for task in list(driver.tasks.tasks.values())),
+                *(f"reference {key.hex()}" for key, _ in driver.references.items() if key not in pinned),
+                *(f"object {key.hex()}" for key in list(driver.store.objects) if key not in pinned),
+                *(f"stream of {key.hex()}" for key in list(driver.generators.streams._streams)),
+                *(f"waiter of {key.hex()}" for key in list(driver.store._waiters)),
+                *(["open requests for objects"] if driver.futures.open_requests() else []),
+            ]
 
 
 def words(pattern: str) -> str | None:
