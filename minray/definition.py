@@ -8,6 +8,7 @@ Copies made by ``.options`` share the export, and copies in other processes of t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -27,35 +28,43 @@ class Definition:
         self.export: FunctionExport | None = None
         """In a process that has exported it itself."""
         self.exported_by: object = None
+        self._underway: dict[int, FunctionExport] = {}
+        """By thread: its exports that have begun. What is being pickled may refer to itself."""
 
     @property
     def name(self) -> str:
         return str(getattr(self.function, "__name__", repr(self.function)))
 
     def export_through(self, api: UserApi) -> FunctionExport:
-        """Make the definition known to the cluster, unless it is."""
+        """Make the definition known to the cluster, unless it is.
+
+        Several threads may do so at once: then it is known by several ids, and if it cannot be pickled, each hears of that.
+        """
         export = self.export
-        if export is None or self.exported_by is not api.mark:
-            # A copy was exported by whom it comes from. (Job ids repeat in other clusters, so equal ones prove nothing.)
-            is_copy = self.exported_by is None
-            self.exported_by = api.mark
-            if is_copy and self.function_id and self.job_id == api.core.job_id:
-                self.export = export = FunctionExport(self.function_id, True)
-            else:
-                self.function_id, self.job_id = api.new_function_id(), api.core.job_id
-                self.export = export = FunctionExport(self.function_id, False)  # first: it may refer to itself
-                try:
-                    api.export(export, self.function)
-                except BaseException:
-                    self.function_id, self.export = b"", None
-                    raise
+        if export is not None and self.exported_by is api.mark:
+            return export
+        thread = threading.get_ident()
+        if thread in self._underway:
+            return self._underway[thread]
+        # A copy was exported by whom it comes from. (Job ids repeat in other clusters, so equal ones prove nothing.)
+        if self.exported_by is None and self.function_id and self.job_id == api.core.job_id:
+            export = FunctionExport(self.function_id, True)
+        else:
+            export = self._underway[thread] = FunctionExport(api.new_function_id(), False)
+            try:
+                api.export(export, self.function)
+            finally:
+                del self._underway[thread]
+        self.function_id, self.job_id = export.function_id, api.core.job_id
+        self.export, self.exported_by = export, api.mark
         return export
 
     def __getstate__(self) -> dict[str, Any]:
         api = worker.connected_api()
-        if api is not None:
-            self.export_through(api)
-        return {"function": self.function, "function_id": self.function_id, "job_id": self.job_id}
+        if api is None:
+            return {"function": self.function, "function_id": self.function_id, "job_id": self.job_id}
+        export = self.export_through(api)
+        return {"function": self.function, "function_id": export.function_id, "job_id": api.core.job_id}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, export=None, exported_by=None)
+        self.__dict__.update(state, export=None, exported_by=None, _underway={})

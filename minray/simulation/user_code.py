@@ -42,9 +42,7 @@ PACKAGE = os.path.dirname(os.path.dirname(__file__))
 SWITCHED = tuple(os.path.join(PACKAGE, part) for part in ("core_worker", "worker.py", "rpc"))
 """Code that user threads run beside a loop,"""
 LOCKED = ("metric_registry.py", "task_profile.py", "worker_output.py", "logging/__init__.py", "concurrent/futures/_base.py")
-"""but for files with locks in them, and what is called from there;"""
-SHARED = ("minray/definition.py",)
-"""and for what simulated processes share, and real ones do not: the definitions of a module."""
+"""but for files with locks in them, and what is called from there."""
 UNWIND_S = 5.0
 """Real seconds that a thread of a dead process gets to end; after that it is left behind."""
 
@@ -80,7 +78,7 @@ class Switches:
             thread = this_thread()
             if thread is not None and thread.process.alive:
                 away_s = self._choose(name, self._counts[name])
-                if away_s is not None and not _is_below(LOCKED + SHARED, frame):
+                if away_s is not None and not _may_hold_lock(frame):
                     thread.stay_away(away_s)
         return self._on_line
 
@@ -90,9 +88,9 @@ def _may_switch(path: str) -> bool:
     return path.startswith(SWITCHED)
 
 
-def _is_below(files: tuple[str, ...], frame: FrameType | None) -> bool:
+def _may_hold_lock(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename.endswith(files):
+        if frame.f_code.co_filename.endswith(LOCKED):
             return True
         frame = frame.f_back
     return False
