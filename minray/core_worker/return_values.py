@@ -57,9 +57,12 @@ class ReturnValues:
         return self._keep(task, [serialization.serialize(value) for value in several])
 
     def discard(self, task: ReceivedTask, results: list[Result]) -> None:
-        """Take back what was put, and what was about to be put when we were interrupted."""
-        made = [return_id(task.task_id, index) for index in range(1, len(results) + 2)]
-        self._results.discard(made, task.attempt)
+        """Take back what was put, and what was about to be put when we were interrupted.
+
+        Not what the owner has from an earlier attempt: the store would drop its copies of that, which nobody makes again.
+        """
+        made = [index for index in range(1, len(results) + 2) if index not in task.rerun.unwanted]
+        self._results.discard([return_id(task.task_id, index) for index in made], task.attempt)
 
     def _keep(self, task: ReceivedTask, values: list[Serialized]) -> list[Result]:
         results: list[Result] = []

@@ -197,3 +197,15 @@ def test_what_was_about_to_be_kept_is_taken_back_too() -> None:
     results = shelf.returns.keep(task(3), (1, 2, 3))
     shelf.returns.discard(task(3), results[:2])
     assert shelf.has()
+
+
+def test_g67_a_rerun_that_fails_leaves_what_its_owner_has_from_an_earlier_attempt() -> None:
+    shelf = Shelf()
+    shelf.kept[return_id(TASK_ID, 2)] = "of an earlier attempt"
+    rerun = task(3, unwanted=[2])
+    with pytest.raises(BrokenOff) as error:
+        shelf.returns.keep(rerun, yielding("a", "b", then=ValueError("no")))
+    shelf.returns.discard(rerun, error.value.results)
+    assert shelf.has("of an earlier attempt", beginning=2)
+    shelf.returns.discard(rerun, [])
+    assert shelf.has("of an earlier attempt", beginning=2)
