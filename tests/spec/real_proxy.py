@@ -182,6 +182,8 @@ class Proxies:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._thread.start()
         self._relays: dict[Path, Relay] = {}
+        self._begun: list[Relay] = []
+        """All that there have been: what has stepped aside, or failed to begin, may have open connections."""
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -197,6 +199,7 @@ class Proxies:
         }
         for path in sorted(names - set(self.listeners(folder))):
             relay = Relay(path)
+            self._begun.append(relay)
             with suppress(OSError):
                 self._run(relay.begin())
                 self._relays[path] = relay
@@ -234,7 +237,7 @@ class Proxies:
 
     def close(self) -> None:
         async def act() -> None:
-            for relay in self._relays.values():
+            for relay in self._begun:
                 await relay.end()
             await asyncio.sleep(CLOSE_S)  # Connections that are being accepted or aborted come to their ends.
 
