@@ -103,7 +103,7 @@ class UserThread:
 
     def __init__(self, process: SimProcess, switches: Switches | None = None) -> None:
         self.process = process
-        self._switches = switches
+        self.switches = switches
         self.ident = 0
         """Of the real thread; 0 until it first runs."""
         self.environ = dict(_environment())
@@ -207,15 +207,15 @@ class UserThread:
     def _run(self, work: Callable[[], None]) -> None:
         context = self.process.context.copy()
         self._idle = False
-        if self._switches is not None:
-            sys.settrace(self._switches.on_call)
+        if self.switches is not None:
+            sys.settrace(self.switches.on_call)
         try:
             context.run(work)
         except Exception as error:
             if self.process.alive:
                 self.process.loop.failures.append(Failure(self.process.name, "user code's frame raised", error))
         finally:
-            if self._switches is not None:
+            if self.switches is not None:
                 sys.settrace(None)
         self._idle = True
 
@@ -311,9 +311,8 @@ class SimParker:
 class SimThreads:
     """See ``base.Threads``."""
 
-    def __init__(self, process: SimProcess, main: UserThread, limit: int, switches: Switches | None) -> None:
+    def __init__(self, process: SimProcess, main: UserThread, limit: int) -> None:
         self._process = process
-        self._switches = switches
         self._main = main
         self._limit = limit
         self._threads: list[UserThread] = []
@@ -322,7 +321,7 @@ class SimThreads:
         thread = next((thread for thread in self._threads if thread.has_no_work()), None)
         if thread is None:
             assert len(self._threads) < self._limit, "more work at once than was announced"
-            thread = UserThread(self._process, self._switches)
+            thread = UserThread(self._process, self._main.switches)
             self._threads.append(thread)
         thread.environ, thread.working_dir = self._main.environ, self._main.working_dir
         thread.add_work(work, then)
@@ -341,8 +340,7 @@ class SimUserCode:
         self._process = process
         self._preempt = preempt
         """Asked at the n-th ``post`` of a user thread: shall the loop run right now?"""
-        self._switches = None if switch is None else Switches(switch)
-        self.thread = UserThread(process, self._switches)
+        self.thread = UserThread(process, None if switch is None else Switches(switch))
         """The main user thread."""
         self._held: list[tuple[Callable[[], None], Callable[[], None] | None]] | None = None
         """Work that came before ``serve``; None: it is run as it comes."""
@@ -364,7 +362,7 @@ class SimUserCode:
             self.thread.add_work(work, then)
 
     def threads_beside(self, limit: int) -> SimThreads:
-        return SimThreads(self._process, self.thread, limit, self._switches)
+        return SimThreads(self._process, self.thread, limit)
 
     def run_exit_handlers(self) -> None:
         """They are this interpreter's, not the simulated process's."""

@@ -27,6 +27,7 @@ from minray.protocol.placement_group import (
     WaitPlacementGroup,
 )
 from minray.protocol.raylet import DrainRaylet, DrainRayletReply
+from minray.rpc.service import Call
 from tests.gcs.stories import A_MOMENT_S, Cluster, story
 from tests.gcs.world import DISK, id_of, node_info, resources
 
@@ -340,8 +341,8 @@ async def test_no_bundles_are_put_on_nodes_that_leave(it: Cluster) -> None:
     assert it.world.neighbours["b"].count(PrepareBundles) == 0
 
 
-@story
-async def test_g21_g107_bundles_of_a_node_that_knows_that_it_is_to_leave_are_placed_anew(it: Cluster) -> None:
+async def begin_to_send_away(it: Cluster) -> tuple[asyncio.Task[Any], Call]:
+    """Node b, with the bundle of group 1, hears that it is to leave, and has not answered; c has room for the bundle."""
     await it.join("b", cpus=8)
     await it.create_group(1, 8)
     await it.until_group(1, CREATED)
@@ -349,6 +350,12 @@ async def test_g21_g107_bundles_of_a_node_that_knows_that_it_is_to_leave_are_pla
     it.world.neighbours["b"].answers[DrainRaylet] = None
     asking = asyncio.create_task(it.ask(DrainNode(id_of("b"), PREEMPTION, "soon")))
     _, call = await it.hears("b", DrainRaylet)
+    return asking, call
+
+
+@story
+async def test_g21_g107_bundles_of_a_node_that_knows_that_it_is_to_leave_are_placed_anew(it: Cluster) -> None:
+    asking, call = await begin_to_send_away(it)
     await it.client.pass_time(A_MOMENT_S)
     assert (await it.group(1)).group.nodes() == [id_of("b")], "it would take bundles that are not there for removed ones"
     call.reply(DrainRayletReply(True))
@@ -389,13 +396,7 @@ async def test_g21_g107_bundles_that_were_put_aside_before_a_node_knew_that_it_i
 
 @story
 async def test_g21_g110_the_next_gcs_moves_the_bundles_of_a_node_that_has_not_heard_yet(it: Cluster) -> None:
-    await it.join("b", cpus=8)
-    await it.create_group(1, 8)
-    await it.until_group(1, CREATED)
-    await it.join("c", cpus=8)
-    it.world.neighbours["b"].answers[DrainRaylet] = None
-    asking = asyncio.create_task(it.ask(DrainNode(id_of("b"), PREEMPTION, "soon")))
-    await it.hears("b", DrainRaylet)
+    asking, _ = await begin_to_send_away(it)
     it.world.restart_gcs()
     request, _ = await it.hears("b", ReleaseUnusedBundles)
     assert [group_id for group_id, _, _ in request.in_use] == [it.group_id(1)]

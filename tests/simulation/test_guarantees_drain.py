@@ -152,12 +152,22 @@ class Made:
         return self.value
 
 
+@minray.remote(num_cpus=0)
+class Opened:
+    def __init__(self, box: list[Any]) -> None:
+        self.value = minray.get(box[0])
+
+    def read(self) -> Any:
+        return self.value
+
+
 @minray.remote(resources={"there": 1}, max_retries=0)
-def make_detached(at: str, value: Any) -> None:
-    """Of a value that travels in the call."""
+def make_detached(at: str, value: Any, is_lent: bool = False) -> None:
+    """Of a value that travels in the call; or the call lends what belongs to this worker, and the actor keeps none of it."""
     here = NodeAffinitySchedulingStrategy(node(at)["NodeID"], soft=False)
     options = {"name": "n", "namespace": "x", "lifetime": "detached", "max_restarts": 1}
-    made = Made.options(scheduling_strategy=here, **options).remote(minray.put(value))
+    actor_class, argument = (Opened, [minray.put(value)]) if is_lent else (Made, minray.put(value))
+    made = actor_class.options(scheduling_strategy=here, **options).remote(argument)
     assert minray.get(made.read.remote()) == value
 
 
@@ -176,27 +186,9 @@ def test_g26_who_has_made_a_detached_actor_may_leave_and_it_begins_anew_without_
     assert result == ([protocol.DRAINED_PREEMPTED], 7)
 
 
-@minray.remote(num_cpus=0)
-class Opened:
-    def __init__(self, box: list[Any]) -> None:
-        self.value = minray.get(box[0])
-
-    def read(self) -> Any:
-        return self.value
-
-
-@minray.remote(resources={"there": 1}, max_retries=0)
-def make_of_what_is_lent(at: str, value: Any) -> None:
-    """What the constructor takes refers to what this worker owns; the actor itself does not need that any more."""
-    here = NodeAffinitySchedulingStrategy(node(at)["NodeID"], soft=False)
-    options = {"name": "n", "namespace": "x", "lifetime": "detached", "max_restarts": 1}
-    made = Opened.options(scheduling_strategy=here, **options).remote([minray.put(value)])
-    assert minray.get(made.read.remote()) == value
-
-
 def test_g26_who_owns_what_a_detached_actor_begins_anew_with_stays_until_that_is_over() -> None:
     def body() -> tuple[bool, int, list[int]]:
-        minray.get(make_of_what_is_lent.remote("head", 7))
+        minray.get(make_detached.remote("head", 7, is_lent=True))
         ask_to_leave("n1")
         made = minray.get_actor("n", "x")
         time.sleep(30)
