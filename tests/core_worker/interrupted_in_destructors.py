@@ -22,8 +22,8 @@ def main() -> None:
 
     def work() -> None:
         nonlocal interrupted
-        loop.call_soon_threadsafe(loop.call_later, 0.005, code.interrupt, lambda: True)
         try:
+            loop.call_soon_threadsafe(loop.call_later, 0.005, code.interrupt, lambda: True)
             while True:
                 Destroyed()
         except KeyboardInterrupt:
