@@ -34,6 +34,7 @@ from minray.discovery import NodeFile, candidates, session_token, with_environme
 from minray.exceptions import LocalRayletDiedError
 from minray.node import Node, NodeOptions, import_path, start_node
 from minray.platform.base import PlatformError
+from minray.platform.host import raise_file_limit
 from minray.platform.processes import PlainProcesses
 from minray.platform.real import io_thread, make_platform
 from minray.platform.user_code import DriverUserCode, IoThread, LockParker
@@ -305,6 +306,7 @@ def _connect(
 
 def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, CoreWorker]:
     """A core worker for this process, not started yet, on a thread of its own."""
+    raise_file_limit()
     thread = io_thread(file.system_config)
     worker_id = secrets.token_bytes(16)
     config = WorkerConfig(

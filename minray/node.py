@@ -12,6 +12,7 @@ The head node lives as long as its gcs, any other as long as its raylet.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import sys
@@ -30,11 +31,14 @@ from minray.discovery import NODE_FILE, SOCKETS, NodeFile, make_session, make_to
 from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.endpoints import free_port
 from minray.platform.external_storage import is_external, split_places
-from minray.platform.host import RealHost
+from minray.platform.host import RealHost, raise_file_limit
 from minray.platform.processes import OwnedZygote, start_zygote
 from minray.platform.session import LOGS, make_spill_directories, remove_session
 
 START_TIMEOUT_S = 30.0
+FEW_FILES = 4096
+"""A raylet has three open for each worker, the gcs two, a driver one for each actor that it calls."""
+logger = logging.getLogger("minray")
 
 
 @dataclass(slots=True)
@@ -154,6 +158,9 @@ def start_node(options: NodeOptions) -> Node:
     """Start gcs (head only) and raylet; returns when the raylet is registered. RuntimeError says what went wrong."""
     _check_texts(options)
     resources = node_resources(options, RealHost())
+    files = raise_file_limit()
+    if files < FEW_FILES:
+        logger.warning("a process may open %d files at most, which may be too few; allow more with: ulimit -n 8192", files)
     if options.head and options.tcp_host and not options.tcp_port:
         try:
             options.tcp_port = free_port(options.tcp_host)

@@ -1,6 +1,7 @@
 """The real machine: its name, its size as far as we may use it, entropy and the wall clock.
 
-Ray: python/ray/_private/utils.py (get_num_cpus, get_system_memory), src/ray/common/cgroup2
+Ray: python/ray/_private/utils.py (get_num_cpus, get_system_memory), python/ray/_private/worker.py (init, which raises the
+limit of open files), src/ray/common/cgroup2
 
 In a container the machine is what its control groups allow, so both versions of them are read, from our own group up to
 the root: the tightest limit of any level holds.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -22,6 +24,8 @@ from pathlib import Path
 
 import psutil
 
+MOST_FILES = 1 << 20
+"""More than that nobody opens."""
 
 class RealHost:
     """This machine, as this process may use it. ``root`` is where /proc and /sys are, for tests."""
@@ -54,6 +58,20 @@ class RealHost:
 
     def time(self) -> float:
         return time.time()
+
+
+def raise_file_limit() -> int:
+    """Let this process and its children open as many files as they are allowed to, at most ``MOST_FILES``; returns how many.
+
+    What shells give is often 1,024. A driver has a connection to each actor that it calls, a raylet several to each worker.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # macOS has a limit that it does not tell.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            return most
+    return soft
 
 
 def _cpu_count(root: Path) -> int:

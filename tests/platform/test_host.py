@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from minray.platform.host import RealHost
+from minray.platform.host import MOST_FILES, RealHost, raise_file_limit
 
 GIGABYTE = 1024**3
 
@@ -71,3 +72,32 @@ def test_version_1_without_limits(tmp_path: Path) -> None:
     limits = {"cpu/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": str(2**63 - 4096)}
     found = host(tmp_path, "5:cpu:/\n4:memory:/", limits)
     assert (found.cpu_count, found.memory_bytes) == (8, RealHost(str(tmp_path / "nothing")).memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted"),
+    [
+        (1024, 524_288, 524_288),
+        (1024, MOST_FILES * 1000, MOST_FILES),
+        (256, resource.RLIM_INFINITY, MOST_FILES),
+        (4096, 4096, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, wanted: int | None
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    assert raise_file_limit() == (wanted or soft)
+    assert asked == ([] if wanted is None else [(wanted, hard)])
+
+
+def test_a_limit_of_open_files_that_may_not_be_raised_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert raise_file_limit() == 256
