@@ -255,6 +255,7 @@ class TaskExecutor:
     ) -> Execution:
         if self._platform.processes.is_copy:
             self._end_copy(error)
+        self._platform.user_code.collect_later()
         if task.header.template.method and self._is_orderly_exit(error):
             self.wants_exit = str(error.args[0]) if error.args and isinstance(error.args[0], str) else "it has exited"
             error = ActorDiedError(actor_id=task.actor_id.hex(), reason=self.wants_exit)

@@ -292,6 +292,7 @@ class UserApi:
             parker.wait(timeout_s)
             return
         if not parker.wait(warning_s):
+            self._user_code.collect_garbage()
             missing = next((one for one in wanted if one[0] not in self._objects), wanted[0])
             print(f"minray: still waiting after {warning_s:g} s: {self._explain(*missing)}", file=sys.stderr)
             parker.wait(None if timeout_s is None else timeout_s - warning_s)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import functools
+import gc
 import importlib
 import logging
 import os
@@ -53,6 +54,10 @@ INSIST_S, INSIST_LIMIT_S = 0.01, 1.0
 """The first and the longest pause between two signals for one interrupt."""
 DEFERRED_S = 0.003
 """And the pause after one that came at a bad moment."""
+COLLECT_S = 0.5
+"""So long after user code has failed garbage is collected; longer, where that takes much time."""
+MOST_COLLECTING = 0.05
+"""So large a part of the time."""
 _COUNTING = (
     "minray/object_ref.py",
     "minray/core_worker/actor_api.py",
@@ -97,6 +102,8 @@ class MainThreadUserCode(LoopBorder):
         """Whether the last signal came at a bad moment."""
         self._is_exposed = False
         """User code has installed a signal handler."""
+        self._will_collect = False
+        self._collect_after_s = COLLECT_S
         self._bell = _thread.allocate_lock()
         """Released when there is work for a main thread that does not lead."""
         self._bell.acquire()
@@ -260,6 +267,21 @@ class MainThreadUserCode(LoopBorder):
             loop.run_forever()
 
         threading.Thread(target=main, name="minray-event-loop", daemon=True).start()
+
+    def collect_later(self) -> None:
+        if not self._will_collect and gc.isenabled():
+            self._will_collect = True
+            self.post(self._collect_after, self._collect_after_s)
+
+    def _collect_after(self, pause_s: float) -> None:
+        self._loop.call_later(pause_s, self.run, self._collect)
+
+    def _collect(self) -> None:
+        """In the main thread, where users' destructors may block."""
+        self._will_collect = False
+        began = time.monotonic()
+        self.collect_garbage()
+        self._collect_after_s = max(COLLECT_S, (time.monotonic() - began) / MOST_COLLECTING)
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self._interrupts.append(applies)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import atexit
+import gc
 import os
 import sys
 import threading
@@ -152,6 +153,10 @@ class LoopBorder:
 
     def time(self) -> float:
         return time.monotonic()
+
+    def collect_garbage(self) -> None:
+        if gc.isenabled():
+            gc.collect()
 
     def run_exit_handlers(self) -> None:
         atexit._run_exitfuncs()
@@ -291,6 +296,9 @@ class DriverUserCode(LoopBorder):
 
     def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         raise RuntimeError("a driver has no thread that runs an event loop")
+
+    def collect_later(self) -> None:
+        raise RuntimeError("a driver's garbage is not ours to collect")
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         raise RuntimeError("a driver's threads are not ours to interrupt")

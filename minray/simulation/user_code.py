@@ -364,6 +364,12 @@ class SimUserCode:
     def threads_beside(self, limit: int) -> SimThreads:
         return SimThreads(self._process, self.thread, limit)
 
+    def collect_later(self) -> None:
+        """Nobody does here: what is kept by a cycle of minray's own shall be seen."""
+
+    def collect_garbage(self) -> None:
+        """Nobody does."""
+
     def run_exit_handlers(self) -> None:
         """They are this interpreter's, not the simulated process's."""
 

@@ -49,7 +49,9 @@ class Machine:
         self.streams: list[tuple[StreamingTask, list[Any]]] = []
         """Generators that have run."""
         self.cleaned = 0
-        """How often the interpreter has cleaned up."""
+        """How often the interpreter has cleaned up,"""
+        self.collections = 0
+        """and garbage was to be collected."""
         self.notes: list[Any] = []
         """What has run, as it is noted."""
         self.profile: Any = SimpleNamespace(note=lambda *noted: self.notes.append(noted))
@@ -64,6 +66,9 @@ class Machine:
 
     def run_exit_handlers(self) -> None:
         self.cleaned += 1
+
+    def collect_later(self) -> None:
+        self.collections += 1
 
     # --- as functions, results and generators
 
@@ -255,6 +260,17 @@ def test_what_has_run_is_noted_once_with_its_times(kind: str, error: BaseExcepti
         status = CANCELLED  # of a coroutine that was cancelled nobody asks how it has ended
     assert noted is task and execution is task.execution and execution.status == status
     assert before <= started <= time.perf_counter_ns() - execution.duration_us * 1000
+
+
+@pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
+@pytest.mark.parametrize(("error", "collections"), [(None, 0), (ValueError(), 1)])
+def test_what_a_failed_task_may_have_left_is_collected(kind: str, error: BaseException | None, collections: int) -> None:
+    machine = Machine()
+    machine.executor.actor = SimpleNamespace(method=raising(error) if error is not None else lambda: 1)
+    ran = getattr(machine.executor, kind)(machine.task(method="method", actor_id=b"actor"))
+    if ran is not None:
+        run(lambda: ran)
+    assert machine.collections == collections
 
 
 @pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])

@@ -232,6 +232,9 @@ class Worker:
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self.interrupts.append(applies)
 
+    def collect_later(self) -> None:
+        """Nothing here is garbage."""
+
     def make_refs(self, value: StoredObject) -> list[ObjectRef[Any]]:
         for info in value.nested:
             self.references.add_local(info.object_id, info.owner)

@@ -175,19 +175,26 @@ def test_g7_who_waits_in_vain_hears_so_in_time_and_is_not_waited_for_any_more(
     assert capsys.readouterr().err == ""
 
 
-def test_who_waits_for_long_reads_why(driver: Core, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_waits_for_long_reads_why(
+    driver: Core, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And collects what garbage may keep from others, once."""
+    collections: list[float] = []
+    user_code = driver.worker.platform.user_code
+    monkeypatch.setattr(user_code, "collect_garbage", lambda: collections.append(user_code.time()))
+
     def program() -> None:
         minray.get(rest.remote(1))
         minray.get([minray.put("here"), rest.remote(15), rest.remote(16)])
 
     waiting = driver.begin(driver.thread(program))
     driver.cluster.settle(9)
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "" and collections == []
     driver.cluster.settle(4)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("minray: still waiting after 10 s: task rest") and not waiting.done()
     driver.cluster.settle(10)
-    assert waiting.done() and capsys.readouterr().err == ""
+    assert waiting.done() and capsys.readouterr().err == "" and len(collections) == 1
 
 
 def test_the_loop_does_not_wait_for_itself(driver: Core) -> None:

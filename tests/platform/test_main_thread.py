@@ -299,6 +299,31 @@ def main_thread_code(monkeypatch: pytest.MonkeyPatch) -> Generator[MainThreadUse
     os.chdir(directory)
 
 
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_garbage_is_collected_once_and_in_the_main_thread_after_failures(is_wanted: bool) -> None:
+    lines = run_program(f"""
+        import gc, weakref
+        from minray.platform import main_thread
+
+        class Knot:
+            def __init__(self):
+                self.self = self
+
+            def __del__(self):
+                print("gone", threading.current_thread() is threading.main_thread())
+
+        main_thread.COLLECT_S = code._collect_after_s = 0.05
+        gc.collect()
+        gc.callbacks.append(lambda phase, info: phase == "start" and info["generation"] == 2 and print("collects"))
+        {"gc.enable()" if is_wanted else "gc.disable()"}
+        Knot()
+        code.run(code.collect_later)
+        code.run(code.collect_later)
+        code.run(lambda: from_loop(loop.call_later, 0.3, code.stop))
+    """)
+    assert lines[: lines.index("over")] == (["collects", "gone True"] if is_wanted else [])
+
+
 def test_entering_an_environment(main_thread_code: MainThreadUserCode, tmp_path: Path) -> None:
     (tmp_path / "module_of_the_job.py").write_text("answer = 42\n")
     known = sys.path[-1]

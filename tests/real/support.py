@@ -67,6 +67,14 @@ class Journal:
             return []
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Files:
     """Signals and journals of one test."""
 

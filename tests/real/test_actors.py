@@ -23,7 +23,7 @@ from minray.exceptions import (
     TaskCancelledError,
 )
 from tests.helpers import wait_for_condition
-from tests.real.support import POLL_S, Files, Journal, Signal, api, run_driver, words
+from tests.real.support import POLL_S, Files, Journal, Signal, api, is_alive, run_driver, words
 
 pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"num_cpus": 4, "namespace": "tests"}
@@ -98,14 +98,6 @@ class Counter(Base):
 @ray.remote
 def add_to(handle: Any) -> int:
     return int(ray.get(handle.add.remote()))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # --- basics

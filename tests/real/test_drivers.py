@@ -607,6 +607,66 @@ def test_a_daemon_that_has_closed_its_standard_streams(tmp_path: Path) -> None:
     assert done.read_text() == "spoken"
 
 
+ACTORS_UNDER_A_LIMIT = """
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, sys.argv[1:])))
+    ray.init(num_cpus=1)
+
+    @ray.remote(num_cpus=0)
+    class Idle:
+        def rest(self):
+            return 1
+
+    idle = [Idle.remote() for _ in range(30)]
+    print(sum(ray.get([one.rest.remote() for one in idle])))
+    """
+
+
+def test_a_shell_s_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
+    """A raylet has three for each of thirty workers; with 64 it could not start them all."""
+    done = run_driver(ACTORS_UNDER_A_LIMIT, "64", "5000")
+    assert (done.returncode, done.stdout.strip()) == (0, "30"), done.stderr
+    assert "files at most" not in done.stderr
+
+
+def test_a_limit_of_open_files_that_may_be_too_low_is_told() -> None:
+    done = run_driver(ACTORS_UNDER_A_LIMIT, "500", "500")
+    assert (done.returncode, done.stdout.strip()) == (0, "30"), done.stderr
+    assert "a process may open 500 files at most, which may be too few; allow more with: ulimit -n 8192" in done.stderr
+
+
+def test_an_actor_that_only_a_cycle_keeps_makes_room_for_what_is_waited_for() -> None:
+    """Ray collects garbage when resources are short; here who waits for long does, unless garbage is not to be collected."""
+    done = run_driver(
+        """
+        import gc
+        ray.init(num_cpus=1, logging_level="ERROR", _system_config={"get_warning_s": 0.2})
+        gc.set_threshold(0)
+
+        @ray.remote(num_cpus=1)
+        class Worker:
+            def work(self):
+                return "works"
+
+        class Trainer:
+            def __init__(self):
+                self.itself = self
+                self.worker = Worker.remote()
+
+        for _ in range(2):
+            trainer = Trainer()
+            print(ray.get(trainer.worker.work.remote()))
+        gc.disable()
+        trainer = Trainer()
+        try:
+            ray.get(trainer.worker.work.remote(), timeout=1)
+        except ray.exceptions.GetTimeoutError:
+            print("waits")
+        """
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["works", "works", "waits"]), done.stderr
+
+
 def test_a_working_directory_that_is_gone_is_an_error_that_says_so(tmp_path: Path) -> None:
     done = run_driver(
         """

@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import minray as ray
 from minray.exceptions import OwnerDiedError
 from tests.helpers import wait_for_condition, without_garbage_collection
-from tests.real.support import Files, api, core, echo, hold, left_in_driver
+from tests.real.support import Files, api, core, echo, hold, is_alive, left_in_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -403,3 +404,34 @@ def test_a_reference_is_ready_at_its_owner() -> None:
     (inner,) = ray.get(put_some.remote(""))
     assert not is_freed_at_owner(inner.binary(), inner.owner_address())
     assert is_freed_at_owner(b"\0" * 28, inner.owner_address())
+
+
+@pytest.mark.parametrize("fails_in", ["asyncio.run", "executor"])
+def test_what_a_failed_task_held_goes_though_its_exception_keeps_its_frames(files: Files, fails_in: str) -> None:
+    """Both make cycles of frames and exceptions, and a worker that rests would collect no garbage by itself."""
+
+    @ray.remote(num_cpus=0.1)
+    class Held:
+        def pid(self) -> int:
+            return os.getpid()
+
+    @ray.remote(max_retries=0)
+    def fail(journal: Any) -> None:
+        held = Held.remote()
+        journal.note(ray.get(held.pid.remote()))
+
+        async def go_wrong() -> None:
+            await held.pid.remote()
+            raise ValueError("wrong")
+
+        if fails_in == "asyncio.run":
+            asyncio.run(go_wrong())
+        else:
+            with ThreadPoolExecutor(1) as executor:
+                executor.submit(asyncio.run, go_wrong()).result()
+
+    journal = files.journal()
+    with pytest.raises(ValueError, match="wrong"):
+        ray.get(fail.remote(journal))
+    (pid,) = journal.lines()
+    wait_for_condition(lambda: not is_alive(int(pid)))
