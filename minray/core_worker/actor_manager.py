@@ -386,10 +386,10 @@ class ActorManager:
     def retry(self, task: PendingTask) -> None:
         self._core.outcomes.retry(task)
 
-    def wait_for_verdict(self, client: ActorClient) -> None:
+    def wait_for_verdict(self, client: ActorClient, connection: Connection) -> None:
         system = self._core.config.system_config
         patience_s = min(system.timeout_ms_task_wait_for_death_info / 1000 * 2**client.failures, MAX_PATIENCE_S)
-        asyncio.get_running_loop().call_later(patience_s, self.submitter.on_no_verdict, client)
+        asyncio.get_running_loop().call_later(patience_s, self.submitter.on_no_verdict, client, connection)
 
     # --- account
 

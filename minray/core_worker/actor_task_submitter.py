@@ -72,6 +72,7 @@ class ActorClient:
         "retries",
         "connection",
         "lost",
+        "lost_stream",
         "failures",
         "keeping",
         "submitted",
@@ -93,6 +94,8 @@ class ActorClient:
         """None: there is no incarnation that can be reached."""
         self.lost: dict[PendingTask, Connection] = {}
         """Calls of gone connections, whose fate is open, with that which they had been pushed to."""
+        self.lost_stream = 0
+        """Of the last connection that was found gone."""
         self.failures = 0
         """How often in a row it could not be reached although the gcs believes that it lives."""
         self.keeping = 0
@@ -126,8 +129,8 @@ class Actions(Protocol):
     def retry(self, task: PendingTask) -> None:
         """Make it again; ``on_task_ready`` follows."""
 
-    def wait_for_verdict(self, client: ActorClient) -> None:
-        """Call ``on_no_verdict`` when nothing was heard of a lost actor for a while."""
+    def wait_for_verdict(self, client: ActorClient, connection: Connection) -> None:
+        """Call ``on_no_verdict`` a while after the connection to an actor was lost."""
 
 
 class ActorTaskSubmitter:
@@ -200,11 +203,12 @@ class ActorTaskSubmitter:
         """The channel to the actor is gone for good: what becomes of its calls, the gcs will say."""
         if client.connection is connection:
             self._lose(client, connection)
-            self._actions.wait_for_verdict(client)
+            client.lost_stream = connection.stream
+            self._actions.wait_for_verdict(client, connection)
 
-    def on_no_verdict(self, client: ActorClient) -> None:
-        """The gcs believes that all is as it was."""
-        if client.connection is not None or client.state != ALIVE:
+    def on_no_verdict(self, client: ActorClient, connection: Connection) -> None:
+        """The gcs believes that all is as it was when this connection was lost, unless another was lost since."""
+        if client.connection is not None or client.state != ALIVE or client.lost_stream != connection.stream:
             return
         client.failures += 1
         lost, client.lost = client.lost, {}

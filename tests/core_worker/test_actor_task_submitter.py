@@ -33,8 +33,8 @@ class Caller:
         self.discarded: list[str] = []
         self.given_up: list[tuple[int, list[int]]] = []
         """``a 0 of 1``: what attempt 0 of call a, which was pushed by stream 1, has made."""
-        self.verdicts = 0
-        """How many times ``on_no_verdict`` will be called."""
+        self.waits: list[Connection] = []
+        """For each of these ``on_no_verdict`` will be called, in this order."""
 
     # --- Actions
 
@@ -57,8 +57,8 @@ class Caller:
     def retry(self, task: PendingTask) -> None:
         self.submitter.on_task_ready(self.client, task)
 
-    def wait_for_verdict(self, client: ActorClient) -> None:
-        self.verdicts += 1
+    def wait_for_verdict(self, client: ActorClient, connection: Connection) -> None:
+        self.waits.append(connection)
 
     # --- what happens
 
@@ -106,8 +106,7 @@ class Caller:
         self.submitter.on_unreachable(self.client, self.client.connection)
 
     def no_verdict(self) -> None:
-        self.verdicts -= 1
-        self.submitter.on_no_verdict(self.client)
+        self.submitter.on_no_verdict(self.client, self.waits.pop(0))
 
     def answer(self, task: PendingTask, started: bool = True) -> None:
         assert isinstance(task.worker, Connection)
@@ -354,7 +353,7 @@ def test_g39b_calls_of_an_actor_that_cannot_be_reached_are_unavailable_and_later
     b = caller.submit("b", retries=1)
     caller.unreachable()
     caller.submit("c")
-    assert caller.verdicts == 1 and caller.ended == {}
+    assert len(caller.waits) == 1 and caller.ended == {}
     caller.no_verdict()
     assert caller.ended == {"a": "unavailable"} and b.attempt == 1
     assert caller.pushed[2:] == ["2:1 b*", "2:2 c"], "another stream, whose numbers have no holes"
@@ -389,6 +388,23 @@ def test_the_dead_are_out_of_reach_first() -> None:
     caller.dead()
     caller.no_verdict()
     assert caller.ended == {"a": "dead"}
+
+
+def test_patience_with_one_incarnation_does_not_run_out_for_the_one_before() -> None:
+    """The news that the second one has died is late, and nothing is lost twice for it."""
+    caller = Caller()
+    caller.alive()
+    caller.submit("a", retries=2)
+    caller.unreachable()
+    caller.restarting()
+    caller.alive(1)
+    caller.unreachable()
+    caller.no_verdict()
+    assert caller.pushed == ["1:1 a", "2:1 a*"] and caller.client.failures == 0
+    caller.restarting(2)
+    caller.alive(2)
+    caller.no_verdict()
+    assert caller.pushed[2:] == ["3:1 a*"] and caller.ended == {}
 
 
 def test_patience_begins_anew_when_the_actor_answers() -> None:
@@ -461,7 +477,7 @@ def test_g36_g37_g49_s8_whatever_happens_every_call_ends_once_in_order_and_withi
             caller.dead(restarts)
         elif step == "lost" and caller.client.connection is not None:
             caller.unreachable()
-        elif step == "no verdict" and caller.verdicts:
+        elif step == "no verdict" and len(caller.waits):
             caller.no_verdict()
         elif step in ("answer", "give back") and pushed:
             caller.answer(pushed[number % len(pushed)], started=step == "answer")
@@ -470,12 +486,12 @@ def test_g36_g37_g49_s8_whatever_happens_every_call_ends_once_in_order_and_withi
 
 def expect_end(caller: Caller, calls: list[tuple[PendingTask, int]], restarts: int) -> None:
     """When arguments, verdicts and answers come, nothing is left."""
-    while any(task.state in (WAITING, PUSHED) for task, _ in calls) or caller.verdicts or caller.client.state == RESTARTING:
+    while any(task.state in (WAITING, PUSHED) for task, _ in calls) or caller.waits or caller.client.state == RESTARTING:
         for task, _ in calls:
             if task.state is WAITING:
                 caller.ready(task)
         caller.alive(restarts)
-        while caller.verdicts:
+        while len(caller.waits):
             caller.no_verdict()
         for task, _ in calls:
             if task.state is PUSHED:
