@@ -45,7 +45,8 @@ FAILURE_TIMEOUT_S = 5.0
 """How long a raylet may take to see that a worker is dead."""
 REJECTED_DELAY_S = 0.05
 """After a spillback that was rejected, or led to a raylet that is gone: the raylets' views of each other need this long to
-agree, and longer if nobody but us knows yet that a node has died."""
+agree, and longer if nobody but us knows yet that a node has died. And after a request that was cancelled, but not by us: it
+would be again, at once, as long as the raylet believes that our job has finished, or that we are dead."""
 
 
 class Outcomes(Protocol):
@@ -157,7 +158,7 @@ class LeaseClient:
             self.submitter.on_lease_reply(request, reply, now)
         elif reply.kind == SPILLBACK:
             self.submitter.on_lease_redirected(request, reply.raylet, True, now)
-        elif reply.kind == REJECTED:
+        elif reply.kind == REJECTED or (reply.kind == CANCELLED and not request.cancelled):
             loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
         elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED):
             self._outcomes.on_unschedulable(request, reply)

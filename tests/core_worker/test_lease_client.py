@@ -148,6 +148,21 @@ def test_a_rejected_request_begins_again_at_home_after_a_pause() -> None:
     run(story)
 
 
+def test_l5_a_request_that_was_cancelled_by_its_raylet_is_made_again_after_a_pause() -> None:
+    """The job has finished, and this process has not ended yet."""
+
+    async def story() -> None:
+        scene = Scene()
+        scene.submit(prepare())
+        scene.peers.take(RequestWorkerLease).answer(LeaseReply(CANCELLED, reason="its job has finished"))
+        await turns()
+        assert scene.peers.asked == []
+        await pass_time(REJECTED_DELAY_S)
+        scene.peers.take(RequestWorkerLease)
+
+    run(story)
+
+
 def test_a_raylet_that_is_lost_sends_the_request_home_after_a_pause() -> None:
     """The local raylet may go on to believe for a minute that it lives."""
 
