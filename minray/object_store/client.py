@@ -5,7 +5,8 @@ Ray: src/ray/object_manager/plasma/client.h
 A client maps the arena once, when it first needs it, and the one on disk (``Fallback``), where offsets go on. It asks the
 store where it may write, writes, and seals; or it asks where an object is, which pins it, and reads there. The pin is given
 back when the last view of that memory has gone, however long the user keeps an array that lies in it (G61): every view is
-made of one numpy array, whose finalizer says so.
+made of one numpy array, whose finalizer says so. A pin that was refused is given back, too: the question may come to the
+store twice, and late (G112), and then nobody here waits for what it gets.
 
 Everything here runs on the loop, but for ``view`` and what the finalizers do.
 """
@@ -117,7 +118,11 @@ class StoreClient:
                 return
             views: list[memoryview | Pinned] = []
             for asked, pinned in zip(wanted, reply.pinned, strict=True):
-                views.append(self._lasting_view(asked.pin, pinned) if pinned.status == PINNED else pinned)
+                if pinned.status == PINNED:
+                    views.append(self._lasting_view(asked.pin, pinned))
+                else:
+                    views.append(pinned)
+                    self._release(asked.pin)
             on_pinned(views)
 
         self._raylet.send(PinObjects(self._worker_id, wanted, purpose, timeout_s), on_answer)

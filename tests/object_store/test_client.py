@@ -80,6 +80,7 @@ def test_what_is_read_stays_where_it_is_until_the_last_view_has_gone() -> None:
     request = it.answer(PinReply([Pinned(PINNED, offset=10, size=2), Pinned(FREED)]))
     assert isinstance(request, PinObjects) and (request.client, request.purpose, request.timeout_s) == (WORKERS[0], GET, 1.5)
     assert [(one.object_id, one.owner, one.attempt) for one in request.wanted] == [(A, OWNER, 3), (B, OWNER, 3)]
+    assert it.answer(DONE) == ReleasePins([request.wanted[1].pin]), "the question may come to the store once more, and late"
     view, other = it.got
     assert bytes(view) == bytes([10, 11]) and view.readonly and other == Pinned(FREED)
     part = view[1:]

@@ -190,6 +190,21 @@ async def test_g112_a_question_that_comes_again_has_the_same_answer(is_freed: bo
 
 
 @in_virtual_time
+async def test_g112_a_question_that_comes_again_late_gets_nothing_that_nobody_waits_for() -> None:
+    """It was refused; who had asked gives the pin back, while the question waits once more, and then comes a third time."""
+    scene = Scene()
+    refused = scene.pin(A)
+    scene.store.fail(A, Pinned(NO_ROOM))
+    assert statuses(refused) == [NO_ROOM]
+    scene.pin(A)
+    scene.ask(ReleasePins([b"pin 0"]), READER)
+    scene.put(A)
+    scene.pin(A)
+    scene.free(A)
+    assert scene.is_empty()
+
+
+@in_virtual_time
 async def test_g61_g62_a_dead_reader_uses_nothing_and_a_dead_owner_owns_nothing() -> None:
     scene = Scene()
     scene.put(A)
