@@ -90,7 +90,14 @@ class Spilling(Protocol):
 class Question:
     """Objects that somebody wants together, and has not got yet."""
 
-    def __init__(self, client: bytes, wanted: list[Wanted], order: Order, on_answer: Callable[[list[Pinned]], None]) -> None:
+    def __init__(
+        self,
+        client: bytes,
+        wanted: list[Wanted],
+        order: Order,
+        on_answer: Callable[[list[Pinned]], None],
+        on_one: Callable[[], None] | None = None,
+    ) -> None:
         self.client = client
         self.wanted = wanted
         self.order = order
@@ -98,10 +105,13 @@ class Question:
         self._pinned: list[Pinned | None] = [None] * len(wanted)
         self._missing = len(wanted)
         self._on_answer = on_answer
+        self._on_one = on_one
 
     def set(self, index: int, pinned: Pinned) -> None:
         self._pinned[index] = pinned
         self._missing -= 1
+        if self._on_one is not None:
+            self._on_one()
         if not self._missing:
             self.answer()
 
@@ -252,11 +262,19 @@ class ObjectStore:
             question.timer = asyncio.get_running_loop().call_later(request.timeout_s, self.give_up, question)
 
     def pin_together(
-        self, client: bytes, wanted: list[Wanted], purpose: int, on_answer: Callable[[list[Pinned]], None]
+        self,
+        client: bytes,
+        wanted: list[Wanted],
+        purpose: int,
+        on_answer: Callable[[list[Pinned]], None],
+        on_one: Callable[[], None] | None = None,
     ) -> Question:
-        """Bring these here and pin them; answered, perhaps at once, when all are here or will not come."""
+        """Bring these here and pin them; answered, perhaps at once, when all are here or will not come.
+
+        ``on_one()`` is called for each of them.
+        """
         self._question_count += 1
-        question = Question(client, wanted, Order(purpose, self._question_count), on_answer)
+        question = Question(client, wanted, Order(purpose, self._question_count), on_answer, on_one)
         for index, one in enumerate(wanted):
             entry = self.table.pinned_as(one.pin) or self._find(one)
             if entry is not None and (one.pin in entry.pins or self.table.is_sealed(entry)):

@@ -25,7 +25,8 @@ from minray.raylet.lease_dependency_manager import LeaseDependencyManager
 
 PATIENCE_S, MOST_PATIENCE_S = 1.0, 30.0
 """So long, at least and at most, others keep back for a lease whose arguments are on their way or have come, after the last
-one that takes arguments has begun: its turn will come. In between, twice as long as it took from one to the next lately."""
+one that takes arguments has begun: its turn will come. In between, twice as long as it took from one to the next lately. And
+they keep back as long as arguments keep coming, one in ``PATIENCE_S``: what is fetched for others would take their room."""
 
 
 class LeaseArguments:
@@ -52,6 +53,8 @@ class LeaseArguments:
         """When the last lease with arguments was given resources."""
         self._turn_s = 0.0
         """How much later the next one was, lately; rather the longest time than the mean."""
+        self._came_at = 0.0
+        """When the last argument was here, or would not come."""
         self._pins: dict[bytes, dict[bytes, bytes]] = {}
         """The names of pins, by lease and object."""
         self._arrived: dict[bytes, None] = {}
@@ -97,7 +100,10 @@ class LeaseArguments:
         def on_answer(pinned: list[Pinned]) -> None:
             asyncio.get_running_loop().call_soon(self._on_fetched, lease_id, wanted, pinned)
 
-        self._questions[lease_id] = self._store.pin_together(b"", wanted, TASK_ARGUMENTS, on_answer)
+        self._questions[lease_id] = self._store.pin_together(b"", wanted, TASK_ARGUMENTS, on_answer, self._note_arrival)
+
+    def _note_arrival(self) -> None:
+        self._came_at = asyncio.get_running_loop().time()
 
     def _note_turn(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -107,8 +113,9 @@ class LeaseArguments:
 
     def _on_late(self, lease_id: bytes) -> None:
         loop = asyncio.get_running_loop()
-        late_at = self._turn_at + min(max(PATIENCE_S, 2 * self._turn_s), MOST_PATIENCE_S)
-        if self._turn_at and loop.time() < late_at:
+        turn_late_at = self._turn_at + min(max(PATIENCE_S, 2 * self._turn_s), MOST_PATIENCE_S)
+        late_at = max(turn_late_at, self._came_at + PATIENCE_S)
+        if loop.time() < late_at:
             self._timers[lease_id] = loop.call_at(late_at, self._on_late, lease_id)
             return
         del self._timers[lease_id]

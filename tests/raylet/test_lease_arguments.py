@@ -63,10 +63,15 @@ class Scene:
         self.pins = [name for name in self.pins if name not in names]
 
     def pin_together(
-        self, client: bytes, wanted: list[Wanted], purpose: int, on_answer: Callable[[list[Pinned]], None]
+        self,
+        client: bytes,
+        wanted: list[Wanted],
+        purpose: int,
+        on_answer: Callable[[list[Pinned]], None],
+        on_one: Callable[[], None],
     ) -> Question:
         order: Any = purpose
-        self.questions.append(Question(client, wanted, order, on_answer))
+        self.questions.append(Question(client, wanted, order, on_answer, on_one))
         return self.questions[-1]
 
     def give_up(self, question: Question) -> None:
@@ -247,6 +252,24 @@ def test_patience_is_twice_the_longest_time_from_turn_to_turn_lately(pauses_s: t
         assert scene.advances == 0
         await pass_time(1.0)
         assert scene.advances == 1
+
+    run(story)
+
+
+def test_others_keep_back_as_long_as_arguments_keep_coming() -> None:
+    async def story() -> None:
+        scene = Scene()
+        names = [f"x{number}" for number in range(4)]
+        scene.want(b"first", **dict.fromkeys(names, 20))
+        scene.want(b"second", y=80)
+        question = scene.questions[0]
+        for index in range(3):
+            await pass_time(0.9 * PATIENCE_S)
+            question.set(index, Pinned(PINNED))
+        await pass_time(0.9 * PATIENCE_S)
+        assert scene.advances == 0 and len(scene.questions) == 1
+        await pass_time(0.2 * PATIENCE_S)
+        assert scene.advances == 1 and len(scene.questions) == 2
 
     run(story)
 
