@@ -437,10 +437,11 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
         return ClusterClient(file.gcs_endpoint, session_token(file.session_dir), file.system_config, file.gcs_address)
     if not address or address == "auto":
         raise ConnectionError("no running cluster was found on this machine; name one with --address")
+    endpoint = endpoint_of(address)
     token = given_token(token_file)
     if token is None:
         raise RuntimeError(f"the token of the cluster at {address} is not known here: use --token-file or $MINRAY_TOKEN")
-    return ClusterClient(endpoint_of(address), token, SystemConfig.from_overrides(with_environment(None)))
+    return ClusterClient(endpoint, token, SystemConfig.from_overrides(with_environment(None)))
 
 
 for _command in [*state_commands(_client), *process_commands(_client)]:
