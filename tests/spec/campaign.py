@@ -20,7 +20,7 @@ import click
 
 from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import LOUD, QUIET, SWITCH
-from tests.spec.scenario import Scenario, Verdict, run, save, struck
+from tests.spec.scenario import Scenario, Verdict, read_witness, run, save, struck
 from tests.spec.shrink import Witness, smallest
 from tests.spec.strategies import SIZES, scenario_of
 
@@ -94,7 +94,7 @@ def report(witness: Witness, path: Path) -> str:
 
 def replay(path: Path) -> int:
     """Run one witness; the exit code."""
-    verdict = run(Scenario.from_json(path.read_text()))
+    verdict = run(read_witness(path, Scenario.from_json))
     click.echo("\n".join(verdict.problems) or f"no problem in {verdict.steps} steps")
     click.echo(verdict.story, nl=bool(verdict.story))
     return 0 if verdict.ok else 1

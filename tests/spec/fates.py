@@ -129,6 +129,12 @@ class Fates:
         """Handles by name of ``Find`` -> what it looks for."""
         self._driver_of: dict[str, int] = {}
         """Of each such handle."""
+        self._finder_of: dict[str, str] = {}
+        """The task or call that looks for it."""
+        self._submitter_of: dict[str, str] = {}
+        """Of each task and call."""
+        self._dropped: set[str] = set()
+        """Tasks and calls with results that nobody waits for, perhaps."""
         self._owners_die = owners_die
         self._lost = {KILLED_DRIVER}
         """Whoever cannot tell what has become of him: killed drivers with all their tasks and calls."""
@@ -162,6 +168,11 @@ class Fates:
             elif isinstance(operation, Find):
                 self._found[operation.name] = operation.called
                 self._driver_of[operation.name] = driver
+                self._finder_of[operation.name] = owner
+            elif isinstance(operation, Submit | Call):
+                self._submitter_of[operation.name] = owner
+            elif isinstance(operation, Drop):
+                self._dropped.add(operation.ref.partition(".")[0])
 
     def of(self, handle: str) -> Fate | None:
         """None: of an actor that this program does not make."""
@@ -177,8 +188,17 @@ class Fates:
         if fate is None or fate.create.detached:
             return False
         if handle in self._found:
-            return not fate.is_kept or fate.drivers != {self._driver_of[handle]}
+            is_held = fate.is_kept and fate.drivers == {self._driver_of[handle]}
+            return not is_held or self._may_outlast_its_driver(self._finder_of[handle])
         return len(fate.makers) > 1
+
+    def _may_outlast_its_driver(self, owner: str) -> bool:
+        """Whether a task may go on when its driver has done everything, and holds nothing any more."""
+        while owner in self._submitter_of:
+            if owner in self._dropped:
+                return True
+            owner = self._submitter_of[owner]
+        return False
 
     def identity(self, handle: str) -> str:
         """A word for the actor: the same for two handles only if it is the same for certain."""

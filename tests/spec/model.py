@@ -76,7 +76,7 @@ class Losses:
     spilled: bool = False
     """Whether they may be on disk, from where they come when somebody waits for them."""
     preemptions: int = 0
-    """So many of the deaths use up no retry and no restart."""
+    """So many nodes are to leave: who dies there, of itself too, uses up no retry and no restart."""
     memory: int = 0
     """So many of the deaths are those of workers that had to go because their node had no memory: they use up no retry."""
     room: bool = False
@@ -281,14 +281,19 @@ class Scope:
         self.gone.update(name for name in names if name in self.sure and self.model.stays_freed(self.owner, name))
 
     def foresee_items(self, generator: Generate, names: list[str]) -> None:
-        """``names``: of those that are read by now. An item that is bound was here; it may be lost later."""
+        """``names``: of those that are read by now. An item that is bound was here; it may be lost later.
+
+        What is inside of the items is what was at hand when the generator began, not when the rest of it is read.
+        """
         model = self.model
         self.asked.add(generator.name)
         breaks = model.may_break_off(self.owner, generator)
         errors = model.may_become_of_items(self.owner, generator) | (breaks if generator.only_takes else set())
-        surely = frozenset(ref for ref in generator.refs if ref in self.sure)
-        model.items.update(generator.item_names())
-        for name in generator.item_names():
+        all_names = generator.item_names()
+        begun = [model.objects[name].surely_inside for name in all_names[:1] if name in model.objects]
+        surely = begun[0] if begun else frozenset(ref for ref in generator.refs if ref in self.sure)
+        model.items.update(all_names)
+        for name in all_names:
             model.objects[name] = Expectation(self.owner, True, errors, generator.refs, surely)
         is_asked = not generator.actor or generator.actor in self.sure
         if not errors and is_asked and not breaks:

@@ -224,7 +224,10 @@ class Await(Get, frozen=True):
     """Whether nobody here holds them meanwhile, but for what waits."""
 
     def perform(self, stage: Stage) -> Outcome:
-        return asyncio.run(self.perform_awaiting(stage))
+        try:
+            return asyncio.run(self.perform_awaiting(stage))
+        except KeyboardInterrupt as interrupt:  # a cycle of asyncio's own goes by its frames, and would keep what we hold
+            raise interrupt.with_traceback(None) from None
 
     async def perform_awaiting(self, stage: Stage) -> Outcome:
         names = stage.bound(self.refs)

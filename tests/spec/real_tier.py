@@ -52,7 +52,7 @@ from tests.spec.real_faults import (
     draw_faults,
 )
 from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier, RealVerdict
-from tests.spec.scenario import Scenario, World
+from tests.spec.scenario import Scenario, World, read_witness
 from tests.spec.scenario import run as simulate
 from tests.spec.strategies import (
     HOARD_BYTES,
@@ -267,12 +267,12 @@ def _simulate(scenario: RealScenario, runs: int) -> int:
 def main(seconds: float, seed: int, runs: int | None, replay: Path | None, simulated: Path | None, verbose: bool) -> None:
     """Look for a program and a few faults with which minray breaks a guarantee in the real world."""
     if simulated is not None:
-        raise SystemExit(_simulate(RealScenario.from_json(simulated.read_text()), runs or 100))
+        raise SystemExit(_simulate(read_witness(simulated, RealScenario.from_json), runs or 100))
     root = Path(f"/tmp/minray-real-{os.getpid()}")
     os.environ["MINRAY_TMPDIR"] = str(root)
     scenarios: Iterable[RealScenario] = map(real_scenario_of, itertools.count(seed))
     if replay is not None:
-        scenarios = itertools.repeat(RealScenario.from_json(replay.read_text()))
+        scenarios = itertools.repeat(read_witness(replay, RealScenario.from_json))
         runs = runs or 1
     limit_s = float("inf") if runs is not None else seconds
     with RealTier() as tier:

@@ -6,6 +6,7 @@ The verdict has every problem as a sentence that begins with its number (``L2: .
 
 Rules
   * The same scenario, the same run. With ``overrides`` (the answers of the oracle that were not 0) the plan is not asked.
+    What runs is read from its text, drawn or replayed: a pickle is smaller where parts are one object and not only equal.
   * What must be fulfilled for every program to end is ``is_feasible``: the head alone can run every task.
   * A run in which the head's own raylet is dead is over for its drivers: only what must not hang or crash is judged.
 """
@@ -20,14 +21,16 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import click
 import msgspec
 
+from minray.common.config import SystemConfig
 from minray.exceptions import LocalRayletDiedError
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
-from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, Key
+from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, STALLS_S, Key
 from minray.simulation.loop import ProcessGone, SimProcess
 from minray.simulation.trace import LIFE, Trace
 from tests.simulation.invariants import Broken, Watch
@@ -42,14 +45,19 @@ from tests.spec.stage import END, RUN, History, Stage, raised
 
 PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
+GCS_STALLS_S = 0.5
+"""Many short stalls of the gcs may make an answer as late as that: callers of actors lose patience after a second."""
 GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """So long there is no gcs when it has crashed."""
 HEAD_ENDS = ("raylet/head", ("ends",))
 """Whose event it is among those of lives, and its details."""
 ROOMY_BYTES = 4000
 """With so much room in a store nothing has to be written to disk for a program to go on."""
+GRACE_S = SystemConfig().oom_grace_period_s
+"""So long at most a value waits for room in a store that is full, and to which nothing else happens."""
 QUIET_SETTLE_S = 30.0
 """Enough when no loud fault has struck."""
+T = TypeVar("T")
 KeyPart = str | int
 Answers = tuple[tuple[tuple[KeyPart, ...], int], ...]
 
@@ -164,16 +172,18 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     raylets = [name for name in crashed if name.startswith("raylet/")]
     workers = [name for name in crashed if name.startswith("worker/")]
     nodes = [key for key, answer in answers.items() if _may_end_a_node(key[0], answer)]
-    preemptions = sum(move.ends_work() for move in world.moves)
+    preemptions = sum(move.leaves and not move.if_idle for move in world.moves)
+    ended = sum(move.ends_work() for move in world.moves)
     killed = sum(move.dies for move in world.moves)
-    may_lose_nodes = bool(raylets or nodes or preemptions or killed)
+    may_lose_nodes = bool(raylets or nodes or ended or killed)
     may_lose_files = any(key[0] in ("disk_error", "torn_write") for key in answers)
     may_lack_room = 0 < world.store_bytes < ROOMY_BYTES and any(key[0] in ("disk_error", "disk_full") for key in answers)
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
     memory = sum(key[0] == "memory" for key in answers)
-    deaths = len(raylets) + len(workers) + len(nodes) + preemptions + killed + memory
+    deaths = len(raylets) + len(workers) + len(nodes) + ended + killed + memory
     silence = any(key[0] in LOUD and (key[0] not in ("crash", "memory") or key[1] == GCS) for key in answers)
-    silence = silence or any(move.is_silent for move in world.moves)
+    stalled_s = sum(STALLS_S[answer] for key, answer in answers.items() if key[:2] == ("stall", GCS))
+    silence = silence or stalled_s > GCS_STALLS_S or any(move.is_silent for move in world.moves)
     return Losses(
         deaths,
         may_lose_nodes,
@@ -201,6 +211,14 @@ def _may_end_a_node(kind: str, answer: int) -> bool:
 def save(scenario: Scenario, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(scenario.to_json() + "\n")
+
+
+def read_witness(path: Path, from_json: Callable[[str], T]) -> T:
+    """Raises UsageError for another file."""
+    try:
+        return from_json(path.read_text())
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{path} is no witness: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -245,8 +263,12 @@ class RareAccount(Account):
     MOST_LOOKS = 300
 
 
-def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> Verdict:
-    """Perform it, heal, settle, and judge; ``on_chance`` hears of everything that the oracle is asked."""
+def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limit_s: float = LIMIT_S) -> Verdict:
+    """Perform it, heal, settle, and judge; ``on_chance`` hears of everything that the oracle is asked.
+
+    A program that takes longer than ``limit_s`` (beyond what its tasks take) is taken for one that never ends.
+    """
+    scenario = Scenario.from_json(scenario.to_json())
     overrides = None if scenario.overrides is None else dict(scenario.overrides)
     store = {"object_store_memory": scenario.world.store_bytes} if scenario.world.store_bytes else {}
     nodes: list[dict[str, Any]] = [
@@ -265,7 +287,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None) -> V
             watch = Watch(cluster)
             try:
                 traffic = Traffic(cluster, nodes, scenario.world.moves)
-                found += _drive(cluster, scenario, histories, watch, traffic)
+                found += _drive(cluster, scenario, histories, watch, traffic, limit_s)
             except Broken:
                 found += watch.problems
             except SimulationFailed:
@@ -333,7 +355,12 @@ def _head_of(error: BaseException, lines: int) -> str:
 
 
 def _drive(
-    cluster: SimCluster, scenario: Scenario, histories: dict[int, History], watch: Watch, traffic: Traffic
+    cluster: SimCluster,
+    scenario: Scenario,
+    histories: dict[int, History],
+    watch: Watch,
+    traffic: Traffic,
+    limit_s: float,
 ) -> list[str]:
     """All drivers at once; returns the problems."""
     program, world = scenario.program, scenario.world
@@ -356,11 +383,13 @@ def _drive(
     traffic.begin()
     account = RareAccount(cluster)
     busy_s = program.busy_s() + program.most_retries() * world.retry_pause_ms / 1000
+    if world.store_bytes:
+        busy_s += GRACE_S * len(list(program.walk()))
 
     def is_over() -> bool:
         return traffic.is_over() and all(number in histories or driver.done() for number, driver in enumerate(drivers))
 
-    cluster.wait_until(is_over, LIMIT_S + busy_s)
+    cluster.wait_until(is_over, limit_s + busy_s)
     traffic.end()
     _settle(cluster, any(move.dies for move in world.moves), busy_s)
     watch.look_at_gcs()
@@ -448,7 +477,7 @@ def _settle(cluster: SimCluster, may_hear_of_deaths: bool, busy_s: float) -> Non
     """
     loud = may_hear_of_deaths or any(key[0] in LOUD for key in cluster.oracle.answers)
     cluster.settle(SETTLE_S if loud else QUIET_SETTLE_S, collects=False)
-    while busy_s > 0 and leftovers(cluster, but_detached=True):
+    while busy_s > 0 and (leftovers(cluster, but_detached=True) or unrest(cluster)):
         cluster.settle(SETTLE_S, collects=False)
         busy_s -= SETTLE_S
 

@@ -1,9 +1,9 @@
 """Makes a failing scenario small: delta debugging over the oracle's answers, alternating with the program and the world.
 
 A scenario is a tree of lists and records. Whatever is in a list may be left out (a fault, a driver, an operation, an
-argument, a node), and whatever is not its default may become it. So nothing here knows the operations: new ones are shrunk
-like the rest. What a smaller scenario must still do is fail with one of the same numbers; or with any, where there is but
-one bug to be found.
+argument, a node), and whatever is not its default may become it. So nothing here knows the operations, but that some have
+bodies, which may take their places: new ones are shrunk like the rest. What a smaller scenario must still do is fail with
+one of the same numbers; or with any, where there is but one bug to be found.
 
 Rules
   * A part of the program may fail alone, if not by these faults then by others that its world draws: that is tried first.
@@ -12,7 +12,9 @@ Rules
   * Where many seem to be needed, because each shifts when the others strike, one may be enough elsewhere: that is tried.
   * The rest of the program goes first as far as it can with the faults where they are: to aim anew takes many runs.
   * A program that has become smaller may need its fault at another step; a dry run finds where it could strike.
-  * Every re-run is counted, and there are no more than ``max_runs``.
+  * A program that does not end is not waited for as long as the judge does: it would take most of the time. What comes out
+    must fail before the judge too; if it does not, all is done again with its patience.
+  * Every re-run is counted, and so are its steps: there are no more than ``max_runs``, and none after ``MOST_STEPS``.
   * What needs many faults, for all of them to shift each other, stays large. Then another failure is tried (``smallest``).
 """
 
@@ -23,6 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,7 +33,17 @@ import msgspec
 from minray.simulation.faults import LOUD, Key
 from tests.spec.scenario import Answers, Scenario, Verdict, run
 
-MAX_RUNS = 400
+MAX_RUNS = 1000
+MOST_STEPS = 15_000_000
+"""Some ten minutes."""
+HASTE_S = 300.0
+"""So long, in virtual time, a smaller program may take: longer than all deaths together take to be noticed."""
+GROUPS = 50
+"""What is less than this part of the faults is no group."""
+MANY = 100
+"""Of more faults than that, single ones are not left out."""
+PARTS = 16
+"""Into so many parts the faults are divided, before single ones are left out."""
 ISOLATED = 12
 """So many parts of the program are tried alone,"""
 CHANCES = 4
@@ -49,6 +62,8 @@ FAILURES = 4
 """So many are made small until one is;"""
 SEARCHED = 200
 """in so many scenarios further ones are looked for."""
+HANGS = frozenset({"L1", "L5"})
+"""What goes on for ever is found by its time or by its messages, and with fewer faults it sends fewer."""
 Tree = dict[str, Any]
 Path = tuple[str | int, ...]
 
@@ -82,14 +97,19 @@ class Shrinker:
         run_one: Callable[[Scenario], Verdict] = run,
         any_code: bool = False,
     ) -> None:
-        self._codes = frozenset() if any_code else frozenset(verdict.codes)
+        self._codes = frozenset() if any_code else verdict.codes | (HANGS if verdict.codes & HANGS else frozenset())
         """Of what must be broken; empty: anything may be."""
         self.runs = 0
         self._max_runs = max_runs
+        self._steps = 0
         self._run_one = run_one
         self.best = scenario
         self.verdict = verdict
         self._tried: set[str] = set()
+
+    def is_alike(self, verdict: Verdict) -> bool:
+        """Whether the same is broken as was."""
+        return not verdict.ok and (not self._codes or bool(verdict.codes & self._codes))
 
     def shrink(self) -> Witness:
         """The smallest that was found."""
@@ -99,16 +119,19 @@ class Shrinker:
         loud = tuple(answer for answer in self.best.overrides or () if answer[0][0] in LOUD)
         if not self._maybe_take(replace(self.best, overrides=loud)):
             self._keep_beginning()
-            self._drop_groups()
+            self._thin_out()
         self._shrink_list(("overrides",), self._maybe_take_tree, coarse=True)
-        self._single_out()
         self._shrink_program(self._maybe_take_tree)
+        self._thin_out()
+        self._single_out()
         self._isolate(self._take_or_aim)
         before = None
-        while self.best != before and self.runs < self._max_runs:
+        while self.best != before and not self._is_over():
             before = self.best
-            self._shrink_list(("overrides",), self._maybe_take_tree)
+            self._thin_out()
+            self._shrink_list(("overrides",), self._maybe_take_tree, coarse=len(self.best.overrides or ()) > MANY)
             self._shrink_program(self._take_or_aim)
+            self._hoist()
             self._shrink_rest()
         return Witness(self.best, self.verdict, self.runs)
 
@@ -117,15 +140,22 @@ class Shrinker:
     def _maybe_take(self, candidate: Scenario) -> bool:
         """Make it the best if it fails alike."""
         text = candidate.to_json()
-        if text in self._tried or self.runs >= self._max_runs or not candidate.is_feasible():
+        if text in self._tried or self._is_over() or not candidate.is_feasible():
             return False
         self._tried.add(text)
-        self.runs += 1
-        verdict = self._run_one(candidate)
-        if verdict.ok or (self._codes and not verdict.codes & self._codes):
+        verdict = self._count(self._run_one(candidate))
+        if not self.is_alike(verdict):
             return False
         self.best, self.verdict = candidate, verdict
         return True
+
+    def _is_over(self) -> bool:
+        return self.runs >= self._max_runs or self._steps >= MOST_STEPS
+
+    def _count(self, verdict: Verdict) -> Verdict:
+        self.runs += 1
+        self._steps += verdict.steps
+        return verdict
 
     def _maybe_take_tree(self, tree: Tree) -> bool:
         try:
@@ -153,7 +183,7 @@ class Shrinker:
             candidate = msgspec.convert(tree, Scenario, strict=False)
         except msgspec.ValidationError:
             return False
-        if not overrides or len(overrides) > FEW or not candidate.is_feasible() or self.runs >= self._max_runs:
+        if not overrides or len(overrides) > FEW or not candidate.is_feasible() or self._is_over():
             return False
         points = self._points(candidate)
         for index, (key, answer) in enumerate(overrides):
@@ -176,12 +206,26 @@ class Shrinker:
             else:
                 too_few = middle
 
+    def _thin_out(self) -> None:
+        """Of many faults leave out large parts: with a smaller program more of them can go than before."""
+        while len(before := self.best.overrides or ()) > MANY:
+            self._shrink_list(("overrides",), self._maybe_take_tree, coarse=True)
+            self._drop_groups()
+            if self.best.overrides == before:
+                return
+
     def _drop_groups(self) -> None:
-        """Try without all faults of one kind, of one process or link, at one step or message; the largest groups first."""
+        """Try without all faults of one kind, of one process or link, at one step or message; the largest groups first.
+
+        Groups that are a small part of all are left: a run for each of them would take most of the time.
+        """
         for part in range(3):
-            groups = Counter(key[part] for key, _ in self.best.overrides or () if isinstance(key[part], str))
-            for name, _ in groups.most_common():
-                rest = tuple(answer for answer in self.best.overrides or () if answer[0][part] != name)
+            groups = Counter(name_in(key, part) for key, _ in self.best.overrides or ())
+            del groups[None]
+            for name, count in groups.most_common():
+                if count * GROUPS < len(self.best.overrides or ()):
+                    break
+                rest = tuple(answer for answer in self.best.overrides or () if name_in(answer[0], part) != name)
                 self._maybe_take(replace(self.best, overrides=rest))
 
     def _single_out(self) -> None:
@@ -202,9 +246,8 @@ class Shrinker:
 
     def _points(self, scenario: Scenario) -> dict[tuple[Any, ...], list[Key]]:
         """Where faults of the kinds that it names could strike, by their shapes."""
-        self.runs += 1
         points: dict[tuple[Any, ...], list[Key]] = {}
-        run(scenario, lambda key: points.setdefault(shape(key), []).append(key))
+        self._count(run(scenario, lambda key: points.setdefault(shape(key), []).append(key), HASTE_S))
         return points
 
     def _isolate(self, take: Callable[[Tree], bool]) -> None:
@@ -221,6 +264,17 @@ class Shrinker:
             if path[0] == "program":
                 self._shrink_list(path, take if path[-1] == "operations" else self._maybe_take_tree)
 
+    def _hoist(self) -> None:
+        """Put what a task does in its own place, outer ones first."""
+        for path in lists_of(tree_of(self.best)):
+            index = 0
+            while path[-1] == "operations" and index < len(items := look_up(tree_of(self.best), path) or []):
+                inner = look_up(items[index], ("body", "operations"))
+                tree = tree_of(self.best)
+                put(tree, path, items[:index] + (inner or []) + items[index + 1 :])
+                if not inner or not self._maybe_take_tree(tree):
+                    index += 1
+
     def _shrink_rest(self) -> None:
         """Leave out nodes, and whatever is no default; innermost first."""
         self._shrink_list(("world", "nodes"), self._maybe_take_tree)
@@ -230,7 +284,7 @@ class Shrinker:
                 self._maybe_take_tree(tree)
 
     def _shrink_list(self, path: Path, take: Callable[[Tree], bool], coarse: bool = False) -> None:
-        """Leave out halves, quarters, and, unless this is to be coarse, eighths, ..., single items of one list."""
+        """Leave out halves, quarters, eighths, ..., and, unless this is to be coarse, single items of one list."""
         items = look_up(tree_of(self.best), path)
         if not isinstance(items, list):
             return
@@ -245,7 +299,7 @@ class Shrinker:
                     items = kept
                 else:
                     start += size
-            if size == 1 or (coarse and size * 4 <= count):
+            if size == 1 or (coarse and size * PARTS <= count):
                 return
             size = (size + 1) // 2
 
@@ -277,6 +331,12 @@ def some(points: list[Key]) -> list[Key]:
 def shape(key: Key) -> tuple[Any, ...]:
     """What remains of a key without the names of processes and tasks, and without the count."""
     return tuple(re.sub(r"/\w+|\(.*", "", part) for part in key if isinstance(part, str))
+
+
+def name_in(key: Key, part: int) -> str | None:
+    """None if there is a count, or nothing."""
+    name = key[part] if part < len(key) else None
+    return name if isinstance(name, str) else None
 
 
 def replace(scenario: Scenario, **changes: Any) -> Scenario:
@@ -342,7 +402,12 @@ def walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 def shrink(scenario: Scenario, verdict: Verdict, max_runs: int = MAX_RUNS, any_code: bool = False) -> Witness:
     """A smaller scenario that fails alike, or at all."""
-    return Shrinker(scenario, verdict, max_runs, any_code=any_code).shrink()
+    hasty = Shrinker(scenario, verdict, max_runs, partial(run, limit_s=HASTE_S), any_code)
+    witness = hasty.shrink()
+    judged = run(witness.scenario)
+    if hasty.is_alike(judged):
+        return Witness(witness.scenario, judged, witness.runs + 1)
+    return Shrinker(scenario, verdict, max_runs, run, any_code).shrink()
 
 
 def smallest(
