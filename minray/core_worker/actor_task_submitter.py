@@ -72,7 +72,6 @@ class ActorClient:
         "retries",
         "connection",
         "lost",
-        "lost_stream",
         "failures",
         "keeping",
         "submitted",
@@ -94,8 +93,6 @@ class ActorClient:
         """None: there is no incarnation that can be reached."""
         self.lost: dict[PendingTask, Connection] = {}
         """Calls of gone connections, whose fate is open, with that which they had been pushed to."""
-        self.lost_stream = 0
-        """Of the last connection that was found gone."""
         self.failures = 0
         """How often in a row it could not be reached although the gcs believes that it lives."""
         self.keeping = 0
@@ -203,12 +200,12 @@ class ActorTaskSubmitter:
         """The channel to the actor is gone for good: what becomes of its calls, the gcs will say."""
         if client.connection is connection:
             self._lose(client, connection)
-            client.lost_stream = connection.stream
             self._actions.wait_for_verdict(client, connection)
 
     def on_no_verdict(self, client: ActorClient, connection: Connection) -> None:
-        """The gcs believes that all is as it was when this connection was lost, unless another was lost since."""
-        if client.connection is not None or client.state != ALIVE or client.lost_stream != connection.stream:
+        """The gcs believes that all is as it was when this connection was lost, unless it has told of another one."""
+        info = client.info
+        if client.connection is not None or info is None or info.state != ALIVE or info.restarts != connection.restarts:
             return
         client.failures += 1
         lost, client.lost = client.lost, {}

@@ -27,6 +27,7 @@ import psutil
 MOST_FILES = 1 << 20
 """More than that nobody opens."""
 
+
 class RealHost:
     """This machine, as this process may use it. ``root`` is where /proc and /sys are, for tests."""
 

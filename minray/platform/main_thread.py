@@ -103,6 +103,7 @@ class MainThreadUserCode(LoopBorder):
         self._is_exposed = False
         """User code has installed a signal handler."""
         self._will_collect = False
+        """A collection has been asked for, and has not begun."""
         self._collect_after_s = COLLECT_S
         self._bell = _thread.allocate_lock()
         """Released when there is work for a main thread that does not lead."""
@@ -271,10 +272,10 @@ class MainThreadUserCode(LoopBorder):
     def collect_later(self) -> None:
         if not self._will_collect and gc.isenabled():
             self._will_collect = True
-            self.post(self._collect_after, self._collect_after_s)
+            self.post(self._plan_collection)
 
-    def _collect_after(self, pause_s: float) -> None:
-        self._loop.call_later(pause_s, self.run, self._collect)
+    def _plan_collection(self) -> None:
+        self._loop.call_later(self._collect_after_s, self.run, self._collect)
 
     def _collect(self) -> None:
         """In the main thread, where users' destructors may block."""

@@ -477,7 +477,7 @@ def test_g36_g37_g49_s8_whatever_happens_every_call_ends_once_in_order_and_withi
             caller.dead(restarts)
         elif step == "lost" and caller.client.connection is not None:
             caller.unreachable()
-        elif step == "no verdict" and len(caller.waits):
+        elif step == "no verdict" and caller.waits:
             caller.no_verdict()
         elif step in ("answer", "give back") and pushed:
             caller.answer(pushed[number % len(pushed)], started=step == "answer")
@@ -491,7 +491,7 @@ def expect_end(caller: Caller, calls: list[tuple[PendingTask, int]], restarts: i
             if task.state is WAITING:
                 caller.ready(task)
         caller.alive(restarts)
-        while len(caller.waits):
+        while caller.waits:
             caller.no_verdict()
         for task, _ in calls:
             if task.state is PUSHED:
