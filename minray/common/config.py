@@ -82,6 +82,8 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a caller whose actor cannot be reached waits for the reason."""
     record_ref_creation_sites: bool = False
     """Whether processes remember which line of the user's code has made each reference; costs microseconds for each."""
+    local_gc_min_interval_s: float = 10.0
+    """When leases have waited for this long without any change in the cluster, all processes collect garbage."""
     get_warning_s: float = 10.0
     """A ``get`` blocked for this long prints why, once."""
     report_unseen_errors: bool = True

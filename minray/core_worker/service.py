@@ -38,6 +38,7 @@ from minray.protocol.core_worker import (
     GetObjectLocations,
     GetObjects,
     LeaveNode,
+    LocalGC,
     ObjectLocations,
     ObjectReplies,
     ObjectReply,
@@ -220,6 +221,10 @@ class CoreWorkerService:
 
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
         self._core.submitter.on_revoke(self._core.now())
+        return DONE
+
+    def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
+        self._core.platform.user_code.collect_later()
         return DONE
 
     def handle_LeaveNode(self, request: LeaveNode, call: Call) -> Done:

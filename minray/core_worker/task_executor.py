@@ -255,6 +255,8 @@ class TaskExecutor:
     ) -> Execution:
         if self._platform.processes.is_copy:
             self._end_copy(error)
+        # An exception and the frames that it has left often keep each other (asyncio.run makes such a cycle, and so does the
+        # result of an executor's future): what they held would stay in the cluster for as long as this worker rests.
         self._platform.user_code.collect_later()
         if task.header.template.method and self._is_orderly_exit(error):
             self.wants_exit = str(error.args[0]) if error.args and isinstance(error.args[0], str) else "it has exited"

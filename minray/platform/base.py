@@ -334,16 +334,10 @@ class UserCode(Protocol):
         """Raise KeyboardInterrupt in the main user thread if ``applies()``, asked in that thread, says so there."""
 
     def collect_later(self) -> None:
-        """From any thread of user code that has failed: collect garbage soon, though perhaps nothing more is made here.
-
-        Exceptions and the frames that they have left often keep each other: ``asyncio.run`` makes such a cycle, and so does
-        the result of an executor's future. What these frames held would stay in the cluster for as long as its worker rests.
-        """
+        """From any thread: collect garbage soon, though perhaps nothing more is made here, where destructors may block."""
 
     def collect_garbage(self) -> None:
-        """From a user thread that has waited for long: now. What it waits for may need what garbage of this process keeps:
-        Ray collects in all processes when resources are short, for handles of actors in reference cycles.
-        """
+        """From a user thread that has waited for long: now. What it waits for may need what garbage here keeps."""
 
     def run_exit_handlers(self) -> None:
         """From a user thread: what user code has registered with ``atexit``, when its process ends in an orderly way."""

@@ -252,6 +252,7 @@ class DriverUserCode(LoopBorder):
         """Those that are not done."""
         self.on_closed: Callable[[], Exception] | None = None
         """Once the loop calls nobody back any more: what threads that wait for that are told."""
+        self._collector: threading.Thread | None = None
 
     def parker(self) -> DriverParker:
         self.refuse_on_loop()
@@ -298,7 +299,10 @@ class DriverUserCode(LoopBorder):
         raise RuntimeError("a driver has no thread that runs an event loop")
 
     def collect_later(self) -> None:
-        raise RuntimeError("a driver's garbage is not ours to collect")
+        """In a thread of its own: those of users may be busy for ever, and the loop's must not block in destructors."""
+        if self._collector is None or not self._collector.is_alive():
+            self._collector = threading.Thread(target=self.collect_garbage, name="minray-garbage", daemon=True)
+            self._collector.start()
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         raise RuntimeError("a driver's threads are not ours to interrupt")

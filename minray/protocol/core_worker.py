@@ -360,6 +360,10 @@ class RevokeLeases(Request[Done], frozen=True):
     node_id: bytes
 
 
+class LocalGC(Request[Done], frozen=True):
+    """From its raylet: collect garbage soon. Others wait, perhaps for what that keeps."""
+
+
 class LeaveNode(Request[Done], frozen=True):
     """From a raylet whose node is to leave: push nothing more to workers that you have leased there."""
 

@@ -20,6 +20,7 @@ from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Listener, Platform, PlatformError
 from minray.protocol.base import Address, decode
+from minray.protocol.core_worker import LocalGC
 from minray.protocol.gcs import (
     JOBS,
     NODES,
@@ -38,6 +39,7 @@ from minray.protocol.gcs import (
 from minray.raylet.departure import Departure
 from minray.raylet.io_workers import IoWorkers
 from minray.raylet.lease_broker import LeaseBroker
+from minray.raylet.local_gc import LocalGc
 from minray.raylet.log_monitor import LogMonitor, OpenLog
 from minray.raylet.memory_monitor import MemoryMonitor
 from minray.raylet.node_manager import NodeManager
@@ -81,8 +83,7 @@ class Raylet:
         )
         self._raylets: dict[bytes, Address] = {config.node_id: Address(config.node_id, config.node_id, endpoint)}
         """Where the raylets of all nodes are reached, dead ones too: somebody may have been sent there just before."""
-        log_dir = f"{config.session_dir}/logs"
-        self._log_monitor = LogMonitor(self._peers, config.node_id, config.node_ip, log_dir, open_log)
+        self._log_monitor = LogMonitor(self._peers, config.node_id, config.node_ip, f"{config.session_dir}/logs", open_log)
         self._broker = LeaseBroker(
             platform,
             config,
@@ -119,6 +120,7 @@ class Raylet:
         self.store = self._make_store()
         self.io_workers = IoWorkers(platform, config, self.store)
         self._departure = self._make_departure()
+        self._local_gc = LocalGc(system.local_gc_min_interval_s)
         self._memory_monitor = self._make_memory_monitor()
         self._dispatcher = Dispatcher(node_manager, self.groups, self.store, self.objects)
         self._reporter = self._make_reporter()
@@ -359,10 +361,14 @@ class Raylet:
             self.store.on_death(node_id)
 
     def _on_resources(self, key: bytes, value: bytes | None) -> None:
-        if value is not None:
-            resources = decode(NodeResources, value)
-            self._broker.nodes.on_resources(key, resources.version, resources.total, resources.available)
+        report = decode(NodeResources, value) if value is not None else None
+        if report is not None:
+            self._broker.nodes.on_resources(key, report.version, report.total, report.available)
             self._broker.advance()
+        if self._local_gc.on_report(key, report, asyncio.get_running_loop().time()):
+            workers = [worker.address for worker in self._broker.pool.workers.values() if worker.address is not None]
+            for address in [*workers, *self._local_gc.drivers.values()]:
+                self._peers.to(address).send(LocalGC(), ignore)
 
     def _on_worker_death(self, key: bytes, value: bytes | None) -> None:
         death = decode(WorkerDeath, value) if value is not None else None
@@ -380,6 +386,9 @@ class Raylet:
         is_running = not job.end_time
         self._log_monitor.on_job(key, job.driver, is_running)
         if not is_running:
+            self._local_gc.drivers.pop(key, None)
             if not job.kept:
                 self._broker.on_job_finished(key)
             self.store.on_death(job.driver.worker_id)
+        elif job.driver.node_id == self._config.node_id:
+            self._local_gc.drivers[key] = job.driver

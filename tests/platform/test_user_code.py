@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import gc
 import signal
 import threading
 import time
@@ -37,6 +38,28 @@ async def turn() -> None:
     gone_round = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(gone_round.set_result, None)
     await gone_round
+
+
+def test_a_driver_s_garbage_is_collected_beside_its_threads(io: IoThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once at a time, however often that is asked for, and not if its user wants none of it."""
+    user_code = DriverUserCode(io.loop)
+    begun: list[str] = []
+    go = threading.Event()
+
+    def collect() -> None:
+        begun.append(threading.current_thread().name)
+        go.wait(10)
+
+    monkeypatch.setattr(gc, "collect", collect)
+    for _ in range(3):
+        user_code.post(user_code.collect_later)
+    drained(io, user_code)
+    go.set()
+    wait_for_condition(lambda: "minray-garbage" not in [thread.name for thread in threading.enumerate()])
+    assert begun == ["minray-garbage"]
+    monkeypatch.setattr(gc, "isenabled", lambda: False)
+    user_code.collect_later()
+    assert begun == ["minray-garbage"]
 
 
 # --- Posting ---

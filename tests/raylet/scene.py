@@ -24,7 +24,7 @@ from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
 from minray.gcs.server import GcsServer
 from minray.platform.base import Buffer, Platform, PlatformError, SpawnFailed
 from minray.protocol.base import DONE, Address, Done
-from minray.protocol.core_worker import ExitWorker, ExitWorkerReply, PrintLines, RevokeLeases
+from minray.protocol.core_worker import ExitWorker, ExitWorkerReply, LocalGC, PrintLines, RevokeLeases
 from minray.protocol.gcs import CheckAlive, JobConfig, RegisterJob
 from minray.protocol.raylet import (
     LeaseReply,
@@ -64,6 +64,8 @@ class Worker:
         """The last ExitWorker that it has not answered."""
         self.lingers = False
         """Whether it agrees to end and does not."""
+        self.collected = 0
+        """How often it was asked to collect garbage."""
         self._platform = platform
         self._scene = scene
         self._blocked = 0
@@ -88,6 +90,10 @@ class Worker:
     async def register_as(self, other: Worker) -> str:
         """Claim to be another worker."""
         return (await self.raylet.call(RegisterWorker(other.address, other.pid))).refused
+
+    def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
+        self.collected += 1
+        return DONE
 
     async def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply | None:
         self.asked.append(request.force)
@@ -156,7 +162,9 @@ class Scene:
         self.printed: list[PrintLines] = []
         """What came to this owner as a driver."""
         self.revoked = 0
-        """How often this owner was asked for idle leases."""
+        """How often this owner was asked for idle leases,"""
+        self.collected = 0
+        """and how often to collect garbage."""
         self.is_busy = False
         """Whether this owner hears everything and answers nothing."""
         self.world = SimWorld(
@@ -251,6 +259,10 @@ class Scene:
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done | None:
         self.revoked += 1
         return None if self.is_busy else DONE
+
+    def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
+        self.collected += 1
+        return DONE
 
     def handle_PrintLines(self, request: PrintLines, call: Call) -> Done | None:
         self.printed.append(request)

@@ -635,6 +635,48 @@ def test_a_limit_of_open_files_that_may_be_too_low_is_told() -> None:
     assert "a process may open 500 files at most, which may be too few; allow more with: ulimit -n 8192" in done.stderr
 
 
+@pytest.mark.parametrize("kept_by", ["an actor", "the driver"])
+def test_an_actor_that_only_a_cycle_elsewhere_keeps_makes_room_too(kept_by: str) -> None:
+    """When nothing goes on in a cluster where somebody waits, all processes collect garbage, those too that rest."""
+    done = run_driver(
+        """
+        import asyncio, gc
+        ray.init(num_cpus=1, logging_level="ERROR", _system_config={
+            "get_warning_s": 1000, "local_gc_min_interval_s": 0.2, "health_check_period_ms": 100})
+
+        @ray.remote(num_cpus=1)
+        class Worker:
+            def work(self):
+                return "works"
+
+        class Trainer:
+            def train(self):
+                gc.set_threshold(0)
+                self.itself = self
+                self.worker = Worker.remote()
+                return ray.get(self.worker.work.remote())
+
+        if sys.argv[1] == "an actor":
+            @ray.remote(num_cpus=0)
+            class Elsewhere:
+                def train(self):
+                    return Trainer().train()
+
+            elsewhere = Elsewhere.remote()
+            print(ray.get(elsewhere.train.remote()))
+        else:
+            print(Trainer().train())
+
+        async def wait():
+            return await Worker.remote().work.remote()
+
+        print(asyncio.run(wait()))
+        """,
+        kept_by,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["works", "works"]), done.stderr
+
+
 def test_an_actor_that_only_a_cycle_keeps_makes_room_for_what_is_waited_for() -> None:
     """Ray collects garbage when resources are short; here who waits for long does, unless garbage is not to be collected."""
     done = run_driver(

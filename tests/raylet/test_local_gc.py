@@ -1,0 +1,82 @@
+"""When processes are to collect garbage: the decision by itself, and who is asked."""
+
+from __future__ import annotations
+
+from minray.protocol.gcs import NodeResources
+from minray.raylet.local_gc import LocalGc
+from tests.raylet.scene import Scene, scenario
+
+WAITING = [({"CPU": 10_000}, 1)]
+
+
+class Reports:
+    """Those of two nodes; one report a second of each."""
+
+    def __init__(self) -> None:
+        self.gc = LocalGc(10.0)
+        self.now = 0.0
+        self.version = 0
+        self.nodes = {b"a": (0, WAITING), b"b": (5, [])}
+
+    def pass_time(self, seconds: int) -> list[float]:
+        """When garbage was to be collected."""
+        collected = []
+        for _ in range(seconds):
+            self.now += 1
+            self.version += 1
+            for node_id, (free, waiting) in self.nodes.items():
+                report = NodeResources(node_id, self.version, {"CPU": 5}, {"CPU": free}, waiting)
+                if self.gc.on_report(node_id, report, self.now):
+                    collected.append(self.now)
+        return collected
+
+
+def test_while_leases_wait_and_nothing_changes_it_is_done_after_ever_longer_pauses() -> None:
+    assert Reports().pass_time(100) == [11, 21, 41, 81]
+
+
+def test_a_change_anywhere_begins_a_new_rest() -> None:
+    reports = Reports()
+    assert reports.pass_time(25) == [11, 21]
+    reports.nodes[b"b"] = 4, []
+    assert reports.pass_time(25) == [36, 46]
+
+
+def test_a_node_that_dies_or_joins_is_a_change() -> None:
+    reports = Reports()
+    reports.pass_time(9)
+    del reports.nodes[b"b"]
+    assert not reports.gc.on_report(b"b", None, reports.now)
+    assert reports.pass_time(11) == [19]
+    reports.nodes[b"c"] = 1, []
+    assert reports.pass_time(11) == [31]
+
+
+def test_where_nothing_waits_nobody_is_asked() -> None:
+    reports = Reports()
+    reports.nodes[b"a"] = 0, []
+    assert reports.pass_time(100) == []
+
+
+def test_what_waits_at_a_dead_node_is_no_reason() -> None:
+    reports = Reports()
+    reports.pass_time(2)
+    del reports.nodes[b"a"]
+    reports.gc.on_report(b"a", None, reports.now)
+    assert reports.pass_time(100) == []
+
+
+@scenario(nodes={"head": {"CPU": 1, "slow": 1}, "other": {"CPU": 1}}, num_prestart_workers=1)
+async def test_the_driver_and_all_workers_of_all_nodes_are_asked_where_a_lease_waits(scene: Scene) -> None:
+    """One of the workers is idle, at a node where nothing waits."""
+    lease_id, _ = await scene.lease({"CPU": 1, "slow": 1})
+    waiting = scene.ask(scene.request({"CPU": 1, "slow": 1}))
+    await scene.settle(9)
+    assert not scene.collected
+    await scene.until(lambda: scene.collected, limit_s=10)
+    await scene.settle()
+    assert [worker.collected for worker in scene.alive()] == [1, 1] and scene.collected == 1
+    await scene.give_back(lease_id)
+    await waiting
+    await scene.settle(100)
+    assert scene.collected == 1
