@@ -73,6 +73,11 @@ class ActorExplainer:
         task_id = creation_task_of(actor_id, owner.worker_id)
         return await self._core.explainer.explain(return_id(task_id, 1), owner, hops + 1)
 
+    def describe_here(self, task_id: bytes) -> str | None:
+        """What is known here of the actor whose constructor this was; None: of none. The gcs may not have heard it yet."""
+        info = self._core.actors.info_of(actor_of(task_id))
+        return None if info is None else _describe(info)
+
     # --- calls
 
     async def explain_call(self, task: PendingTask, hops: int) -> list[str]:

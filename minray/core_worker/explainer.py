@@ -62,7 +62,8 @@ class Explainer:
             return [f"{short(object_id)} is ready when its placement group is", text]
         task = self._core.tasks.tasks.get(task_of(object_id))
         if task is None:
-            return [f"{short(object_id)}: no task makes it any more (it was freed, or never existed)"]
+            known = self.actors.describe_here(task_of(object_id))
+            return [known or f"{short(object_id)}: no task makes it any more (it was freed, or never existed)"]
         lines = await self.explain_task(task, hops)
         return lines if task.needs is None else [f"{short(object_id)} was lost and is being made again", *lines]
 

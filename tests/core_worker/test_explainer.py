@@ -6,18 +6,18 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minray.common.bundles import ANY_BUNDLE
-from minray.common.ids import return_id, short
+from minray.common.ids import actor_of, return_id, short, short_actor, task_of
 from minray.common.task_spec import ActorOptions, LabelSelector, LeaseShape, RuntimeEnv, SchedulingStrategy
 from minray.core_worker.explainer import MAX_HOPS, PATIENCE_S, Explainer
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
 from minray.core_worker.task_manager import PUSHED, QUEUED, WAITING, PendingTask, TaskManager
+from minray.protocol.actor import CREATION_TASK_FAILED, DEAD, ActorInfo, DeathCause
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Explain, Explanation
 from minray.protocol.object_store import Place
@@ -39,7 +39,9 @@ class Process:
         self.store, self.tasks = MemoryStore(), TaskManager(None)
         self.peers = RecordingPeers()
         self.raylet = self.peers.local
-        self.resolver = self.submitter = self.placement_groups = self
+        self.resolver = self.submitter = self.placement_groups = self.actors = self
+        self.infos: dict[bytes, ActorInfo] = {}
+        """What is known of actors."""
         self.missing: dict[bytes, list[bytes]] = {}
         self.requests: dict[bytes, LeaseRequest] = {}
         self.workers: list[LeasedWorker] = []
@@ -59,6 +61,9 @@ class Process:
 
     def leased_workers(self) -> list[LeasedWorker]:
         return self.workers
+
+    def info_of(self, actor_id: bytes) -> ActorInfo | None:
+        return self.infos.get(actor_id)
 
     def group_awaited_by(self, key: bytes) -> bytes | None:
         return self.ready_groups.get(key)
@@ -156,6 +161,16 @@ async def test_an_owner_who_is_gone_is_the_end_of_the_chain() -> None:
 @in_virtual_time
 async def test_what_no_task_makes_was_freed_or_never_was() -> None:
     assert await Process().why(A) == [f"{short(A)}: no task makes it any more (it was freed, or never existed)"]
+
+
+@in_virtual_time
+async def test_of_a_constructor_that_has_ended_is_known_what_became_of_its_actor() -> None:
+    """The gcs is still being told that an argument has failed."""
+    process = Process()
+    actor_id = actor_of(task_of(A))
+    death = DeathCause(CREATION_TASK_FAILED, "an argument failed")
+    process.infos[actor_id] = ActorInfo(actor_id, DEAD, "Counter", "", "", OWN, False, 0, 0, b"", death=death)
+    assert await process.why(A) == [f"actor {short_actor(actor_id)} (Counter), which is dead: an argument failed"]
 
 
 @in_virtual_time
@@ -333,7 +348,9 @@ async def test_how_one_ended_whose_worker_is_lost_is_being_found_out() -> None:
 
 @in_virtual_time
 @pytest.mark.parametrize("state", [WAITING, QUEUED])
-async def test_calls_and_constructors_whose_arguments_are_there_are_explained_elsewhere(state: str) -> None:
+async def test_calls_and_constructors_whose_arguments_are_there_are_explained_elsewhere(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = Process()
     explained: list[tuple[bytes, int]] = []
 
@@ -341,7 +358,7 @@ async def test_calls_and_constructors_whose_arguments_are_there_are_explained_el
         explained.append((task.task_id, hops))
         return ["about a constructor"]
 
-    process.explainer.actors = SimpleNamespace(explain_call=explain_call)  # type: ignore[assignment]
+    monkeypatch.setattr(process.explainer.actors, "explain_call", explain_call)
     task = process.waits("A.__init__", A)
     task.prepared = prepare("A.__init__", actor=ActorOptions())
     if state is WAITING:
