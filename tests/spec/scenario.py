@@ -27,7 +27,7 @@ import click
 import msgspec
 
 from minray.common.config import SystemConfig
-from minray.exceptions import LocalRayletDiedError
+from minray.exceptions import ActorDiedError, LocalRayletDiedError
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
 from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, STALLS_S, Key
@@ -51,6 +51,8 @@ GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """So long there is no gcs when it has crashed."""
 HEAD_ENDS = ("raylet/head", ("ends",))
 """Whose event it is among those of lives, and its details."""
+TOLD_DEAD = "its owner is dead"
+"""What a driver hears who names an actor before it has noticed that its node is dead."""
 ROOMY_BYTES = 4000
 """With so much room in a store nothing has to be written to disk for a program to go on."""
 GRACE_S = SystemConfig().oom_grace_period_s
@@ -440,7 +442,8 @@ def _lost_drivers(cluster: SimCluster, drivers: Sequence[asyncio.Future[Any]]) -
         core = cluster.cores.get(f"driver/{number}")
         error = driver.exception() if driver.done() else None
         is_homeless = isinstance(error, ConnectionError | DriverDied | LocalRayletDiedError)
-        if is_homeless or (core is not None and core.raylet.death is not None):
+        was_told = isinstance(error, ActorDiedError) and TOLD_DEAD in str(error)
+        if is_homeless or was_told or (core is not None and core.raylet.death is not None):
             lost.add(number)
     return lost
 
