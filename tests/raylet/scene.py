@@ -178,6 +178,7 @@ class Scene:
             },
         )
         self.others: dict[bytes, Address] = {}
+        self.bystanders: dict[bytes, Bystander] = {}
 
     # --- Roles ---------------------------------------------------------------------------------------------------------
 
@@ -244,7 +245,8 @@ class Scene:
 
     async def _run_other(self, platform: Platform, config: bytes) -> None:
         address = Address(config, self.node_id, f"sim:other-{config.hex()}")
-        await platform.network.listen(address.endpoint, config, Dispatcher(Bystander()))
+        self.bystanders[config] = Bystander()
+        await platform.network.listen(address.endpoint, config, Dispatcher(self.bystanders[config]))
         self.others[config] = address
         await asyncio.get_running_loop().create_future()
 
@@ -430,6 +432,14 @@ class Network(Around):
 
 class Bystander:
     """The service of another owner."""
+
+    def __init__(self) -> None:
+        self.collected = 0
+        """How often it was asked to collect garbage."""
+
+    def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
+        self.collected += 1
+        return DONE
 
     def handle_CheckAlive(self, request: CheckAlive, call: Call) -> Done:
         return DONE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minray.protocol.gcs import NodeResources
+from minray.protocol.gcs import FinishJob, JobConfig, NodeResources, RegisterJob
 from minray.raylet.local_gc import LocalGc
 from tests.raylet.scene import Scene, scenario
 
@@ -80,3 +80,16 @@ async def test_the_driver_and_all_workers_of_all_nodes_are_asked_where_a_lease_w
     await waiting
     await scene.settle(100)
     assert scene.collected == 1
+
+
+@scenario(nodes={"head": {"CPU": 1}}, num_prestart_workers=1)
+async def test_a_driver_whose_job_is_over_is_asked_no_more(scene: Scene) -> None:
+    """Somebody else's lease waits, for a node that has what it needs."""
+    other = await scene.other_owner(b"p" * 16)
+    job = RegisterJob(other, 2, JobConfig([], "", "", ""))
+    job_id = (await scene.gcs.call(job)).job_id
+    scene.ask(scene.request({"GPU": 1}, owner=other, job_id=job_id))
+    await scene.gcs.call(FinishJob(scene.job_id))
+    await scene.until(lambda: scene.bystanders[other.worker_id].collected, limit_s=20)
+    await scene.settle()
+    assert scene.collected == 0
