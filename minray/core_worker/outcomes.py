@@ -144,11 +144,10 @@ class TaskOutcomes:
         return Rerun(list(task.unwanted), task.stream.arrived, list(task.items_lost))
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
-        """Its worker died (G16, G17); ``failure`` is None when the whole node did."""
+        """Its worker died (G16, G17); ``failure`` is None when the whole node did, or is merely out of our reach."""
         if task.state is not PUSHED:
             return
-        if failure is not None:
-            self.discard_attempt(task, worker.raylet or self._core.raylet_address)
+        self.discard_attempt(task, worker.raylet or self._core.raylet_address)
         if task.cancelled:
             self._finish_cancelled(task)
         elif failure is not None and failure.group_removed:  # G106: there is nowhere to try again.
