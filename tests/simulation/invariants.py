@@ -42,6 +42,8 @@ from tests.simulation.objects import Objects
 
 MOST_MESSAGES = 30_000
 """Three times what the largest scenario of a campaign sends."""
+MESSAGES_EACH = 500
+"""So many for each task and call, if that is more."""
 MOST_PROBLEMS = 5
 
 
@@ -56,9 +58,11 @@ class Broken(Deadlock):
 class Watch:
     """Looks at one cluster; make it before the cluster's first driver."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: SimCluster, performances: int = 0) -> None:
+        """``performances``: how many tasks and calls there are."""
         self.cluster = cluster
         self.problems: list[str] = []
+        self._most_messages = max(MOST_MESSAGES, MESSAGES_EACH * performances)
         self.messages = 0
         """Sent so far."""
         self.holders = Holders(lambda text: self.on_broken("S7", text), self._gcs_actors)
@@ -141,8 +145,8 @@ class Watch:
 
     def _on_send(self, end: Any, message: Any, word: str) -> bool:
         self.messages += 1
-        if self.messages == MOST_MESSAGES:
-            storm = f"{MOST_MESSAGES} messages; the last one is {word}"
+        if self.messages == self._most_messages:
+            storm = f"{self.messages} messages; the last one is {word}"
             self.on_broken("L5", storm)
             self.stop("L5", storm)
         if word == "PushTask" and end.pipe.source.name in self.cluster.cores:  # The gcs pushes constructors of actors.

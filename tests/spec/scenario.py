@@ -286,7 +286,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
     raised.clear()
     try:
         with _unraisable(found), cluster:
-            watch = Watch(cluster)
+            watch = Watch(cluster, len(scenario.program.performances()))
             try:
                 traffic = Traffic(cluster, nodes, scenario.world.moves)
                 found += _drive(cluster, scenario, histories, watch, traffic, limit_s)
