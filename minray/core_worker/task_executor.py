@@ -258,7 +258,8 @@ class TaskExecutor:
         # An exception and the frames that it has left often keep each other (asyncio.run makes such a cycle, and so does the
         # result of an executor's future): what they held would stay in the cluster for as long as this worker rests.
         self._platform.user_code.collect_later()
-        if task.header.template.method and self._is_orderly_exit(error):
+        exits = bool(task.header.template.method) and self._is_orderly_exit(error)
+        if exits:
             self.wants_exit = str(error.args[0]) if error.args and isinstance(error.args[0], str) else "it has exited"
             error = ActorDiedError(actor_id=task.actor_id.hex(), reason=self.wants_exit)
         elif isinstance(error, SystemExit):
@@ -270,7 +271,7 @@ class TaskExecutor:
         results: list[Result] = []
         if isinstance(error, BrokenOff):
             results, error = error.results, error.error
-        retryable = self._is_retryable(task, error)
+        retryable = not exits and self._is_retryable(task, error)
         if retryable and results:
             self._returns.discard(task, results)
             results = []

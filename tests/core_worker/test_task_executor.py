@@ -393,8 +393,9 @@ def test_a_task_that_exits_ends_its_process(code: Any, expected: int, capsys: An
 def test_an_actor_that_exits_without_an_error_ends_in_an_orderly_way(error: BaseException, reason: str) -> None:
     machine = Machine()
     machine.executor.actor = SimpleNamespace(method=raising(error))
-    execution = machine.of(None, method="method", actor_id=b"actor")
+    execution = machine.of(None, method="method", actor_id=b"actor", retry_exceptions=True)
     assert execution.status == FAILED and isinstance(error_of(execution), ActorDiedError)
+    assert not execution.retryable, "it would wait for an actor that is never there again"
     assert machine.executor.wants_exit == reason and reason in str(error_of(execution)) and machine.codes == []
     for kind in ("execute", "execute_beside"):
         task = machine.task(lambda: 1)
