@@ -346,8 +346,9 @@ def with_slow_readers(program: Program, random: Random) -> Program:
     drivers = []
     for driver in program.drivers:
         operations = list(driver.operations)
+        read_on = {one.generator for one in operations if isinstance(one, ReadOn)}
         for generator in [one for one in operations if isinstance(one, Generate) and not (one.actor or one.rest)]:
-            if generator.read < 2 or random.random() < 0.3:
+            if generator.name in read_on or generator.read < 2 or random.random() < 0.3:
                 continue
             first, place = random.randint(0, generator.read - 1), operations.index(generator)
             operations[place] = msgspec.structs.replace(generator, read=first, rest=generator.read - first, cancel=False)
