@@ -1,6 +1,6 @@
 """``make exhaustive``: small programs, and every fault of three kinds at every point of theirs that touches the platform.
 
-    python -m tests.spec.exhaustive                          all programs but the long one; pairs for the two smallest
+    python -m tests.spec.exhaustive                          all programs but the long ones; pairs for the two smallest
     python -m tests.spec.exhaustive --program nested         one of them
     python -m tests.spec.exhaustive --pairs 100000           all pairs, if there are no more
 

@@ -18,12 +18,11 @@ import msgspec
 
 import minray
 from minray import worker
-from minray.exceptions import LocalRayletDiedError
 from tests.simulation.judge import core_leftovers
 from tests.spec.detached import say_farewell
 from tests.spec.programs import Body, Leave, perform
 from tests.spec.real_worker import look_into_worker, needs_here
-from tests.spec.stage import Stage
+from tests.spec.stage import Stage, has_lost_its_node
 
 
 class DriverProcess:
@@ -60,7 +59,7 @@ class DriverProcess:
             if isinstance(body.end, Leave):
                 minray.shutdown()
         except BaseException as error:
-            is_lost = isinstance(error, ConnectionError | LocalRayletDiedError) or self.do_is_homeless()
+            is_lost = has_lost_its_node(error) or self.do_is_homeless()
             self._say("over", {"failure": f"{type(error).__name__}: {error}", "is_homeless": is_lost})
         else:
             self._say("over", {"history": history})

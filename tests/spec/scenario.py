@@ -28,7 +28,6 @@ import click
 import msgspec
 
 from minray.common.config import SystemConfig
-from minray.exceptions import ActorDiedError, LocalRayletDiedError
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
 from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, STALLS_S, Key
@@ -42,7 +41,7 @@ from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
 from tests.spec.moves import Move, Traffic
 from tests.spec.programs import Body, Call, Program, Submit, perform
-from tests.spec.stage import END, RUN, History, Stage, raised
+from tests.spec.stage import END, RUN, History, Stage, has_lost_its_node, raised
 
 PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
@@ -52,8 +51,6 @@ GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """So long there is no gcs when it has crashed."""
 HEAD_ENDS = ("raylet/head", ("ends",))
 """Whose event it is among those of lives, and its details."""
-TOLD_DEAD = "its owner is dead"
-"""What a driver hears who names an actor before it has noticed that its node is dead."""
 ROOMY_BYTES = 4000
 """With so much room in a store nothing has to be written to disk for a program to go on."""
 GRACE_S = SystemConfig().oom_grace_period_s
@@ -443,9 +440,8 @@ def _lost_drivers(cluster: SimCluster, drivers: Sequence[asyncio.Future[Any]]) -
     for number, driver in enumerate(drivers):
         core = cluster.cores.get(f"driver/{number}")
         error = driver.exception() if driver.done() else None
-        is_homeless = isinstance(error, ConnectionError | DriverDied | LocalRayletDiedError)
-        was_told = isinstance(error, ActorDiedError) and TOLD_DEAD in str(error)
-        if is_homeless or was_told or (core is not None and core.raylet.death is not None):
+        is_homeless = isinstance(error, DriverDied) or has_lost_its_node(error)
+        if is_homeless or (core is not None and core.raylet.death is not None):
             lost.add(number)
     return lost
 

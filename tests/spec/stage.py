@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from minray.exceptions import ObjectStoreFullError, OutOfDiskError
+from minray.exceptions import ActorDiedError, LocalRayletDiedError, ObjectStoreFullError, OutOfDiskError
 
 if TYPE_CHECKING:
     from tests.spec.programs import Body, Operation
@@ -22,8 +22,16 @@ History = list[Outcome]
 RUN, END, BORN = "run", "end", "born"
 """The first words of the lines that tasks, calls and constructors print."""
 ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
+TOLD_DEAD = "its owner is dead"
+"""What a driver hears who names an actor before it has noticed that its node is dead."""
 raised: set[tuple[str, str]] = set()
 """Process and task: what was raised there and shall not be again. Simulated processes share it; emptied by its users."""
+
+
+def has_lost_its_node(error: BaseException | None) -> bool:
+    """Whether a driver has ended because of that."""
+    was_told = isinstance(error, ActorDiedError) and TOLD_DEAD in str(error)
+    return was_told or isinstance(error, ConnectionError | LocalRayletDiedError)
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
