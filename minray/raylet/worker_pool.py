@@ -12,8 +12,6 @@ Rules
     before it) slows down the next one; after a few in a row, leases that no living worker can serve fail with the reason.
   * Reaping is a request: a worker that owns objects refuses and goes to the young end of the list (G64). Workers of a
     finished job have no choice.
-
-Left out: workers dedicated to actors; they come with actors.
 """
 
 from __future__ import annotations
