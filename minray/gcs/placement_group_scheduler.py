@@ -112,8 +112,8 @@ class PlacementGroupScheduler:
         """Those that go on, by group."""
         self._retries: dict[bytes, Retry] = {}
         """By group; only groups that still wait."""
-        self._promised: dict[bytes, dict[int, ResourceSet]] = {}
-        """What attempts have chosen since their node's last report, by node and attempt."""
+        self._promised: dict[bytes, dict[bytes, ResourceSet]] = {}
+        """What attempts have chosen since their node's last report, by node and group."""
         self._leaving: dict[bytes, None] = {}
         """Living nodes that know that they are to leave."""
         self._waiters: dict[bytes, list[asyncio.Future[None]]] = {}
@@ -262,8 +262,14 @@ class PlacementGroupScheduler:
         self._retries.pop(group_id, None)
         attempt = self._attempts.get(group_id)
         for node_id in dict.fromkeys([*group.nodes(), *(attempt.places.values() if attempt is not None else ())]):
-            self._tell(node_id, RemoveBundles(group_id))
+            self._spawn(self._take_back(group_id, node_id), f"RemoveBundles({short(node_id)})")
         self._wake(group_id)
+        self._assign_soon()
+
+    async def _take_back(self, group_id: bytes, node_id: bytes) -> None:
+        """A node that has as much free as before the group came has nothing to report."""
+        await self._call_until_dead(node_id, RemoveBundles(group_id))
+        self._promised.get(node_id, {}).pop(group_id, None)
         self._assign_soon()
 
     def _wake(self, group_id: bytes) -> None:
@@ -316,7 +322,7 @@ class PlacementGroupScheduler:
         number = (self._generation << GENERATION_SHIFT) + self._attempt_count
         self._attempts[group.group_id] = Attempt(number, places)
         for index, node_id in places.items():
-            promised = self._promised.setdefault(node_id, {}).setdefault(number, {})
+            promised = self._promised.setdefault(node_id, {}).setdefault(group.group_id, {})
             add(promised, group.bundles[index].resources)
         self._spawn(self._place(group, number, places), f"place_group({short(group.group_id)})")
 
@@ -364,7 +370,7 @@ class PlacementGroupScheduler:
         """All or nothing (G104): what was put aside is given back, everywhere."""
         attempt = self._attempts.pop(group_id)
         for node_id in dict.fromkeys(attempt.places.values()):
-            self._promised.get(node_id, {}).pop(number, None)
+            self._promised.get(node_id, {}).pop(group_id, None)
             self._tell(node_id, ReturnBundles(group_id, number))
         if self._state_of(group_id) == REMOVED:
             return

@@ -104,6 +104,15 @@ async def test_what_was_chosen_for_one_group_is_not_given_to_another(it: Cluster
 
 
 @story
+async def test_what_was_chosen_for_a_group_that_is_gone_is_free_for_others(it: Cluster) -> None:
+    """Also if its node says nothing: it has as much free as before."""
+    for number in (1, 2, 3):
+        await it.create_group(number, 3)
+        await it.until_group(number, CREATED)
+        await it.remove_group(number)
+
+
+@story
 async def test_what_a_refused_attempt_had_chosen_is_free_for_others(it: Cluster) -> None:
     it.world.neighbours["a"].answers[PrepareBundles] = None
     await it.create_group(1, 3)
