@@ -331,7 +331,8 @@ class UserCode(Protocol):
         before its threads do, it fails then, as parkers do."""
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
-        """Raise KeyboardInterrupt in the main user thread if ``applies()``, asked in that thread, says so there."""
+        """Raise KeyboardInterrupt in the main user thread if ``applies()``, asked in that thread, says so there. (If user
+        code has taken SIGINT over, its handler is called instead, and ``applies`` is asked on the loop.)"""
 
     def collect_later(self) -> None:
         """From any thread: collect garbage soon, though perhaps nothing more is made here, where destructors may block."""

@@ -201,7 +201,7 @@ class MainThreadUserCode(LoopBorder):
         while not self._works and not self._stopping:
             try:
                 self._bell.acquire()
-            except Exception:
+            except (Exception, KeyboardInterrupt):
                 logger.warning("a signal handler raised when its task was over", exc_info=True)
         self._away = False
 
@@ -297,7 +297,13 @@ class MainThreadUserCode(LoopBorder):
         importlib.invalidate_caches()
 
     def _insist(self, again_s: float) -> None:
-        """Signal until the handler has run: a signal that comes just before a system call blocks does not end that call."""
+        """Signal until the handler has run: a signal that comes just before a system call blocks does not end that call.
+
+        A handler of the user's does not say that it has run: then until what it was meant for is over.
+        """
+        is_ours = signal.getsignal(signal.SIGINT) == self._on_interrupt
+        if not is_ours and not any(applies() for applies in list(self._interrupts)):
+            self._interrupts.clear()
         if self._interrupts:
             pause_s = DEFERRED_S if self._deferred else again_s
             self._deferred = False

@@ -220,6 +220,37 @@ def test_a_signal_that_ends_no_system_call_is_repeated() -> None:
     """) == ["interrupted", "over"]
 
 
+def test_who_has_taken_signals_over_is_interrupted_and_nobody_after_him() -> None:
+    """His handler raises, or returns; it is asked for again only as long as he works."""
+    assert run_program("""
+        current = None
+
+        def work(number, handler):
+            global current
+            current = number
+            signal.signal(signal.SIGINT, handler)
+            from_loop(loop.call_later, 0.01, code.interrupt, lambda: current == number)
+            try:
+                until = time.monotonic() + 0.2
+                while time.monotonic() < until:
+                    pass
+            except KeyboardInterrupt:
+                print(number, "interrupted")
+            current = None
+
+        def other():
+            until = time.monotonic() + 0.3
+            while time.monotonic() < until:
+                pass
+            print("alone")
+
+        code.run(lambda: work(1, signal.default_int_handler))
+        code.run(other)
+        code.run(lambda: work(2, lambda *_: None))
+        code.run(other, lambda: code.post_later(code.stop))
+    """) == ["1 interrupted", "alone", "alone", "over"]
+
+
 def test_an_interrupt_while_the_main_thread_is_idle_does_nothing() -> None:
     assert run_program("""
         def interrupt():
