@@ -66,17 +66,24 @@ class ThreadsBeside:
     def _begin_thread(self) -> None:
         with self._beginning:
             if self.count == self._limit:
-                self._sought = False
+                self._end_search()
                 return
             try:
                 threading.Thread(target=self._main, name="minray-call", daemon=True).start()
             except RuntimeError as error:  # The machine has no more: those that are there do the rest.
-                self._sought = False
                 logger.warning("%d threads for calls, and no more: %s", self.count, error)
+                self._sought = False
                 if not self.count:
                     raise
+                self._end_search()
             else:
                 self.count += 1
+
+    def _end_search(self) -> None:
+        """No thread begins; but one may have come to rest while others left it to this search to wake somebody."""
+        self._sought = False
+        if self._works and self._idle:
+            self._wake()
 
     def _main(self) -> None:
         bell = _thread.allocate_lock()

@@ -111,6 +111,20 @@ def test_threads_are_used_again(beside: ThreadsBeside, over: queue.SimpleQueue[W
     assert beside.count < 10
 
 
+def test_who_finds_that_no_thread_may_begin_wakes_one_that_has_come_to_rest_meanwhile(
+    over: queue.SimpleQueue[Work],
+) -> None:
+    """What came while he was about to begin one was left to him."""
+    beside = ThreadsBeside(over.put, 1)
+    beside.run(done, done)
+    over.get(timeout=60)
+    wait_for_condition(lambda: bool(beside._idle))
+    beside._sought = True
+    beside.run(done, done)
+    beside._begin_thread()
+    assert over.get(timeout=60) is done
+
+
 def test_when_there_are_no_more_threads_those_that_are_there_do_the_work(
     beside: ThreadsBeside,
     over: queue.SimpleQueue[Work],
