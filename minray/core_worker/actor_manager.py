@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import actor_of, job_of_actor, return_id
+from minray.core_worker.actor_clients import ActorClients
 from minray.core_worker.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
 from minray.core_worker.reference_counter import Effects
 from minray.core_worker.task_manager import (
@@ -61,7 +62,7 @@ from minray.protocol.actor import (
     RegisterActorReply,
     actors_channel,
 )
-from minray.protocol.base import Address, Request, decode
+from minray.protocol.base import Address, Done, Request, decode
 from minray.protocol.core_worker import NOT_STARTED, PushTaskReply
 from minray.rpc.connection import ignore
 from minray.rpc.pubsub import Subscription
@@ -95,8 +96,8 @@ class ActorManager:
     def __init__(self, core: CoreWorker) -> None:
         self._core = core
         self.submitter = ActorTaskSubmitter(core.tasks, self)
-        self.clients: weakref.WeakValueDictionary[bytes, ActorClient] = weakref.WeakValueDictionary()
-        """By actor; kept by handles and calls. User threads make them."""
+        self.clients = ActorClients()
+        """User threads make them."""
         self._infos: dict[bytes, dict[bytes, ActorInfo]] = {}
         """What the gcs has said, by job and actor."""
         self._subscriptions: dict[bytes, Subscription] = {}
@@ -163,14 +164,22 @@ class ActorManager:
             list(task.nested),
             task.inline_buffers,
         )
-        self._core.patient.send_to_gcs(CreateActor(creation.info.actor_id, record), ignore)
+
+        def on_answer(_reply: Done | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+            if isinstance(error, RecordTooLarge):
+                self._give_up(creation.info.actor_id, DeathCause(CREATION_TASK_FAILED, f"its constructor: {error}"))
+
+        self._core.patient.send_to_gcs(CreateActor(creation.info.actor_id, record), on_answer)
 
     def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
         """An argument of the constructor is an error: the actor will never be."""
-        actor_id = actor_of(task.task_id)
-        if actor_id not in self._creations:
-            return  # the cluster is gone, and the argument with it
         cause = DeathCause(CREATION_TASK_FAILED, "an argument of its constructor failed", error)
+        self._give_up(actor_of(task.task_id), cause)
+
+    def _give_up(self, actor_id: bytes, cause: DeathCause) -> None:
+        """It will never be."""
+        if actor_id not in self._creations:
+            return  # the cluster is gone, and with it what the constructor was given
         self._end(actor_id, cause)
         self._on_own_dead(actor_id, cause)
 
@@ -251,9 +260,8 @@ class ActorManager:
 
     def client(self, actor_id: bytes, owner: Address, in_order: bool) -> ActorClient:
         """In any thread: this process's view of an actor; the same for all its handles."""
-        client = self.clients.get(actor_id)
-        if client is None:
-            client = self.clients.setdefault(actor_id, ActorClient(actor_id, owner, in_order))
+        client, is_new = self.clients.get_or_make(actor_id, owner, in_order)
+        if is_new:
             self._core.platform.user_code.post(self._follow, client)
         return client
 

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from minray.common.ids import short
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
 from minray.core_worker.task_manager import PendingTask
-from minray.platform.base import PlatformError
+from minray.exceptions import RayError, RaySystemError
+from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.base import Address, Done, Request
 from minray.protocol.core_worker import NOT_STARTED, PushTask, PushTaskReply, ReclaimTasks, Rerun
 from minray.protocol.raylet import (
@@ -56,6 +57,9 @@ class Outcomes(Protocol):
 
     def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
         """It may have run; None: its whole node died."""
+
+    def finish_with_error(self, task: PendingTask, error: RayError) -> None:
+        """It cannot be pushed to anybody."""
 
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         """These were pushed but never began."""
@@ -190,13 +194,18 @@ class LeaseClient:
         error: PlatformError | None,
         buffers: Sequence[Any],
     ) -> None:
-        if reply is None:
+        if reply is None and not isinstance(error, RecordTooLarge):
             self.on_unreachable(worker, str(error))
             return
         if task.worker is not worker:
             return
         now = self._now()
         submitter = self.submitter
+        if reply is None:
+            submitter.on_task_answered(worker, task, now)
+            self._outcomes.finish_with_error(task, RaySystemError(reason=str(error)))
+            submitter.refill(worker, now)
+            return
         if reply.worker_exiting:
             submitter.on_worker_used_up(worker)
         if reply.status == NOT_STARTED:

@@ -244,7 +244,7 @@ class TaskOutcomes:
         self._finish(task, state, ())
 
     def finish_with_error(self, task: PendingTask, error: RayError) -> None:
-        """A call that its actor will not answer, whatever the reason."""
+        """A call that its actor will not answer, whatever the reason; or a task that is too large for any worker."""
         if task.cancelled:
             self._finish_cancelled(task)
         else:

@@ -41,7 +41,14 @@ STUCK_S = 60.0
 PACKAGE = os.path.dirname(os.path.dirname(__file__))
 SWITCHED = tuple(os.path.join(PACKAGE, part) for part in ("core_worker", "worker.py", "rpc"))
 """Code that user threads run beside a loop,"""
-LOCKED = ("metric_registry.py", "task_profile.py", "worker_output.py", "logging/__init__.py", "concurrent/futures/_base.py")
+LOCKED = (
+    "actor_clients.py",
+    "metric_registry.py",
+    "task_profile.py",
+    "worker_output.py",
+    "logging/__init__.py",
+    "concurrent/futures/_base.py",
+)
 """but for files with locks in them, and what is called from there."""
 UNWIND_S = 5.0
 """Real seconds that a thread of a dead process gets to end; after that it is left behind."""

@@ -7,7 +7,10 @@ judge of tasks is told is in ``told``.
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 
 from minray.common.ids import actor_of, job_of_actor
 from minray.common.task_spec import ActorOptions
+from minray.core_worker.actor_clients import ActorClients
 from minray.core_worker.actor_manager import ASK_AGAIN_S, MAX_PATIENCE_S, ActorManager, error_of
 from minray.core_worker.actor_task_submitter import ActorClient, Connection
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
@@ -257,6 +261,17 @@ def test_g12_an_actor_whose_argument_failed_will_never_be() -> None:
     tell(story)
 
 
+def test_an_actor_whose_constructor_is_too_large_to_be_sent_will_never_be() -> None:
+    async def story(creator: Creator) -> None:
+        creator.ready(creator.create(registered=True))
+        creator.peers.take(CreateActor).fail(RecordTooLarge("too large"))
+        (request,) = creator.asked(EndActor)
+        assert request.cause.kind == protocol.CREATION_TASK_FAILED and "too large" in request.cause.message
+        assert creator.told == [(creator.held[0], FAILED)]
+
+    tell(story)
+
+
 def test_what_the_gcs_must_hear_is_said_again_as_long_as_there_is_one() -> None:
     async def story(creator: Creator) -> None:
         creator.create()
@@ -438,6 +453,25 @@ def test_one_channel_tells_of_all_actors_of_a_job_and_one_client_serves_all_hand
         assert creator.actors.info_of(id_of("actor")) == infos[0]
 
     tell(story)
+
+
+def test_threads_that_make_handles_of_one_actor_at_once_have_one_client() -> None:
+    """A weak dictionary's own ``setdefault`` would now and then give them two."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for number in range(300):
+                clients, together = ActorClients(), threading.Barrier(4)
+
+                def find(clients: ActorClients = clients, together: threading.Barrier = together) -> tuple[Any, bool]:
+                    together.wait(10)
+                    return clients.get_or_make(b"%d" % number, OWN, True)  # noqa: B023
+
+                found = [one.result() for one in [threads.submit(find) for _ in range(4)]]
+                assert len({id(client) for client, _ in found}) == sum(is_new for _, is_new in found) == 1
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_a_new_client_knows_what_was_heard_before() -> None:

@@ -12,7 +12,8 @@ import pytest
 from minray.core_worker.lease_client import REJECTED_DELAY_S, LeaseClient
 from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
 from minray.core_worker.task_manager import PendingTask, PreparedTemplate, TaskManager
-from minray.platform.base import RemoteFailure
+from minray.exceptions import RayError, RaySystemError
+from minray.platform.base import RecordTooLarge, RemoteFailure
 from minray.protocol.base import DONE
 from minray.protocol.core_worker import NOT_STARTED, OK, PushTask, PushTaskReply, ReclaimTasks
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
@@ -53,6 +54,7 @@ class Scene:
         self.died: list[tuple[PendingTask, LeaseFailure | None]] = []
         self.unstarted: list[list[PendingTask]] = []
         self.missing: list[bytes] = []
+        self.failed: list[tuple[PendingTask, RayError]] = []
         self.unschedulable: list[LeaseReply] = []
 
     def submit(self, prepared: PreparedTemplate, count: int = 1) -> list[PendingTask]:
@@ -87,6 +89,10 @@ class Scene:
     def on_unstarted(self, tasks: list[PendingTask]) -> None:
         self.unstarted.append(tasks)
 
+    def finish_with_error(self, task: PendingTask, error: RayError) -> None:
+        self.failed.append((task, error))
+        self.tasks.move(task, "FAILED")
+
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
         self.missing.extend(object_ids)
 
@@ -114,6 +120,26 @@ def test_a_task_is_one_request_one_push_and_one_return() -> None:
         await pass_time(0.1)
         returned = scene.peers.take(ReturnWorkerLease)
         assert (returned.address, returned.request.kill_worker) == (None, False)
+
+    run(story)
+
+
+def test_a_task_that_is_too_large_to_be_pushed_fails_alone() -> None:
+    """Its worker has not heard of it, and does what comes next."""
+
+    async def story() -> None:
+        scene = Scene()
+        first, large, last = scene.granted(3)
+        pushes, scene.peers.asked = scene.peers.asked, []
+        pushes[1].fail(RecordTooLarge("too large"))
+        ((failed, error),) = scene.failed
+        assert failed is large and isinstance(error, RaySystemError) and "too large" in str(error)
+        for push in (pushes[0], pushes[2]):
+            push.answer(PushTaskReply(OK, [], 5))
+        assert scene.ended == [(first, OK), (last, OK)] and scene.died == []
+        (later,) = scene.submit(prepare(mean_us=SHORT))
+        push = scene.peers.take(PushTask)
+        assert (push.request.sequence, push.request.acknowledged) == (4, 3) and push.request.task_id == later.task_id
 
     run(story)
 
