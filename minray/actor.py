@@ -195,8 +195,9 @@ class ActorHandle:
         client, most = self._client, self._spec.max_pending_calls
         if 0 < most <= client.submitted - client.ended:
             raise PendingCallsLimitExceeded(reason=f"{most} calls of actor {self._actor_id.hex()} are pending")
+        refs = self._api.submit(template, args, kwargs, b"" if self._ref is None else self._ref._id)
         client.submitted += 1
-        return self._api.submit(template, args, kwargs, b"" if self._ref is None else self._ref._id)
+        return refs
 
     def _prepare(self, method: MethodSpec, name: str) -> _Prepared:
         if worker.current_api() is not self._api:

@@ -6,12 +6,14 @@ Each step gives the ``ObjectRef`` of one yielded value, in the order of the yiel
 that came instead) is there. The task runs on meanwhile. A generator belongs to the process that called it: it cannot be
 pickled. Dropping it frees what was not read, and the task goes on; to end that, ``minray.cancel(generator)``.
 
-One generator is read by one thread at a time. All it knows is how many items it has handed out; the core worker of the
-process does the rest (``ItemReader``).
+One generator is read by one thread at a time: as with Python's own, ``next`` in another one raises ValueError meanwhile.
+Coroutines may share it. All it knows is how many items it has handed out; the core worker of the process does the rest
+(``ItemReader``).
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
@@ -50,13 +52,15 @@ class ItemReader(Protocol):
 class ObjectRefGenerator(Generic[T]):
     """References to the values that a remote generator function yields: ``for ref in f.remote(): use(minray.get(ref))``."""
 
-    __slots__ = ("_completed", "_reader", "_read", "__weakref__")
+    __slots__ = ("_completed", "_reader", "_read", "_reading", "__weakref__")
 
     def __init__(self, completed: ObjectRef[None], reader: ItemReader) -> None:
         self._completed = completed
         self._reader = reader
         self._read = 0
         """So many items were handed out; written by the reader."""
+        self._reading = _thread.allocate_lock()
+        """Held by the thread that waits for the next one."""
 
     def __del__(self) -> None:
         self._reader.drop(task_of(self._completed._id))
@@ -65,8 +69,13 @@ class ObjectRefGenerator(Generic[T]):
         return self
 
     def __next__(self) -> ObjectRef[T]:
-        self._reader.wait_for(*self._next())
-        ref: ObjectRef[T] | None = self._reader.take_next(self)
+        if not self._reading.acquire(False):
+            raise ValueError("another thread is already reading this generator")
+        try:
+            self._reader.wait_for(*self._next())
+            ref: ObjectRef[T] | None = self._reader.take_next(self)
+        finally:
+            self._reading.release()
         if ref is None:
             raise StopIteration
         return ref
@@ -75,7 +84,10 @@ class ObjectRefGenerator(Generic[T]):
         return self
 
     async def __anext__(self) -> ObjectRef[T]:
-        await asyncio.wrap_future(self._reader.future_of(*self._next()))
+        awaited = None
+        while awaited != self._next():  # Another coroutine may have taken what this one has waited for.
+            awaited = self._next()
+            await asyncio.wrap_future(self._reader.future_of(*awaited))
         ref: ObjectRef[T] | None = self._reader.take_next(self)
         if ref is None:
             raise StopAsyncIteration

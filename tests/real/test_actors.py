@@ -461,6 +461,14 @@ def test_g55_max_pending_calls(files: Files) -> None:
     assert ray.get(refs) == [1, 2] and ray.get(counter.add.remote()) == 3
 
 
+def test_g55_a_call_that_could_not_be_made_is_not_pending() -> None:
+    counter = Counter.options(max_pending_calls=1).remote()
+    for _ in range(2):
+        with pytest.raises(TypeError, match="pickle"):
+            counter.add.remote(threading.Lock())
+    assert ray.get(counter.add.remote()) == 1
+
+
 # --- mistakes of users
 
 

@@ -49,6 +49,34 @@ def arrays(most: int) -> Iterator[Any]:
         yield np.full(200_000, number)
 
 
+def test_coroutines_share_a_generator_and_each_item_goes_to_one_of_them(files: Files) -> None:
+    generator = count.options(_generator_backpressure_num_objects=1).remote(20)
+
+    async def read() -> list[int]:
+        return [await ref async for ref in generator]
+
+    async def main() -> list[list[int]]:
+        return await asyncio.gather(read(), read(), read())
+
+    assert sorted(number for numbers in asyncio.run(main()) for number in numbers) == list(range(1, 21))
+
+
+def test_a_generator_that_another_thread_is_reading_says_so(files: Files) -> None:
+    """As Python's own do; afterwards it goes on."""
+    release = files.signal("release")
+    generator = pid_and_hold.remote(release)
+    next(generator)
+    got: list[Any] = []
+    reader = threading.Thread(target=lambda: got.append(next(generator)))
+    reader.start()
+    wait_for_condition(generator._reading.locked)
+    with pytest.raises(ValueError, match="another thread is already reading this generator"):
+        next(generator)
+    release.set()
+    reader.join()
+    assert len(got) == 1 and list(generator) == []
+
+
 def test_g90_items_come_while_the_task_runs(files: Files) -> None:
     release = files.signal("release")
     generator = pid_and_hold.remote(release)
