@@ -483,8 +483,9 @@ class NormalTaskSubmitter:
             self._maybe_forget(worker.key)
 
     def _maybe_forget(self, key: KeyQueue) -> None:
-        """Arguments come and go: their keys must not pile up."""
-        if key.dependencies and not (key.queue or key.workers or key.requests):
+        """Arguments and placement groups come and go: their keys must not pile up."""
+        passes = key.dependencies or key.shape.strategy.group_id
+        if passes and not (key.queue or key.workers or key.requests):
             name = key.shape, _ids(key.dependencies)
             if self._keys.get(name) is key:
                 del self._keys[name]
@@ -500,17 +501,16 @@ class NormalTaskSubmitter:
 
     def _key(self, task: PendingTask) -> KeyQueue:
         prepared = task.prepared
-        if task.dependencies:
-            name = prepared.template.shape, _ids(task.dependencies)
-            key = self._keys.get(name)
-            if key is None:
-                key = self._keys[name] = KeyQueue(prepared.template.shape, task.dependencies)
-            return key
-        if prepared.key is None:
-            shape = prepared.template.shape
-            prepared.key = self._keys.setdefault((shape, ()), KeyQueue(shape))
-        assert isinstance(prepared.key, KeyQueue)
-        return prepared.key
+        if not task.dependencies and isinstance(prepared.key, KeyQueue):
+            return prepared.key
+        shape = prepared.template.shape
+        name = shape, _ids(task.dependencies)
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = KeyQueue(shape, task.dependencies)
+        if not (task.dependencies or shape.strategy.group_id):
+            prepared.key = key
+        return key
 
     # --- questions
 

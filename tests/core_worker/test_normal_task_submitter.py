@@ -595,6 +595,15 @@ def test_a_key_of_large_arguments_is_forgotten_when_it_is_at_rest(scene: Scene) 
     assert not scene.submitter._keys and not scene.leased()
 
 
+def test_so_is_one_of_a_placement_group_and_its_next_task_makes_another(scene: Scene) -> None:
+    in_group = prepare(shape=msgspec.structs.replace(shape(), strategy=SchedulingStrategy(group_id=b"group")))
+    for _ in range(2):
+        scene.submit(in_group)
+        scene.finish(scene.grant())
+        scene.submitter.on_revoke(scene.now)
+        assert not scene.submitter._keys and not scene.leased()
+
+
 def test_idle_workers_go_back_before_others_are_asked_for_in_their_place(scene: Scene) -> None:
     scene.submit(prepare())
     worker = scene.grant()
