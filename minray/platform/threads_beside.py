@@ -65,25 +65,23 @@ class ThreadsBeside:
 
     def _begin_thread(self) -> None:
         with self._beginning:
-            if self.count == self._limit:
-                self._end_search()
-                return
-            try:
-                threading.Thread(target=self._main, name="minray-call", daemon=True).start()
-            except RuntimeError as error:  # The machine has no more: those that are there do the rest.
-                logger.warning("%d threads for calls, and no more: %s", self.count, error)
-                self._sought = False
-                if not self.count:
-                    raise
-                self._end_search()
-            else:
+            if self.count < self._limit and self._start():
                 self.count += 1
-
-    def _end_search(self) -> None:
-        """No thread begins; but one may have come to rest while others left it to this search to wake somebody."""
-        self._sought = False
-        if self._works and self._idle:
+                return
+            self._sought = False
+        if self._works and self._idle:  # Who has come to rest meanwhile; others left it to this search to wake him.
             self._wake()
+
+    def _start(self) -> bool:
+        try:
+            threading.Thread(target=self._main, name="minray-call", daemon=True).start()
+        except RuntimeError as error:  # The machine has no more: those that are there do the rest.
+            logger.warning("%d threads for calls, and no more: %s", self.count, error)
+            if not self.count:
+                self._sought = False
+                raise
+            return False
+        return True
 
     def _main(self) -> None:
         bell = _thread.allocate_lock()
