@@ -201,14 +201,12 @@ class LeaseClient:
             return
         now = self._now()
         submitter = self.submitter
+        if reply is not None and reply.worker_exiting:
+            submitter.on_worker_used_up(worker)
         if reply is None:
             submitter.on_task_answered(worker, task, now)
             self._outcomes.finish_with_error(task, RaySystemError(reason=str(error)))
-            submitter.refill(worker, now)
-            return
-        if reply.worker_exiting:
-            submitter.on_worker_used_up(worker)
-        if reply.status == NOT_STARTED:
+        elif reply.status == NOT_STARTED:
             self._outcomes.on_missing(reply.missing)
             submitter.on_task_given_back(worker, task, now)
             if not self._unstarted:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import _thread
 import asyncio
 import functools
-import gc
 import importlib
 import logging
 import os
@@ -270,7 +269,7 @@ class MainThreadUserCode(LoopBorder):
         threading.Thread(target=main, name="minray-event-loop", daemon=True).start()
 
     def collect_later(self) -> None:
-        if not self._will_collect and gc.isenabled():
+        if not self._will_collect:
             self._will_collect = True
             self.post(self._plan_collection)
 

@@ -461,12 +461,12 @@ def test_threads_that_make_handles_of_one_actor_at_once_have_one_client() -> Non
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as threads:
-            for number in range(300):
+            for _ in range(300):
                 clients, together = ActorClients(), threading.Barrier(4)
 
                 def find(clients: ActorClients = clients, together: threading.Barrier = together) -> tuple[Any, bool]:
                     together.wait(10)
-                    return clients.get_or_make(b"%d" % number, OWN, True)  # noqa: B023
+                    return clients.get_or_make(id_of("actor"), OWN, True)
 
                 found = [one.result() for one in [threads.submit(find) for _ in range(4)]]
                 assert len({id(client) for client, _ in found}) == sum(is_new for _, is_new in found) == 1

@@ -332,7 +332,7 @@ def main_thread_code(monkeypatch: pytest.MonkeyPatch) -> Generator[MainThreadUse
 @pytest.mark.parametrize("is_wanted", [True, False])
 def test_garbage_is_collected_once_and_in_the_main_thread_after_failures(is_wanted: bool) -> None:
     lines = run_program(f"""
-        import gc, weakref
+        import gc
         from minray.platform import main_thread
 
         class Knot:
