@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
+import msgspec
 
 from minray.common.bundles import ANY_BUNDLE, within
 from minray.common.ids import PlacementGroupID
@@ -297,17 +298,21 @@ def make_template(
     retry_exceptions = given.get("retry_exceptions", False)
     types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
     is_streaming = given.get("num_returns") == STREAMING
+    most_unread = max(0, given.get(BACKPRESSURE, 0))
+    shape = make_shape(resource_amounts(given), given, job_id, base_env, captured)
+    if is_streaming and most_unread:
+        shape = msgspec.structs.replace(shape, may_be_held_up=True)
     return TaskTemplate(
         function_id,
         given.get("name") or function_name,
-        make_shape(resource_amounts(given), given, job_id, base_env, captured),
+        shape,
         1 if is_streaming else given.get("num_returns", 1),
         given.get("max_retries", _default_max_retries()),
         bool(retry_exceptions),
         cloudpickle.dumps(types_of) if types_of else b"",
         given.get("max_calls", 1 if given.get("num_gpus") else 0),
         is_streaming=is_streaming,
-        most_unread=max(0, given.get(BACKPRESSURE, 0)),
+        most_unread=most_unread,
         is_recorded=given.get("enable_task_events", True),
     )
 

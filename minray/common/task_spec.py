@@ -62,6 +62,9 @@ class LeaseShape(msgspec.Struct, frozen=True, array_like=True):
     runtime_env: RuntimeEnv
     job_id: bytes
     labels: LabelSelector = LabelSelector()
+    may_be_held_up: bool = False
+    """Of generators with back-pressure. They have a worker cap of their own: one that is held up may wait for tasks with
+    the same needs, those that its reader waits for before it reads on."""
 
 
 class ActorOptions(msgspec.Struct, frozen=True, array_like=True):

@@ -69,11 +69,11 @@ class LeaseArguments:
         entry = self._store.table.find(object_id)
         return entry is not None and self._store.table.is_sealed(entry)
 
-    def add(self, lease_id: bytes, dependencies: Sequence[Dependency], depth: int) -> None:
+    def add(self, lease_id: bytes, dependencies: Sequence[Dependency], level: float) -> None:
         """A lease was asked for."""
         if dependencies:
             self._dependencies[lease_id] = dependencies
-            self.manager.add(lease_id, {one.object_id: one.size for one in dependencies}, depth)
+            self.manager.add(lease_id, {one.object_id: one.size for one in dependencies}, level)
 
     def fetch(self, lease_id: bytes) -> bool:
         """Bring its arguments here; True if they are. Otherwise ``on_here`` follows, unless the lease ends before."""

@@ -187,7 +187,7 @@ class LeaseBroker:
             tuple(dependency.object_id for dependency in message.dependencies),
         )
         self.entries[lease_id] = Entry(request, message.owner, [call], message.retriable)
-        self.arguments.add(lease_id, message.dependencies, message.depth)
+        self.arguments.add(lease_id, message.dependencies, request.level)
         self.cluster.submit(request)
         self.advance()
         return None

@@ -32,8 +32,8 @@ class _Lease(msgspec.Struct, eq=False):
 
     needed: dict[bytes, int]
     """Its arguments, but for those that cannot be brought here, with their sizes."""
-    depth: int
-    """How deeply nested its task is."""
+    level: float
+    """See LeaseRequest."""
     runs: bool = False
     """It has resources, and its arguments are pinned."""
     is_blocked: bool = False
@@ -66,9 +66,9 @@ class LeaseDependencyManager:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def add(self, lease_id: bytes, sizes: Mapping[bytes, int], depth: int) -> None:
+    def add(self, lease_id: bytes, sizes: Mapping[bytes, int], level: float) -> None:
         """A lease was asked for; these are its arguments."""
-        self._leases[lease_id] = _Lease(dict(sizes), depth)
+        self._leases[lease_id] = _Lease(dict(sizes), level)
 
     def needed(self, lease_id: bytes) -> list[bytes]:
         lease = self._leases.get(lease_id)
@@ -90,10 +90,10 @@ class LeaseDependencyManager:
         self._has_changed = False
         ahead = [self._leases[lease_id] for lease_id in self._ahead]
         taken_bytes = self.pinned_bytes + sum(map(self._more_bytes, ahead))
-        for lease_id in sorted(self._waiting, key=lambda lease_id: -self._leases[lease_id].depth):
+        for lease_id in sorted(self._waiting, key=lambda lease_id: -self._leases[lease_id].level):
             lease = self._leases[lease_id]
             more_bytes = self._more_bytes(lease)
-            is_next = self.is_stuck() and all(other.depth < lease.depth for other in ahead)
+            is_next = self.is_stuck() and all(other.level < lease.level for other in ahead)
             if is_next or taken_bytes + more_bytes <= self._limit_bytes:
                 ahead.append(lease)
                 taken_bytes += more_bytes
@@ -127,7 +127,7 @@ class LeaseDependencyManager:
         more_bytes = self._more_bytes(lease)
         if not more_bytes or self.pinned_bytes + more_bytes <= self._limit_bytes:
             return True
-        return self.is_stuck() and all(other.runs or other.depth <= lease.depth for other in self._leases.values())
+        return self.is_stuck() and all(other.runs or other.level <= lease.level for other in self._leases.values())
 
     def is_stuck(self) -> bool:
         """No lease runs that would give memory back, unless others run."""

@@ -66,9 +66,13 @@ class LeaseRequest:
     """The large arguments of its task, which must be where it runs."""
     resources: ResourceSet = field(init=False)
     """``shape.resources`` as a set."""
+    level: float = field(init=False)
+    """Leases wait for those of higher levels only: its depth, and for a generator that may be held up half a level less, for
+    its reader may need tasks of the same depth before it reads on."""
 
     def __post_init__(self) -> None:
         self.resources = dict(self.shape.resources)
+        self.level = self.depth - 0.5 if self.shape.may_be_held_up else self.depth
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ Rules
     by exactly what unblocked workers took back.
   * Leases of actors are never idle and have no cap: their resources alone limit them.
   * Worker cap: beyond one lease per CPU and shape (possible only because blocked workers lend) each further one waits,
-    1 s doubling to 10 s; but not a request deeper than all that are blocked: it may be what they wait for.
+    1 s doubling to 10 s; but not a request deeper than all that are blocked: it may be what they wait for. Generators with
+    back-pressure are a shape of their own, and half a step less deep (``LeaseRequest.level``): while one is held up, its
+    reader may wait for tasks like it, but not for more such generators.
   * A request with large arguments has no turn before they are here (FETCHING), and while there is no memory for them
     (``Arguments``, G86); it holds no resources meanwhile, for somebody may need those to make what it waits for.
 
@@ -96,8 +98,8 @@ class LocalLeaseManager:
         self._held_by_owner: Counter[bytes] = Counter()
         """How many of ``leases`` an owner has; no zeros."""
         self._held_by_shape: Counter[LeaseShape] = Counter()
-        self._blocked_depths: Counter[int] = Counter()
-        """The depths of the blocked leases; no zeros."""
+        self._blocked_levels: Counter[float] = Counter()
+        """Those of the blocked leases; no zeros."""
         self._over_cap_at: dict[LeaseShape, float] = {}
         """When a shape that has reached its cap may have one lease more."""
         self._revoked_at: dict[bytes, float] = {}
@@ -168,9 +170,9 @@ class LocalLeaseManager:
             self._allocate(chosen, now)
             assignment.allocated.append(chosen)
 
-    def _rank(self, request: LeaseRequest) -> tuple[int, int, int]:
-        depth = -request.depth if self._blocked_depths else 0
-        return depth, self._held_by_owner[request.owner_id], self._queued[request.lease_id][0]
+    def _rank(self, request: LeaseRequest) -> tuple[float, int, int]:
+        level = -request.level if self._blocked_levels else 0
+        return level, self._held_by_owner[request.owner_id], self._queued[request.lease_id][0]
 
     def _best_of(self, shape: LeaseShape, now: float, assignment: Assignment) -> LeaseRequest | None:
         """The request of a shape that should run first; None if none can run now."""
@@ -205,7 +207,7 @@ class LocalLeaseManager:
         return max(1, round(cpus / need))
 
     def _is_deepest(self, request: LeaseRequest) -> bool:
-        return bool(self._blocked_depths) and request.depth > max(self._blocked_depths)
+        return bool(self._blocked_levels) and request.level > max(self._blocked_levels)
 
     def _backoff_s(self, excess: int) -> float:
         return float(min(self._initial_backoff_s * 2 ** min(excess, 30), self._max_backoff_s))
@@ -250,10 +252,10 @@ class LocalLeaseManager:
         lease.blocked = blocked
         cpus = {name: amount for name, amount in lease.request.resources.items() if is_cpu(name)}
         if blocked:
-            self._blocked_depths[lease.request.depth] += 1
+            self._blocked_levels[lease.request.level] += 1
             add(self.available, cpus)
         else:
-            _decrease(self._blocked_depths, lease.request.depth)
+            _decrease(self._blocked_levels, lease.request.level)
             subtract(self.available, cpus)
 
     def end(self, lease_id: bytes) -> None:

@@ -50,13 +50,14 @@ def request(
     env: str = "",
     labels: LabelSelector = ANYWHERE,
     arguments: Sequence[bytes] = (),
+    backpressure: bool = False,
 ) -> LeaseRequest:
     """A request with an id of its own; a number means CPUs. ``arguments`` are the ids of large ones."""
     global _last
     _last += 1
     needs = {"CPU": needs} if isinstance(needs, int | float) else needs
     lease_id = _last.to_bytes(20, "big")
-    needed = msgspec.structs.replace(shape(needs, strategy, env=env), labels=labels)
+    needed = msgspec.structs.replace(shape(needs, strategy, env=env), labels=labels, may_be_held_up=backpressure)
     return LeaseRequest(lease_id, owner.encode(), needed, depth, 0, second_hop, dependency_ids=tuple(arguments))
 
 

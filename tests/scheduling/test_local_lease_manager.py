@@ -254,6 +254,19 @@ def test_deeper_requests_pass_the_cap_whatever_else_waits_for_it() -> None:
     assert node.give(child) == [child]
 
 
+def test_g101_tasks_that_the_reader_of_a_held_up_generator_waits_for_pass_the_cap_and_more_such_generators_do_not() -> None:
+    node = Node(CPU=2)
+    blocked_siblings(node, 2)  # the readers
+    generators = [request(1, depth=2, backpressure=True) for _ in range(4)]
+    assert node.give(*generators) == generators[:2], "deeper than their readers"
+    node.block(*generators[:2])
+    task, child = request(1, depth=2), request(1, depth=3)
+    assert node.give(task) == [task], "as many tasks of these needs as there are CPUs are blocked"
+    node.block(task)
+    assert node.give(child) == [child], "what it waits for in turn"
+    assert node.wake_at == 1, "the third generator is slowed down"
+
+
 def test_tasks_without_cpus_are_many_but_not_boundless() -> None:
     node = Node(CPU=1)
     requests = [request({}, depth=1) for _ in range(ZERO_CPU_LEASES_MIN + 5)]

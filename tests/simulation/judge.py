@@ -281,7 +281,7 @@ def _sums(raylet: Any) -> dict[str, int]:
         "bytes that are being sent": pushes.bytes_in_flight + len(pushes),
         "leases, as owners have them": sum(local._held_by_owner.values()),
         "leases, as shapes have them": sum(local._held_by_shape.values()),
-        "blocked leases": sum(local._blocked_depths.values()),
+        "blocked leases": sum(local._blocked_levels.values()),
         "requests, as owners have them": sum(local._queued_by.values()),
     }
 

@@ -454,6 +454,27 @@ def test_g8_a_generator_is_ready_when_its_next_item_is() -> None:
     assert judged(body)[0] == ([*steps, (True, [], False, 0)], True, True, False)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g101_readers_that_use_tasks_go_on_however_many_generators_are_held_up(seed: int) -> None:
+    """Each item is read when a task has taken the one before: that task has the needs of all the generators, and a turn."""
+
+    @minray.remote(num_cpus=0)
+    def read_with_tasks() -> int:
+        generator = count.options(_generator_backpressure_num_objects=1).remote(3, 0.0)
+        return sum(minray.get(double.remote(ref)) for ref in generator)
+
+    @minray.remote
+    def double(number: int) -> int:
+        return 2 * number
+
+    def body() -> Any:
+        start = time.monotonic()
+        sums = minray.get([read_with_tasks.remote() for _ in range(6)])
+        return sums, time.monotonic() - start < 1
+
+    assert judged(body, seed=seed)[0] == ([12] * 6, True)
+
+
 @pytest.mark.parametrize("limit", [-1, 1])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g48_a_cancelled_generator_ends(seed: int, limit: int) -> None:
