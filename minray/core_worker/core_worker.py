@@ -170,7 +170,7 @@ class CoreWorker:
             self.references,
             self.store,
             self.objects.on_value,
-            self.objects.on_lost,
+            self.objects.put_error,
             self.borrowing.apply,
         )
         self.directory = ObjectDirectory(self.patient, self.recovery.on_lost)

@@ -3,7 +3,8 @@
 Ray: src/ray/core_worker/future_resolver.h
 
 One open question per object, however many wait. It is a long poll, repeated while anybody here still wants the value, and
-it holds the reference until it is answered; the owner's death becomes an OwnerDiedError in place of the value (G62).
+it holds the reference until it is answered; the owner's death becomes an OwnerDiedError in place of the value (G62), and if
+he refuses, for the value with its references is too large for a message, that becomes a RaySystemError.
 
 The first question of a turn leaves at once, those that follow it leave at the turn's end, all for one owner in one message
 (``GetObjects``), which is answered at once; only for what is not there by then a question of its own waits at the owner.
@@ -20,7 +21,8 @@ from minray.common.ids import short
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.values import from_value
-from minray.platform.base import PlatformError
+from minray.exceptions import OwnerDiedError, RayError, RaySystemError
+from minray.platform.base import PlatformError, RemoteFailure
 from minray.protocol.base import Address
 from minray.protocol.core_worker import (
     FREED,
@@ -65,7 +67,7 @@ class FutureResolver:
         references: ReferenceCounter,
         store: MemoryStore,
         on_object: Callable[[bytes, StoredObject], None],
-        on_lost: Callable[[bytes, Address, str], None],
+        on_lost: Callable[[bytes, RayError], None],
         apply: Callable[[Effects], None],
     ) -> None:
         self._patient = patient
@@ -75,7 +77,7 @@ class FutureResolver:
         self._on_object = on_object
         """A value has come."""
         self._on_lost = on_lost
-        """It never will: the object, its owner and the reason."""
+        """It never will."""
         self._apply = apply
         """Do what follows when a question has let go of its object."""
         self._asking: set[bytes] = set()
@@ -162,7 +164,11 @@ class FutureResolver:
         object_id = question.object_id
         if reply is None:
             self._finish(question)
-            self._on_lost(object_id, question.owner, str(error))
+            if isinstance(error, RemoteFailure):
+                reason = f"the owner of object {short(object_id)} cannot send it: {error}"
+                self._on_lost(object_id, RaySystemError(reason=reason))
+            else:
+                self._on_lost(object_id, _owner_died(question, str(error)))
         elif reply.status == PENDING and question.timeout_s and self._references.is_wanted(object_id):
             asyncio.get_running_loop().call_soon(self._ask, question)
         elif reply.status == PENDING:
@@ -177,7 +183,8 @@ class FutureResolver:
                 on_large(reply.place)
         elif reply.status == FREED or reply.value is None:
             self._finish(question)
-            self._on_lost(object_id, question.owner, f"its owner does not know object {short(object_id)} any more")
+            reason = f"its owner does not know object {short(object_id)} any more"
+            self._on_lost(object_id, _owner_died(question, reason))
         else:
             self._finish(question)
             self._on_object(object_id, from_value(reply.value, buffers))
@@ -192,3 +199,7 @@ class FutureResolver:
             self._asking.discard(question.object_id)
         else:
             self._probing.pop(question.object_id, None)
+
+
+def _owner_died(question: _Question, reason: str) -> OwnerDiedError:
+    return OwnerDiedError(object_id_hex=question.object_id.hex(), owner=question.owner.endpoint, reason=reason)

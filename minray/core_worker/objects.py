@@ -90,12 +90,8 @@ class Objects:
         packed = pack_exception(error, task_name=name, pid=pid, node_id=node_id, ip=config.node_ip)
         return StoredObject(packed, (), True, ())
 
-    def on_lost(self, object_id: bytes, owner: Address, reason: str) -> None:
-        """Its owner is gone, or does not know it any more."""
-        self.on_value(object_id, self.as_lost(object_id, owner, reason))
-
     def as_lost(self, object_id: bytes, owner: Address, reason: str) -> StoredObject:
-        """In the place of the value of such an object."""
+        """In the place of the value of an object whose owner is gone."""
         return self.as_error(OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
 
     def copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:

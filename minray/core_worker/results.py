@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
+from minray.common.config import MOST_REFERENCES, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.store_provider import StoreProvider
 from minray.object_ref import ObjectRef
@@ -51,8 +51,13 @@ class ResultKeeper:
     ) -> Result:
         """Put it into the store of this node, or copy it if it is small, and not more than the answer has room for.
 
-        Raises what ``StoreProvider.put`` does.
+        Raises ValueError if it holds too many references, and what ``StoreProvider.put`` does.
         """
+        if len(value.refs) > MOST_REFERENCES:
+            raise ValueError(
+                f"a result holds {len(value.refs):,} references, and at most {MOST_REFERENCES:,} fit into an answer; put"
+                " parts of it, and return references to these parts"
+            )
         size = value.size()
         if size > self._inline_limit or size > room:
             place = self._provider.put(object_id, attempt, value, owner)

@@ -9,8 +9,8 @@ import pytest
 from minray.core_worker.future_resolver import ANY_SIZE, FutureResolver
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.exceptions import OwnerDiedError, RayError, RaySystemError
 from minray.platform.base import RemoteFailure
-from minray.protocol.base import Address
 from minray.protocol.core_worker import (
     FREED,
     LARGE,
@@ -41,7 +41,7 @@ class Scene:
         self.references = ReferenceCounter()
         self.references.add_local(A, OWNER)
         self.came: list[tuple[bytes, StoredObject]] = []
-        self.lost: list[str] = []
+        self.lost: list[RayError] = []
         self.freed: list[list[bytes]] = []
         self.large = 0
         self.asks_again = False
@@ -62,11 +62,12 @@ class Scene:
         if self.asks_again:
             self.resolver.fetch(key, OWNER)
 
-    def on_lost(self, key: bytes, owner: Address, reason: str) -> None:
-        assert (key, owner) == (A, OWNER)
-        self.lost.append(reason)
+    def on_lost(self, key: bytes, error: RayError) -> None:
+        assert key == A
+        assert not isinstance(error, OwnerDiedError) or error.owner == OWNER.endpoint
+        self.lost.append(error)
         if self.asks_again:
-            self.resolver.fetch(key, owner)
+            self.resolver.fetch(key, OWNER)
 
     def on_large(self, place: Place | None) -> None:
         self.large += 1
@@ -201,7 +202,7 @@ def test_what_the_owner_has_freed_is_lost(limit: int) -> None:
     async def story() -> None:
         scene = Scene()
         scene.ask(limit).answer(ObjectReply(FREED))
-        assert "does not know object" in scene.lost[0] and scene.large == 0 and scene.resolver.open_requests() == 0
+        assert "does not know object" in str(scene.lost[0]) and scene.large == 0 and scene.resolver.open_requests() == 0
 
     run(story)
 
@@ -224,12 +225,19 @@ def test_who_hears_an_answer_may_ask_again_at_once(reply: ObjectReply | None) ->
     run(story)
 
 
-@pytest.mark.parametrize("error", [unreachable(), RemoteFailure("internal", "oops")])
-def test_g62_with_a_dead_owner_the_value_is_lost(error: Any) -> None:
+FAILURES = [
+    (unreachable(), OwnerDiedError, str(unreachable())),
+    (RemoteFailure("too-large", "a reply of 9 bytes"), RaySystemError, "cannot send it: too-large: a reply of 9 bytes"),
+]
+
+
+@pytest.mark.parametrize(("failure", "kind", "text"), FAILURES)
+def test_g62_with_a_dead_owner_the_value_is_lost_and_if_he_refuses_that_is_told(failure: Any, kind: Any, text: str) -> None:
     async def story() -> None:
         scene = Scene()
-        scene.ask().fail(error)
-        assert scene.lost == [str(error)] and scene.resolver.open_requests() == 0
+        scene.ask().fail(failure)
+        (error,) = scene.lost
+        assert type(error) is kind and text in str(error) and scene.resolver.open_requests() == 0
 
     run(story)
 
@@ -252,7 +260,7 @@ def test_who_looks_gets_what_exists_beside_those_who_wait() -> None:
     async def story() -> None:
         scene = Scene()
         waiting = scene.ask()
-        scene.resolver.look(A, OWNER, lambda: scene.lost.append("not there"))
+        scene.resolver.look(A, OWNER, lambda: pytest.fail("it is there"))
         looking = scene.peers.take(GetObject)
         assert looking.request.question != waiting.request.question
         looking.answer(ObjectReply(READY, Value(b"value")))

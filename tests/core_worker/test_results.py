@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from minray.common.config import MOST_REFERENCES
 from minray.core_worker.results import Result, ResultKeeper
 from minray.object_ref import ObjectRef
 from minray.protocol.base import Address
@@ -69,6 +70,13 @@ def test_references_inside_live_as_long_as_the_result_wherever_it_is() -> None:
     small, _ = keep(serialize([inside]))
     large, _ = keep(serialize([inside]), room=1)
     assert [ref.binary() for result in (small, large) for ref in result.refs] == [object_id("inside")] * 2
+
+
+def test_a_result_with_more_references_than_an_answer_can_carry_is_refused() -> None:
+    refs = [ObjectRef(object_id("inside"), OWN)] * (MOST_REFERENCES + 1)
+    assert keep(Serialized(b"", [], refs[1:]))[0].refs == refs[1:]
+    with pytest.raises(ValueError, match="a result holds 250,001 references, and at most 250,000 fit"):
+        keep(Serialized(b"", [], refs))
 
 
 def test_what_is_discarded_leaves_the_store_as_this_attempt_has_put_it() -> None:
