@@ -412,10 +412,10 @@ class ObjectStore:
         spilling.release(self.table.take_unneeded())
         if self._queue:
             loop = asyncio.get_running_loop()
-            if self._timer is not None:
+            again_at = self._queue.advance(loop.time(), has_spilled or spilling.is_progressing)
+            if self._timer is not None:  # perhaps since just now: who is told that he has room may ask for more
                 self._timer.cancel()
                 self._timer = None
-            again_at = self._queue.advance(loop.time(), has_spilled or spilling.is_progressing)
             if again_at is not None:
                 self._timer = loop.call_at(again_at, self._advance)
         spilling.maybe_spill(self._queue.waiting_bytes)

@@ -117,14 +117,16 @@ class Departure:
         return [entry for entry in self._store.table.primaries() if entry.owner.node_id != self._node_id]
 
     async def _hand_over(self) -> None:
-        """To every other node in turn; what it has no room for, or does not answer about, is tried with the next one."""
+        """All in turn, and to every other node in turn, for one may have no room, or not answer."""
         others = [view for view in self._broker.nodes.alive() if view is not self._broker.nodes.local and not view.draining]
         complete = [entry for entry in self._to_hand_over() if entry.is_written]
         moves = []
-        for entry in complete[:MOST_AT_ONCE] if others else ():
+        for _ in range(min(MOST_AT_ONCE, len(complete)) if others else 0):
+            turn, index = divmod(self._move_count, len(complete))
+            to = self._address_of_raylet(others[(turn + index) % len(others)].node_id)
             self._move_count += 1
-            to = self._address_of_raylet(others[self._move_count % len(others)].node_id)
-            moves.append(asyncio.get_running_loop().create_task(self._move(entry, to, self._move_count), name="move"))
+            moving = self._move(complete[index], to, self._move_count)
+            moves.append(asyncio.get_running_loop().create_task(moving, name="move"))
         await asyncio.gather(*moves)
 
     async def _move(self, entry: Entry, to: Address, number: int) -> None:

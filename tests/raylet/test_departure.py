@@ -253,6 +253,28 @@ def test_what_one_neighbour_does_not_take_is_offered_to_the_next() -> None:
     run(story)
 
 
+@pytest.mark.parametrize("count", [1, 2, MOST_AT_ONCE - 1, MOST_AT_ONCE + 3])
+@pytest.mark.parametrize("neighbours", [1, 2, 3, MOST_AT_ONCE])
+def test_what_nobody_takes_keeps_nothing_else_back_and_all_are_offered_it(count: int, neighbours: int) -> None:
+    async def story() -> None:
+        names = [b"neighbour %d" % number for number in range(neighbours)]
+        scene = Scene(*names)
+        for number in range(count):
+            scene.keep(b"%d" % number)
+        scene.departure.begin(wish())
+        offers: set[tuple[bytes, bytes]] = set()
+        for _ in range(2 * neighbours):
+            await turns()
+            for asked in scene.peers.take_all(PinObjects):
+                offers.add((asked.request.wanted[0].object_id, asked.address.node_id))
+                asked.answer(PinReply([Pinned(NO_ROOM)]))
+            await pass_time(1.5 * LOOK_AGAIN_S)
+        assert offers == {(entry.object_id, name) for entry in scene.primaries for name in names}
+        scene.departure.close()
+
+    run(story)
+
+
 def test_nothing_is_offered_to_those_that_leave_too_and_little_at_a_time() -> None:
     async def story() -> None:
         scene = Scene(THERE)
