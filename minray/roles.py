@@ -10,6 +10,7 @@ main thread runs tasks, and the loop in between (``main_thread``).
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ import msgspec
 from minray import worker
 from minray.common.config import GcsConfig, RayletConfig, WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_api import UserApi
 from minray.discovery import session_token
 from minray.gcs.server import GcsServer
@@ -37,14 +39,17 @@ from minray.platform.user_code import DriverUserCode
 from minray.platform.zygote import serve
 from minray.platform.zygote_child import ChildEnds
 from minray.raylet.raylet import Raylet
+from minray.rpc.service import prepare
 from minray.worker_output import TaskNamedStream
+
+_worker_config = msgspec.msgpack.Decoder(WorkerConfig)
 
 
 def run_role(role: str, config: bytes, ends: ChildEnds) -> None:
     """What a forked child is; returns when its part is over."""
     _begin_to_log()
     if role == "worker":
-        _run_worker(msgspec.msgpack.decode(config, type=WorkerConfig), ends)
+        _run_worker(_worker_config.decode(config), ends)
     elif role == "gcs":
         _run_loop(_serve_gcs(msgspec.msgpack.decode(config, type=GcsConfig), ends))
     else:
@@ -157,5 +162,7 @@ def zygote_main() -> None:
     """The program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node``)."""
     import uvloop  # noqa: F401  (imported once, here, for all children)
 
+    prepare(CoreWorkerService)
+    hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms
     assert threading.active_count() == 1, "the zygote must have one thread"
     serve(int(sys.argv[1]), run_role, session_dir=sys.argv[2])

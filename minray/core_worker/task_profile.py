@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import itertools
+import mmap
 import struct
 import threading
 import time
@@ -43,8 +44,8 @@ class TaskProfile:
     def __init__(self) -> None:
         self._numbers = itertools.count()
         """The next one decides which row is written; ``next`` is indivisible."""
-        self._rows = bytearray()
-        """Made when the first task is over, by one thread (``_lock``)."""
+        self._rows: mmap.mmap | None = None
+        """Made when the first task is over, by one thread (``_lock``); takes memory as it is filled."""
         self._lock = threading.Lock()
         self._templates: list[TaskTemplate | None] = [None] * MOST_EVENTS
         """Of each row; None: there is none, or it is being written."""
@@ -52,20 +53,21 @@ class TaskProfile:
     def note(self, task: ReceivedTask, started: int, execution: Execution) -> None:
         """From any thread, when a task is over."""
         place = next(self._numbers) % MOST_EVENTS
-        if not self._rows:
+        rows = self._rows
+        if rows is None:
             with self._lock:
-                self._rows = self._rows or bytearray(MOST_EVENTS * ROW.size)
+                rows = self._rows = self._rows or mmap.mmap(-1, MOST_EVENTS * ROW.size)
         templates = self._templates
         templates[place] = None
         took_us, status = execution.duration_us, execution.status
-        ROW.pack_into(self._rows, place * ROW.size, task.task_id, task.actor_id, started, took_us, task.attempt, status)
+        ROW.pack_into(rows, place * ROW.size, task.task_id, task.actor_id, started, took_us, task.attempt, status)
         templates[place] = task.header.template
 
     def events(self, core: CoreWorker) -> ProfileEvents:
         """The answer of this process, without what is noted at this moment."""
         zero_us = int(core.platform.host.time() * 1e6) - time.perf_counter_ns() // 1000
         config, pid = core.config, core.platform.processes.pid
-        before, rows, after = list(self._templates), bytes(self._rows), self._templates
+        before, rows, after = list(self._templates), self._rows[:] if self._rows is not None else b"", self._templates
         events = [
             _event(template, ROW.unpack_from(rows, place * ROW.size), zero_us)
             for place, template in enumerate(before)

@@ -152,8 +152,8 @@ class Zygote:
         signal.signal(signal.SIGINT, self._on_terminate)
         set_name("zygote")
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        # Collecting would write to every page with an object on it, and each written page is a copy in every child.
-        gc.collect()
+        # Collecting would write to every page with an object on it, and each written page is a copy in every child. What is
+        # garbage by now stays: in the holes that it would leave, children would put their first objects.
         gc.disable()
         gc.freeze()
         trim_memory()

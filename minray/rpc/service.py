@@ -124,6 +124,12 @@ class Dispatcher:
             task.cancel()
 
 
+def prepare(service_class: Any) -> None:
+    """Look up now what a Dispatcher must know of such a service: in a process that forks those which will need it."""
+    for request_class in _understood_by(service_class):
+        decoder(request_class)
+
+
 @cache
 def _understood_by(service_class: Any) -> list[type[Record]]:
     """The request classes of a service's handlers; looked up once, because resolving annotations is slow."""
