@@ -38,7 +38,7 @@ from typing import Any
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.detached import Farewell
-from tests.spec.fates import DIED, DRIVER, UNAVAILABLE, Fate, Fates, retries_of
+from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, UNAVAILABLE, Fate, Fates, retries_of
 from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, Remove
 from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, RaiseAtFirst, Submit
@@ -386,7 +386,16 @@ class Model:
             return frozenset()
         lost = found.owner != viewer and self.fates.may_end(found.owner)
         errors = found.errors | ({LOST_OWNER} if lost else set()) | ({FREED} if name in self.freed_by_hand else set())
+        errors |= self._errors_of_an_ended_group(name) if viewer != DRIVER else set()
         return errors | (NO_ROOM if self.losses.room else set())
+
+    def _errors_of_an_ended_group(self, name: str) -> set[str]:
+        """A driver's groups end with its program, and tasks that it does not wait for may still look then."""
+        task = self.tasks.get(self.makers.get(name, ""))
+        if isinstance(task, Submit):
+            return {REMOVED} if task.group else set()
+        fate = self.fates.of(task.actor) if task is not None else None
+        return {GROUP_REMOVED} if fate is not None and fate.create.group else set()
 
     def stays_freed(self, viewer: str, name: str) -> bool:
         """Whether what the viewer has freed is so for ever: what others own may be another object when it is made again."""

@@ -26,8 +26,9 @@ from minray.simulation.faults import Key
 from tests.spec import shrink as shrinking
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, report
-from tests.spec.fates import DIED, UNAVAILABLE
+from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, UNAVAILABLE
 from tests.spec.frees import Free
+from tests.spec.groups import REMOVED, Group
 from tests.spec.model import CANCELLED, Expectation, Losses, Model, problems
 from tests.spec.moves import Move
 from tests.spec.programs import (
@@ -188,6 +189,14 @@ def test_only_others_lose_what_a_dead_process_owned() -> None:
     maker = Submit("maker", Body((Put("inside"),), Return(("inside",))))
     model = Model(one(maker, Submit("ending", Body(end=Exit()))), Losses())
     assert model.errors_seen_by("", "inside") == {"OwnerDiedError"} and not model.errors_seen_by("maker", "inside")
+
+
+def test_tasks_that_nobody_waits_for_may_see_that_the_program_has_removed_its_groups() -> None:
+    actor, call = Create("actor", group="group"), Call("call", "actor", Body())
+    task, reader = Submit("task", Body(), group="group"), Submit("reader", Body())
+    model = Model(one(Group("group"), task, actor, call, reader), Losses())
+    assert [sorted(model.errors_seen_by(viewer, "task")) for viewer in (DRIVER, "reader")] == [[], [REMOVED]]
+    assert model.errors_seen_by("reader", "call") - model.errors_seen_by(DRIVER, "call") == {GROUP_REMOVED}
 
 
 def test_what_was_freed_is_an_error_for_whoever_has_freed_it_and_for_the_owner_when_he_hears_of_it() -> None:
