@@ -8,7 +8,8 @@ Rules
     its tables need no lock, and no caller waits for another.
   * A call waits with the foreman until a worker is idle, and can be cancelled until then. A worker has one call at a time:
     a second one would wait behind the first, whatever other workers do meanwhile.
-  * Workers begin when there is something for them to do, and stay. They end with the crew, or after ``calls_per_worker``.
+  * Workers are hired when there is something for them to do, and stay. They end with the crew, or after
+    ``calls_per_worker``. A new one has no call before it says that it is there: the cluster may have no room for it.
   * When a call fails as if its worker had died, the worker is asked: the error may be one that the call has met.
   * The foreman does not refer to the crew. When nobody does any more, it finishes what was submitted, and ends.
   * No callback of a call's future ends the foreman, for whom everybody waits: one that raises SystemExit is logged.
@@ -17,14 +18,16 @@ Rules
 from __future__ import annotations
 
 import atexit
+import inspect
 import itertools
 import logging
 import queue
 import threading
 import weakref
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import minray as ray
@@ -85,6 +88,7 @@ class Crew:
             if self._is_closed:
                 raise RuntimeError("no more work can be submitted: this was shut down")
             self._foreman.events.put(lambda foreman: foreman.on_call(call))
+        call.future.add_done_callback(partial(_tell_if_cancelled, self._foreman.events))
         return call.future
 
     def close(self, cancels: bool = False) -> None:
@@ -129,11 +133,13 @@ class _Foreman:
         self._make_actor = make_actor
         self._calls_per_worker = calls_per_worker
         self._breaks = breaks
-        self._waiting: deque[Call] = deque()
-        """Oldest first; cancelled ones are still among them."""
+        self._waiting: OrderedDict[Future[Any], Call] = OrderedDict()
+        """Oldest first."""
         self._workers: list[_Worker] = []
+        self._hired: list[_Worker] = []
+        """Those of them that are not there yet."""
         self._idle: list[_Worker] = []
-        """Those of them that have nothing to do; the last one had most recently."""
+        """Those that have nothing to do; the last one had most recently."""
         self._is_closed = False
         self._awaited = 0
         """How many answers of workers are to come; those of killed ones come too."""
@@ -143,15 +149,21 @@ class _Foreman:
             event = self.events.get()
             event(self)
             del event  # and with it the call and its result, which nobody may want any more
+            if self._is_closed and not self._waiting:
+                self._dismiss()
         self._workers.clear()
         self._idle.clear()
 
     def on_call(self, call: Call) -> None:
-        self._waiting.append(call)
+        self._waiting[call.future] = call
         if self.breakage is None:
             self._hand_out()
         else:
             self._end(_broken(self.breakage))
+
+    def on_cancelled(self, future: Future[Any]) -> None:
+        if self._waiting.pop(future, None) is not None:
+            future.set_running_or_notify_cancel()
 
     def on_close(self) -> None:
         self._is_closed = True
@@ -159,13 +171,27 @@ class _Foreman:
     def on_cancel_all(self) -> None:
         self._is_closed = True
         while self._waiting:
-            call = self._waiting.popleft()
-            _tell(call.future.cancel)
-            call.future.set_running_or_notify_cancel()
+            future, _ = self._waiting.popitem(last=False)
+            _tell(future.cancel)
+            future.set_running_or_notify_cancel()
 
     def on_kill(self) -> None:
         self._is_closed = True
         self._end(RuntimeError("the workers were terminated before this was done"))
+
+    def on_there(self, worker: _Worker, answer: Future[Any]) -> None:
+        """Or it will never be."""
+        self._awaited -= 1
+        if worker not in self._hired:  # It was ended.
+            return
+        self._hired.remove(worker)
+        worker.ref = None
+        error = answer.exception()
+        if error is None:
+            self._idle.append(worker)
+        else:
+            self._lose(worker, self._next(), error, error)
+        self._hand_out()
 
     def on_result(self, worker: _Worker, done: Future[Any]) -> None:
         self._awaited -= 1
@@ -203,32 +229,54 @@ class _Foreman:
         if death is None:
             self._release(worker)
             _tell(call.future.set_exception, _original(error))
-        elif self._breaks:
-            self.breakage = f"a worker has died, and with it all that was submitted: {death}"
-            self._end(_broken(self.breakage), error)
         else:
-            self._workers.remove(worker)
-            _tell(call.future.set_exception, error)
+            self._lose(worker, call, error, death)
         self._hand_out()
 
-    def _hand_out(self) -> None:
-        while self._waiting:
-            if not self._idle and len(self._workers) == self._size:
-                return
-            call = self._waiting.popleft()
-            if not call.future.set_running_or_notify_cancel():
-                continue
-            try:
-                worker = self._idle.pop() if self._idle else self._hire()
-            except Exception as error:
-                _tell(call.future.set_exception, error)
-                continue
-            self._give(worker, call)
+    def _lose(self, worker: _Worker, call: Call | None, error: BaseException, death: BaseException) -> None:
+        """It is dead, and so its call, or the next one if it was to have that, has failed with ``error``."""
+        if self._breaks:
+            self.breakage = f"a worker has died, and with it all that was submitted: {death}"
+            if call is not None and worker.call is None:
+                worker.call = call
+            self._end(_broken(self.breakage), error)
+            return
+        self._workers.remove(worker)
+        if call is not None:
+            _tell(call.future.set_exception, error)
 
-    def _hire(self) -> _Worker:
+    def _hand_out(self) -> None:
+        while self._idle and (call := self._next()) is not None:
+            self._give(self._idle.pop(), call)
+        while len(self._waiting) > len(self._hired) and len(self._workers) < self._size:
+            try:
+                self._hire()
+            except Exception as error:
+                if (call := self._next()) is not None:
+                    _tell(call.future.set_exception, error)
+
+    def _next(self) -> Call | None:
+        """The oldest call that nobody has cancelled; it cannot be cancelled any more."""
+        while self._waiting:
+            future, call = self._waiting.popitem(last=False)
+            if future.set_running_or_notify_cancel():
+                return call
+        return None
+
+    def _hire(self) -> None:
         worker = _Worker(self._make_actor(), self._calls_per_worker)
+        worker.ref = worker.actor.__ray_ready__.remote()
+        self._await(worker, lambda answer: self.on_there(worker, answer))
         self._workers.append(worker)
-        return worker
+        self._hired.append(worker)
+
+    def _dismiss(self) -> None:
+        """There is nothing to do for those who have not come yet."""
+        for worker in self._hired:
+            self._workers.remove(worker)
+            if ray.is_initialized():
+                ray.kill(worker.actor)
+        self._hired.clear()
 
     def _give(self, worker: _Worker, call: Call) -> None:
         worker.call = call
@@ -265,11 +313,10 @@ class _Foreman:
             worker.call = worker.ref = None
             if ray.is_initialized():
                 ray.kill(worker.actor)
-        while self._waiting:
-            call = self._waiting.popleft()
-            if call.future.set_running_or_notify_cancel():
-                _tell(call.future.set_exception, error)
+        while (call := self._next()) is not None:
+            _tell(call.future.set_exception, error)
         self._workers.clear()
+        self._hired.clear()
         self._idle.clear()
 
 
@@ -293,6 +340,11 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def call_each_starred(function: Callable[..., T], calls: Iterable[Iterable[Any]]) -> list[T]:
     """In the worker: ``function(*args)`` for each of several calls that were sent together."""
     return [function(*args) for args in calls]
+
+
+def _tell_if_cancelled(events: queue.SimpleQueue[Callable[[_Foreman], None]], future: Future[Any]) -> None:
+    if future.cancelled():
+        events.put(lambda foreman: foreman.on_cancelled(future))
 
 
 def _tell(tell: Callable[..., object], *outcome: Any) -> None:
@@ -346,9 +398,12 @@ class _CrewMember:
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
         except SystemExit as stop:
             raise _Exit(stop) from None
+        if inspect.isgenerator(result):  # whose items would be taken for the results of this method
+            raise TypeError("cannot pickle 'generator' object")
+        return result
 
 
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from functools import partial
+from numbers import Integral
 from typing import Any, TypeVar
 
 from minray.util.crew import Crew, call_each_starred, chunks
@@ -38,7 +39,8 @@ class Executor(futures.Executor):
         """``max_workers``: how many processes there are at most; None: as many as the cluster has CPUs. Each of them calls
         ``initializer(*initargs)`` when it begins, and ends after ``max_tasks_per_child`` calls.
 
-        Raises ValueError for numbers that are not positive, TypeError for an initializer that cannot be called.
+        Raises ValueError for numbers that are not positive, TypeError for others than integers and for an initializer that
+        cannot be called.
         """
         _check_positive("max_workers", max_workers)
         _check_positive("max_tasks_per_child", max_tasks_per_child)
@@ -68,5 +70,9 @@ class Executor(futures.Executor):
 
 
 def _check_positive(name: str, value: int | None) -> None:
-    if value is not None and value <= 0:
+    if value is None:
+        return
+    if not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, but is {value!r}")
+    if value <= 0:
         raise ValueError(f"{name} must be greater than 0, but is {value}")

@@ -42,7 +42,8 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._remote_args = ray_remote_args
         self._crew: Crew | None = None
         self._refs: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        """What was put for this ``Parallel``, by ``id``, for as long as the original lives."""
+        """What was put for this call of the ``Parallel``, by ``id``, for as long as the original lives. Before the next call
+        the program may change it."""
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """How many workers ``n_jobs`` means; negative numbers count down from the number of CPUs of the cluster."""
@@ -71,6 +72,9 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         threads = self.inner_max_num_threads
         initializer = None if threads is None else _limit_threads
         self._crew = Crew(self._n_jobs, initializer, (threads,) if initializer else (), remote_args=self._remote_args)
+
+    def start_call(self) -> None:
+        self._refs.clear()
 
     def submit(self, func: Any, callback: Callable[[Future[Any]], object] | None = None) -> Future[Any]:
         """``func`` is a batch of calls."""

@@ -12,12 +12,15 @@ from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, as_comp
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+import numpy as np
 import pytest
 
 import minray
 from minray.exceptions import ActorDiedError
 from minray.util import Executor
+from minray.util.state import list_actors
 from tests.helpers import wait_for_condition, without_garbage_collection
+from tests.real.conftest import CPUS
 from tests.real.support import Files, Signal, hold, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -99,6 +102,22 @@ def test_numbers_that_make_no_sense(number: int) -> None:
     not_callable: Any = 3
     with pytest.raises(TypeError, match="initializer must be callable"):
         Executor(initializer=not_callable)
+
+
+def test_numbers_that_are_no_integers() -> None:
+    one_and_a_half: Any = 1.5
+    for name in ("max_workers", "max_tasks_per_child"):
+        with pytest.raises(TypeError, match=f"{name} must be an integer, but is 1.5"):
+            Executor(**{name: one_and_a_half})
+    with Executor(1) as executor, pytest.raises(TypeError, match="chunksize must be an integer"):
+        executor.map(abs, [1], chunksize=one_and_a_half)
+    assert list(Executor(np.int64(1)).map(abs, [-1])) == [1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_generator_is_no_result(count: int) -> None:
+    with Executor(1) as executor, pytest.raises(TypeError, match="cannot pickle 'generator' object"):
+        executor.submit(lambda: (number for number in range(count))).result()
 
 
 def test_a_callback_that_exits_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
@@ -263,6 +282,21 @@ def test_what_waits_can_be_cancelled_and_what_runs_cannot(blocked: Blocked) -> N
     with pytest.raises(concurrent.futures.CancelledError):
         waiting[0].result()
     blocked.executor.shutdown()
+
+
+def test_a_worker_for_which_there_is_no_room_keeps_no_call_waiting() -> None:
+    with Executor(CPUS + 1, remote_args={"num_cpus": 1}) as executor:
+        assert list(executor.map(abs, range(-20, 0))) == list(range(20, 0, -1))
+
+
+def test_a_call_for_which_no_worker_has_room_can_be_cancelled_and_shutdown_does_not_wait_for_the_worker() -> None:
+    with Executor(1, remote_args={"num_cpus": CPUS + 1}) as executor:
+        futures = [executor.submit(abs, -1) for _ in range(2)]
+        futures[0].cancel()
+        assert wait(futures, timeout=30, return_when=FIRST_COMPLETED).done == {futures[0]}
+        assert futures[1].cancel()
+    assert all(future.cancelled() for future in futures)
+    wait_for_condition(lambda: all(actor.state == "DEAD" for actor in list_actors()))
 
 
 def test_a_result_that_is_late_times_out(blocked: Blocked) -> None:

@@ -95,6 +95,14 @@ def test_a_large_argument_is_put_once(backend: None, monkeypatch: pytest.MonkeyP
     assert puts == [800_000]
 
 
+def test_a_large_argument_that_was_changed_between_two_calls_is_put_again(backend: None) -> None:
+    array = np.zeros(100_000)
+    with joblib.Parallel() as parallel:
+        for step in range(1, 4):
+            array += 1
+            assert parallel(joblib.delayed(np.max)(array) for _ in range(3)) == [step] * 3
+
+
 def test_a_grid_search_of_scikit_learn(backend: None) -> None:
     pytest.importorskip("sklearn")
     from sklearn.datasets import load_iris
