@@ -12,6 +12,7 @@ Those that are in the object store are the task's *dependencies*: whoever grants
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
@@ -44,6 +45,9 @@ class DependencyResolver:
         """Borrowed objects that exist, elsewhere, and are too large to be put into a message: where they were seen."""
         self._for_function: dict[bytes, list[PendingTask]] = {}
         """Tasks whose function is being exported, by function id."""
+        self._failed: deque[tuple[PendingTask, StoredObject]] = deque()
+        """Tasks with an argument that is this error, and that have not ended yet."""
+        self._is_failing = False
 
     def resolve(self, task: PendingTask) -> None:
         """Begin; ends in ``on_ready`` or ``on_failed_argument``, perhaps at once."""
@@ -90,9 +94,24 @@ class DependencyResolver:
         task.waiting_for.discard(key)
         stored = self._store.objects.get(key)
         if stored is not None and stored.is_error:
-            self._on_failed_argument(task, stored)
+            self._fail(task, stored)
         elif not task.waiting_for:
             self._complete(task)
+
+    def _fail(self, task: PendingTask, error: StoredObject) -> None:
+        """Its results may be arguments of others: these end after it, and not within its end, for a chain may be long."""
+        task.waiting_for = None
+        self._failed.append((task, error))
+        if self._is_failing:
+            return
+        self._is_failing = True
+        try:
+            while self._failed:
+                task, error = self._failed.popleft()
+                if task.state is WAITING:
+                    self._on_failed_argument(task, error)
+        finally:
+            self._is_failing = False
 
     def _complete(self, task: PendingTask) -> None:
         task.waiting_for = None
@@ -111,7 +130,7 @@ class DependencyResolver:
                 arguments.append(Argument(None, object_id, owner))
                 continue
             if stored.is_error:
-                self._on_failed_argument(task, stored)
+                self._fail(task, stored)
                 return
             size = stored.size()
             if stored.place is None and size <= MAX_DIRECT_CALL_OBJECT_SIZE and size <= room:

@@ -93,7 +93,8 @@ class ObjectRecoveryManager:
         """No node has a copy of these objects of ours any more."""
         effects = Effects()
         for object_id in object_ids:
-            self._core.references.forget_value(object_id, effects)
+            if self._core.references.get(object_id) is not None:  # its last reference may have been inside of one before it
+                self._core.references.forget_value(object_id, effects)
         self._core.store.delete(object_ids)
         self._core.borrowing.apply(effects)
         self.recover(object_ids)

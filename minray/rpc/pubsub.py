@@ -11,11 +11,14 @@ needs no handling of its own: the next poll repairs it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from minray.platform.base import RemoteFailure
 from minray.protocol.gcs import Poll, PollReply
 from minray.rpc.connection import Peer, PeerUnreachable
+
+logger = logging.getLogger(__name__)
 
 MAX_REMOVALS = 10_000
 """How many removed keys a channel remembers before it answers old subscribers with a full snapshot."""
@@ -146,4 +149,7 @@ class Subscription:
                 del self._values[key]
             else:
                 self._values[key] = value
-            self._on_change(key, value)
+            try:
+                self._on_change(key, value)
+            except Exception:  # a bug of ours, after which other news must still come
+                logger.exception("news of %s were not taken in", self._channel)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+
 import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
@@ -74,6 +77,40 @@ def test_g86_a_task_that_is_ready_names_its_large_arguments_and_their_sizes(scen
     scene.resolve((A, OWN), (B, OTHER))
     scene.probes[B](Place(0, 2000, OTHER))
     assert named == [(Dependency(A, OWN, 1000), Dependency(B, OTHER, 2000))]
+
+
+LINKS = 5000
+
+
+def test_g1_an_error_runs_through_a_chain_of_any_length(scene: Scene) -> None:
+    """Each task takes what the one before it makes, and so do two more."""
+    chain = [object_id("first"), *(object_id(f"link {number}") for number in range(LINKS))]
+    results: dict[int, bytes] = {}
+
+    def on_failed(task: PendingTask, error: StoredObject) -> None:
+        scene.on_failed(task, error)
+        scene.store.put(results[id(task)], error)
+        assert task.state is FAILED and scene.failed[-1][0] is task, "none ends within the end of another"
+
+    scene.resolver._on_failed_argument = on_failed
+    for before, after in itertools.pairwise(chain):
+        for result in (after, after + b"'", after + b'"'):
+            results[id(scene.resolve((before, OWN)))] = result
+    scene.store.put(chain[0], error := StoredObject(b"error", (), True, ()))
+    assert len(scene.failed) == 3 * LINKS and {reason for _, reason in scene.failed} == {error}
+    assert scene.resolver._failed == deque()
+
+
+def test_what_has_ended_before_its_turn_to_fail_does_not_end_again(scene: Scene) -> None:
+    tasks = [scene.resolve((A, OWN)) for _ in range(2)]
+
+    def on_failed(task: PendingTask, error: StoredObject) -> None:
+        for each in tasks:
+            scene.on_failed(each, error)
+
+    scene.resolver._on_failed_argument = on_failed
+    scene.store.put(A, StoredObject(b"error", (), True, ()))
+    assert [task for task, _ in scene.failed] == tasks
 
 
 def test_arguments_that_are_here_are_no_reason_to_wait(scene: Scene) -> None:

@@ -202,6 +202,16 @@ def test_g74_what_nobody_needs_any_more_is_not_made(owner: Owner) -> None:
     assert owner.recovery.unwanted(task) == (2,)
 
 
+@pytest.mark.parametrize("outer_first", [True, False])
+def test_g67_what_was_only_inside_of_another_lost_object_is_forgotten_with_it(owner: Owner, outer_first: bool) -> None:
+    inner, outer = owner.run(max_retries=0), owner.run(max_retries=0)
+    owner.references.on_value(outer, [RefInfo(inner, OWN, b"")], OWN.worker_id, Effects())
+    owner.drop(inner)
+    owner.lose(*([outer, inner] if outer_first else [inner, outer]))
+    assert owner.references.get(inner) is None and owner.store.objects.keys() == {outer}
+    assert owner.why(outer) is ReconstructionFailure.RETRIES_DISABLED
+
+
 def test_g67_what_it_takes_is_made_first_if_it_was_freed_or_lost_too(owner: Owner) -> None:
     first = owner.run()
     second = owner.run(first)

@@ -103,6 +103,21 @@ def test_g1_an_error_travels_down_a_chain_of_tasks(files: Files) -> None:
     assert journal.lines() == []
 
 
+def test_g1_an_error_travels_down_a_chain_that_waits_however_long_it_is(files: Files) -> None:
+    journal, release = files.journal(), files.signal("release")
+
+    @ray.remote
+    def fail_late() -> None:
+        release.wait()
+        raise KeyError("k")
+
+    link = fail_late.remote()
+    for _ in range(300):
+        link = after.remote(journal, link)
+    release.set()
+    assert isinstance(error_of(link), KeyError) and journal.lines() == []
+
+
 def test_g1_an_error_that_comes_late_reaches_tasks_that_wait(files: Files) -> None:
     journal, started, release = files.journal(), files.signal("started"), files.signal("release")
 

@@ -203,6 +203,26 @@ def test_a_subscriber_is_told_of_everything_once() -> None:
     tell(story)
 
 
+def test_news_that_cannot_be_taken_in_keep_no_others_back(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        def on_change(key: bytes, value: bytes | None) -> None:
+            if key == A:
+                raise KeyError("oops")
+            scene.on_change(key, value)
+
+        scene.subscription._on_change = on_change
+        scene.publish(A, b"1")
+        scene.publish(B, b"2")
+        scene.subscription.start()
+        await scene.subscription.synchronised.wait()
+        scene.publish(C, b"3")
+        await turns()
+        assert scene.told == [(B, b"2"), (C, b"3")]
+
+    tell(story)
+    assert "oops" in caplog.text and CHANNEL in caplog.text
+
+
 def test_an_empty_table_is_a_snapshot_too() -> None:
     async def story(scene: Scene) -> None:
         scene.subscription.start()
