@@ -36,6 +36,7 @@ from minray.object_ref import ObjectRef
 from minray.protocol.actor import ActorInfo, HandleSpec, MethodSpec
 from minray.protocol.base import Address, decode, encode
 from minray.signature import ANYTHING, Signature, parameters_of
+from minray.task_options import check_one_placement
 
 EVERY_ACTORS = (CALL, READY, TERMINATE)
 
@@ -127,6 +128,7 @@ class ActorClass:
         """The same class with other options; this object stays as it is."""
         merged = {**self._options, **options}
         check_actor_options({**options, "name": options.get("name", merged.get("name"))}, at_call=True)
+        check_one_placement(merged)
         return ActorClass(self._definition, merged)
 
     def _prepare(self, api: UserApi) -> tuple[PreparedTemplate, list[tuple[str, int]]]:

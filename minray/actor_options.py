@@ -2,8 +2,8 @@
 
 Ray: python/ray/_common/ray_option_utils.py (actor_options), python/ray/actor.py (method)
 
-An actor that asks for nothing needs one CPU to be placed and none to live; one that names any resource holds that for life,
-and a CPU too unless it says otherwise, as in Ray. Errors are those of task options.
+An actor that asks for nothing, or for ``memory`` alone, needs one CPU to be placed and none to live; one that names any
+other resource holds that for life, and a CPU too unless it says otherwise, as in Ray. Errors are those of task options.
 """
 
 from __future__ import annotations
@@ -223,9 +223,10 @@ def make_constructor_template(
 ) -> tuple[TaskTemplate, list[tuple[str, int]]]:
     """The constructor's template, with what is held for life; and what must be free to place the actor."""
     given = {name: value for name, value in options.items() if value is not None}
-    is_simple = not any(name in given for name in ("num_cpus", "num_gpus", "resources", "memory", "accelerator_type"))
+    is_simple = not any(name in given for name in ("num_cpus", "num_gpus", "resources", "accelerator_type"))
     amounts = resource_amounts(given)
-    shape = make_shape({CPU: 0, GPU: 0} if is_simple else amounts, given, job_id, base_env, captured)
+    for_life = {**amounts, CPU: 0, GPU: 0} if is_simple else amounts
+    shape = make_shape(for_life, given, job_id, base_env, captured)
     placement = list(located(resource_set(amounts), shape.strategy))
     process = make_process_options(actor_class, given)
     name = f"{actor_class.__name__}.__init__"

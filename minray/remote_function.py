@@ -22,7 +22,7 @@ from minray.core_worker.user_api import UserApi
 from minray.definition import Definition
 from minray.object_ref import ObjectRef
 from minray.signature import Signature, parameters_of
-from minray.task_options import CHECKS, STREAMING, check_options, make_template
+from minray.task_options import CHECKS, STREAMING, check_one_placement, check_options, make_template
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,6 +72,7 @@ class RemoteFunction(Generic[P, R]):
             if name == "runtime_env" and value and merged.get(name):
                 value = {**merged[name], **value}
             merged[name] = value
+        check_one_placement(merged)
         return RemoteFunction(self._definition, merged)
 
     def _prepare(self, api: UserApi) -> PreparedTemplate:

@@ -136,6 +136,17 @@ def test_a_task_may_write_into_what_it_was_given() -> None:
     assert array.min().compute(scheduler=ray_dask_get) == 1
 
 
+def test_a_task_with_an_error_of_its_own_runs_once(tmp_path: Path) -> None:
+    def refuse(path: Path) -> None:
+        with path.open("a") as file:
+            file.write("run ")
+        raise ValueError("the file system is read-only")
+
+    with pytest.raises(ValueError, match="file system"):
+        dask.delayed(refuse)(tmp_path / "runs").compute(scheduler=ray_dask_get)
+    assert (tmp_path / "runs").read_text() == "run "
+
+
 def test_references_among_the_arguments_stand_for_their_values() -> None:
     ref = ray.put([1, 2, 3])
     assert dask.delayed(sum)(ref).compute(scheduler=ray_dask_get) == 6

@@ -169,6 +169,20 @@ def test_the_deprecated_options_mean_the_same() -> None:
     remove_placement_group(group)
 
 
+def test_a_strategy_and_a_deprecated_group_do_not_go_together_wherever_they_are_given() -> None:
+    @ray.remote(scheduling_strategy="SPREAD")
+    def spread() -> None: ...
+
+    @ray.remote(scheduling_strategy="SPREAD")
+    class Spread: ...
+
+    group = placement_group([{"CPU": 1}])
+    for decorated in (spread, Spread):
+        with pytest.raises(ValueError, match="scheduling_strategy"):
+            decorated.options(placement_group=group).remote()
+    remove_placement_group(group)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

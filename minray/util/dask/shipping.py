@@ -16,6 +16,7 @@ import functools
 import io
 import os
 import pickle
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ SHORT_BYTES = 32 * 1024
 """A pickled function that is longer travels as an object of its own."""
 LARGE_BYTES = 64 * 1024
 """An array that is larger and stands in several tasks is put once for all of them."""
-READ_ONLY = "read-only"
+READ_ONLY = re.compile(r"(array|destination) is read-only$")
 """In the words of numpy ("assignment destination is read-only") and of Cython ("buffer source array is read-only")."""
 IN_BAND = 4
 """The last protocol of pickle that knows nothing of read-only buffers."""
@@ -68,11 +69,12 @@ def dask_task(
 
 
 def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Arrays that processes share are read-only, and some functions write into what they are given: these get a copy."""
+    """Arrays that processes share are read-only, and some functions write into what they are given: these get a copy of
+    that, as it is by then."""
     try:
         return function(*args, **kwargs)
     except ValueError as error:
-        if READ_ONLY not in str(error):
+        if not READ_ONLY.search(str(error)):
             raise
     args, kwargs = pickle.loads(cloudpickle.dumps((args, kwargs), IN_BAND))
     return function(*args, **kwargs)
