@@ -46,7 +46,7 @@ class RealHost:
         return max(usages, key=lambda usage: usage[0] / usage[1])
 
     def process_memory(self, pid: int) -> int:
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, OSError):
             memory = psutil.Process(pid).memory_info()
             return int(memory.rss - getattr(memory, "shared", 0))
         return 0

@@ -93,7 +93,11 @@ class MemoryMonitor:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._period_s)
-            used, total = self._host.memory_usage()
+            try:
+                used, total = self._host.memory_usage()
+            except OSError as error:  # no file can be opened just now
+                logger.warning("how much memory is in use is not known: %s", error)
+                continue
             if used > total * self._threshold:
                 self._relieve(used, total)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +94,8 @@ class Node:
 
     def memory_usage(self) -> tuple[int, int]:
         self.looked += 1
+        if self.used < 0:
+            raise OSError(errno.EMFILE, "Too many open files")
         return self.used, 100 * GIB
 
     def kill(self, *how: Any) -> None:
@@ -126,6 +130,17 @@ async def test_g89_nobody_else_is_killed_while_a_victim_dies() -> None:
     node.monitor.close()
     await pass_time(5.0)
     assert node.looked == 7
+
+
+@in_virtual_time
+async def test_a_monitor_that_cannot_look_looks_again(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(used=-1)
+    await pass_time(2.5)
+    assert node.looked == 2 and "Too many open files" in caplog.text
+    node.used = 95 * GIB
+    await pass_time(1.0)
+    assert len(node.killed) == 1
+    node.monitor.close()
 
 
 @in_virtual_time
