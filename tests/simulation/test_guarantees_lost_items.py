@@ -43,6 +43,15 @@ class Maker:
         for number in range(1, most + 1):
             yield bytes([number]) * LARGE
 
+    def wrap(self, refs: list[Any]) -> tuple[Any, bytes]:
+        return refs[0], bytes(LARGE)
+
+
+@minray.remote(resources={"there": 1})
+def late() -> bytes:
+    time.sleep(2)
+    return bytes(LARGE)
+
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Any:
@@ -156,6 +165,21 @@ def test_g69_items_of_an_actors_method_are_made_again_if_it_has_retries(seed: in
 
     values, _ = judged(body, lose_copies, nodes=NODES, seed=seed, faults=FAULTY)
     assert values == ([1, 2, 3] if retries else ["ObjectReconstructionFailedError"] * 3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g70_what_was_only_inside_of_something_that_is_lost_with_it_takes_nobody_along(seed: int) -> None:
+    def body() -> Any:
+        inner = late.remote()
+        outer = Maker.remote().wrap.remote([inner])
+        for ref in (outer, inner):
+            minray.wait([ref], fetch_local=False)
+        del inner, ref
+        ask_for_a_strike()
+        return outcome_of(outer)
+
+    nodes = [{"num_cpus": 2}, {"num_cpus": 2, "resources": {"there": 2}}]
+    assert judged(body, lose_copies, nodes=nodes, seed=seed)[0] == "ObjectReconstructionFailedError"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
