@@ -56,6 +56,8 @@ class LeaseDependencyManager:
         """More may be fetched than when it was last asked."""
         self._users: Counter[bytes] = Counter()
         """How many running leases take an object; no zeros."""
+        self._pinned: dict[bytes, int] = {}
+        """The same objects, and as how large each is counted: leases may name different sizes, the first one's holds."""
         self.pinned_bytes = 0
         """What these objects take together."""
         self._active_count = 0
@@ -145,6 +147,8 @@ class LeaseDependencyManager:
         lease = self._leases[lease_id]
         self.pinned_bytes += self._more_bytes(lease)
         self._users.update(lease.needed.keys())
+        for object_id, size in lease.needed.items():
+            self._pinned.setdefault(object_id, size)
         lease.runs = True
         self._ahead.pop(lease_id, None)
         self._active_count += 1
@@ -166,8 +170,8 @@ class LeaseDependencyManager:
         if lease is None or not lease.runs:
             return
         self._active_count -= 1
-        for object_id, size in lease.needed.items():
+        for object_id in lease.needed:
             self._users[object_id] -= 1
             if not self._users[object_id]:
                 del self._users[object_id]
-                self.pinned_bytes -= size
+                self.pinned_bytes -= self._pinned.pop(object_id)

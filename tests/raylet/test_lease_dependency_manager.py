@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from minray.raylet.lease_dependency_manager import LeaseDependencyManager
 
 LIMIT = 70
@@ -113,6 +115,21 @@ def test_an_object_of_several_leases_counts_once() -> None:
     assert scene.manager.pinned_bytes == 70
     scene.end("C")
     assert scene.manager.pinned_bytes == 0 and scene.run("D") == "D"
+
+
+@pytest.mark.parametrize("first", "AB")
+def test_what_leases_give_different_sizes_counts_as_the_first_says(first: str) -> None:
+    scene = Scene(a=10)
+    scene.add("A", "a")
+    scene.here[b"a"] = 30
+    scene.add("B", "a")
+    last = {"A": "B", "B": "A"}[first]
+    assert scene.run(first, last) == first + last
+    counted_bytes = scene.manager.pinned_bytes
+    scene.end(first)
+    assert scene.manager.pinned_bytes == counted_bytes == {"A": 10, "B": 30}[first]
+    scene.end(last)
+    assert scene.manager.pinned_bytes == 0
 
 
 def test_what_is_not_here_must_be_fetched_first() -> None:
