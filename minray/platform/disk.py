@@ -88,9 +88,9 @@ class RealDisk:
         return checksums
 
 
-def check_capacity(path: str, size: int, threshold: float) -> None:
-    """Raises OSError if so many bytes more would make the file system of this path fuller than the threshold."""
-    system = os.statvfs(path)
+def check_capacity(place: str | int, size: int, threshold: float) -> None:
+    """Raises OSError if so many bytes more would make a file system, by path or open file, fuller than the threshold."""
+    system = os.statvfs(place)
     used, free = system.f_blocks - system.f_bfree, system.f_bavail
     if used * system.f_frsize + size > threshold * (used + free) * system.f_frsize:
         percent = 100 * used / (used + free) if used + free else 100.0

@@ -139,7 +139,7 @@ class RealDiskArena(RealArena):
 
     def reserve(self, start: int, size: int) -> None:
         try:
-            check_capacity(self._directory, size, self._capacity_threshold)
+            check_capacity(self._file.fileno(), size, self._capacity_threshold)
             _allocate(self._file.fileno(), start, size)
         except OSError as error:
             self.release(start, size)

@@ -307,6 +307,18 @@ def test_an_endpoint_on_disk_that_is_taken(world: World, directory: Path) -> Non
     world.run(story())
 
 
+def test_an_arena_on_disk_does_not_need_its_directory_any_more(real_world: World, directory: Path) -> None:
+    places = directory / "disk"
+    places.mkdir()
+
+    async def story() -> None:
+        async with disk_arena(real_world, places) as arena:
+            places.rmdir()
+            arena.reserve(0, 1 << 14)
+
+    real_world.run(story())
+
+
 @needs_proc
 def test_an_arena_on_disk_takes_what_is_reserved_and_leaves_no_file(real_world: World, directory: Path) -> None:
     places = directory / "disk"
