@@ -3,8 +3,9 @@
 Ray: src/ray/object_manager/plasma/create_request_queue.h
 
 Pure. A request is tried when it comes and whenever memory may have become free. As long as copies are being written to disk,
-memory will. When nothing has become free for a while, or at once if it is larger than the whole arena, a request gets
-memory that is on disk, as do those behind it; and only if there is none, it is refused (G79).
+memory will; so it will when more copies may be written than before, if a disk takes any. When nothing has become free for
+a while, or at once if it is larger than the whole arena, a request gets memory that is on disk, as do those behind it; and
+only if there is none, it is refused (G79).
 """
 
 from __future__ import annotations
@@ -60,23 +61,35 @@ class CreateRequestQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, creation: Creation | Restoration, on_created: OnCreated, now: float, is_spilling: bool = False) -> None:
+    def add(
+        self,
+        creation: Creation | Restoration,
+        on_created: OnCreated,
+        now: float,
+        is_spilling: bool = False,
+        can_spill: bool = True,
+    ) -> None:
         """Called back at once, or in a later ``advance``."""
         if not self._waiting:
             if self._try(creation, on_created, False):
                 self._is_stuck = False
                 return
-            self._is_stuck = self._is_stuck and not is_spilling and not self._table.spillable_count()
+            will_spill = is_spilling or (can_spill and self._table.spillable_count() > 0)
+            self._is_stuck = self._is_stuck and not will_spill
             if self._is_stuck and self._try(creation, on_created, True):
                 return
             self._progress_at = now
         self._waiting.append((creation, on_created))
         self.waiting_bytes += creation.size
 
-    def advance(self, now: float, is_spilling: bool = False) -> float | None:
-        """Something may have changed: serve who can be served; returns when to come again if nothing happens until then."""
+    def advance(self, now: float, is_spilling: bool = False, can_spill: bool = True) -> float | None:
+        """Something may have changed: serve who can be served; returns when to come again if nothing happens until then.
+
+        ``is_spilling``: copies are being written. ``can_spill``: those that may be written would be.
+        """
         free = self._table.allocator.capacity - self._table.allocator.used
-        if free > self._free_bytes or is_spilling or self._table.spillable_bytes > self._spillable_bytes:
+        will_spill = is_spilling or (can_spill and self._table.spillable_bytes > self._spillable_bytes)
+        if free > self._free_bytes or will_spill:
             self._progress_at = now
             self._is_stuck = False
         while self._waiting:

@@ -72,6 +72,10 @@ class Spilling(Protocol):
     def is_progressing(self) -> bool:
         """Whether copies are being written."""
 
+    @property
+    def can_spill(self) -> bool:
+        """Whether copies that may be written would be: not where that is switched off, or where all disks have failed."""
+
     trouble: DiskFailed | None
     """Why the last ones could not be."""
     def stats(self) -> SpillStats:
@@ -211,7 +215,8 @@ class ObjectStore:
 
     def _line_up(self, creation: Creation | Restoration, on_created: OnCreated) -> None:
         now = asyncio.get_running_loop().time()
-        self._queue.add(creation, on_created, now, self._spilling().is_progressing)
+        spilling = self._spilling()
+        self._queue.add(creation, on_created, now, spilling.is_progressing, spilling.can_spill)
         self._advance()
 
     def handle_SealObject(self, request: SealObject, call: Call) -> Done:
@@ -412,7 +417,8 @@ class ObjectStore:
         spilling.release(self.table.take_unneeded())
         if self._queue:
             loop = asyncio.get_running_loop()
-            again_at = self._queue.advance(loop.time(), has_spilled or spilling.is_progressing)
+            is_spilling = has_spilled or spilling.is_progressing
+            again_at = self._queue.advance(loop.time(), is_spilling, spilling.can_spill)
             if self._timer is not None:  # perhaps since just now: who is told that he has room may ask for more
                 self._timer.cancel()
                 self._timer = None

@@ -69,6 +69,10 @@ class IoWorkers:
     def is_progressing(self) -> bool:
         return self._manager.writing > 0
 
+    @property
+    def can_spill(self) -> bool:
+        return self._manager.can_write(asyncio.get_running_loop().time())
+
     def maybe_spill(self, wanted_bytes: int) -> None:
         if not self._is_closed:
             for batch in self._manager.assign(wanted_bytes, asyncio.get_running_loop().time()):

@@ -52,6 +52,10 @@ class LocalObjectManager:
         """Batches that are being written."""
         self._writing_bytes = 0
 
+    def can_write(self, now: float) -> bool:
+        """Whether what is spillable is written when memory runs short."""
+        return self._config.automatic_object_spilling_enabled and self._next_directory(now) is not None
+
     def assign(self, wanted_bytes: int, now: float) -> list[Batch]:
         """What is to be written, if so many bytes are waited for; ``on_written`` must follow for each."""
         batches: list[Batch] = []

@@ -95,7 +95,11 @@ class Node:
             system_config=SimpleNamespace(object_manager_default_chunk_size=chunk_bytes, rpc_reconnect_timeout_s=5.0),
         )
         no_disk: Any = SimpleNamespace(
-            is_progressing=False, trouble=None, maybe_spill=lambda wanted_bytes: None, release=lambda files: None
+            is_progressing=False,
+            can_spill=False,
+            trouble=None,
+            maybe_spill=lambda wanted_bytes: None,
+            release=lambda files: None,
         )
         others: Any = self
         self.manager = ObjectManager(platform, config, others, others, lambda: self.store, lambda: HERE, self._read_spilled)

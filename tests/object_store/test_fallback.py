@@ -50,14 +50,14 @@ class Line:
         self.queue = CreateRequestQueue(self.table, GRACE_S)
         self.heard: dict[str, str] = {}
 
-    def add(self, name: str, blocks: int, now: float, is_spilling: bool = False) -> None:
+    def add(self, name: str, blocks: int, now: float, is_spilling: bool = False, can_spill: bool = True) -> None:
         creation = Creation(object_id(name), 0, blocks * ALIGNMENT, OWNERS[0], WORKERS[0], True)
 
         def on_created(entry: Entry | None, is_unwanted: bool) -> None:
             place = "refused" if entry is None else "disk" if self.table.fallback.has(entry.offset) else "memory"
             self.heard[name] = place
 
-        self.queue.add(creation, on_created, now, is_spilling)
+        self.queue.add(creation, on_created, now, is_spilling, can_spill)
 
 
 def test_g79_after_a_while_without_progress_all_who_wait_get_memory_on_disk() -> None:
@@ -79,6 +79,17 @@ def test_g79_who_comes_while_nothing_has_changed_does_not_wait_again() -> None:
     assert line.heard["c"] == "disk"
     line.add("d", 1, 6.0, is_spilling=True)
     assert "d" not in line.heard, "memory is being made free"
+
+
+def test_g79_what_could_be_spilled_is_no_reason_to_wait_where_no_disk_takes_it() -> None:
+    line = Line()
+    line.table.put("a", 4)
+    line.add("b", 1, 0.0, can_spill=False)
+    line.queue.advance(GRACE_S, can_spill=False)
+    line.add("c", 1, 5.0, can_spill=False)
+    assert line.heard == {"b": "disk", "c": "disk"}
+    line.add("d", 1, 6.0)
+    assert "d" not in line.heard
 
 
 def test_g79_memory_that_becomes_free_is_taken_first() -> None:

@@ -48,7 +48,7 @@ A, B = object_id("a"), object_id("b")
 class Disk:
     """Stands for who carries copies to disk and back; notes what it is asked."""
 
-    is_progressing = False
+    is_progressing = can_spill = False
     trouble = None
 
     def __init__(self) -> None:
@@ -241,6 +241,22 @@ async def test_g79_who_waits_for_room_gets_it_or_hears_who_has_it() -> None:
     await pass_time(GRACE_S / 2)
     scene.free(A)
     assert waiting[0].status == CREATED
+
+
+@pytest.mark.parametrize("can_spill", [False, True])
+@in_virtual_time
+async def test_g79_who_waits_hears_it_although_others_read_what_is_there_if_nothing_can_be_spilled(can_spill: bool) -> None:
+    scene = Scene()
+    scene.disk.can_spill = can_spill
+    scene.put(A, 2)
+    scene.put(B, 1)
+    waiting = scene.create(object_id("c"), 2)
+    for turn in range(5):
+        scene.pin(A, B, name=f"turn {turn}")
+        for index in range(2):
+            scene.ask(ReleasePins([f"turn {turn} {index}".encode()]), READER)
+        await pass_time(GRACE_S / 4)
+    assert [reply.status for reply in waiting] == ([] if can_spill else [FULL])
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
