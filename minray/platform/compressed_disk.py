@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from minray.platform.base import Buffer, Disk, DiskFailed
-from minray.platform.disk import THREADS
+from minray.platform.disk_threads import DiskThreads
 
 LEVEL = 1
 """The fastest: the next ones cost more time than they save."""
@@ -41,11 +40,12 @@ class CompressedDisk:
         self._disk = disk
         self._files: dict[str, dict[int, _Piece]] = {}
         """By name, the pieces by where each would begin if nothing were compressed."""
-        self._threads = ThreadPoolExecutor(THREADS, "minray-zlib")
+        self._threads = DiskThreads("minray-zlib")
 
     async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
-        packed = await asyncio.gather(*(self._in_thread(partial(zlib.compress, piece, LEVEL)) for piece in pieces))
-        checksums = await asyncio.gather(*(self._in_thread(partial(zlib.crc32, piece)) for piece in pieces))
+        failing = f"{name} could not be written"
+        packed = await self._in_threads(failing, (partial(zlib.compress, piece, LEVEL) for piece in pieces))
+        checksums = await self._in_threads(failing, (partial(zlib.crc32, piece) for piece in pieces))
         places = self._files[name] = {}
         start = packed_start = 0
         for piece, small in zip(pieces, packed, strict=True):
@@ -69,22 +69,30 @@ class CompressedDisk:
                 raise DiskFailed(f"{name} could not be read: no such file, or no piece of it begins at byte {start}")
             found.append(places[start])
             start += piece.nbytes
-        packed = [memoryview(bytearray(place.size)) for place in found]
+        failing = f"{name} could not be read"
+        packed = await self._threads.run(failing, lambda: [memoryview(bytearray(at.size)) for at in found])
         if packed:
             await self._disk.read(name, found[0].start, packed)
         pairs = zip(packed, pieces, strict=True)
-        return list(await asyncio.gather(*(self._in_thread(partial(_unpack, name, *pair)) for pair in pairs)))
+        return await self._in_threads(failing, (partial(_unpack, name, *pair) for pair in pairs))
 
     def remove(self, name: str) -> None:
         self._files.pop(name, None)
         self._disk.remove(name)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         await self._disk.close()
 
-    def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _in_threads(self, failing: str, works: Iterable[Callable[[], T]]) -> list[T]:
+        """All of them at once. If one fails, so does the whole, but not before the others have ended."""
+        outcomes = await asyncio.gather(*(self._threads.run(failing, work) for work in works), return_exceptions=True)
+        done: list[T] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            done.append(outcome)
+        return done
 
 
 def _unpack(name: str, packed: memoryview, piece: memoryview) -> int:

@@ -15,23 +15,19 @@ long as it has memory to spare.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
 import zlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
 
 from minray.platform.base import Buffer, DiskFailed, DiskFull
+from minray.platform.disk_threads import DiskThreads
 
-THREADS = 4
-"""Of one directory. Writing, reading and making checksums, all of them let other threads run."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -41,26 +37,24 @@ class RealDisk:
     def __init__(self, path: str, capacity_threshold: float) -> None:
         self._path = path
         self._capacity_threshold = capacity_threshold
-        self._threads = ThreadPoolExecutor(THREADS, "minray-disk")
+        self._threads = DiskThreads("minray-disk")
 
     async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
-        return await self._in_thread(lambda: self._write(self._place(name), pieces))
+        place = self._place(name)
+        return await self._threads.run(f"{place} could not be written", partial(self._write, place, pieces))
 
     async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
-        return await self._in_thread(lambda: _read(self._place(name), start, pieces))
+        place = self._place(name)
+        return await self._threads.run(f"{place} could not be read", partial(_read, place, start, pieces))
 
     def remove(self, name: str) -> None:
-        with suppress(RuntimeError):  # Closed: the whole directory goes with its session.
-            self._threads.submit(_remove, self._place(name))
+        self._threads.post(partial(_remove, self._place(name)))  # If it is closed, the directory goes with its session.
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _place(self, name: str) -> str:
         return os.path.join(self._path, name)
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     # --- in the threads
 

@@ -22,20 +22,19 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from typing import Any
 
 from minray.platform.base import Buffer, DiskFailed, DiskFull
-from minray.platform.disk import FULL, THREADS
+from minray.platform.disk import FULL
+from minray.platform.disk_threads import DiskThreads
 
 LOCAL = "file://"
 FAREWELL_S = 3.0
 """So long a node that ends tries to remove what it has there."""
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -66,7 +65,7 @@ class ExternalDisk:
         self._url = url
         self._is_used = False
         """Something was written."""
-        self._threads = ThreadPoolExecutor(THREADS, "minray-storage")
+        self._threads = DiskThreads("minray-storage")
 
     @cached_property
     def _files(self) -> tuple[Any, str]:
@@ -76,25 +75,24 @@ class ExternalDisk:
         return files, path
 
     async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
-        return await self._in_thread(lambda: self._write(name, pieces))
+        return await self._threads.run(self._failing(name, "written"), partial(self._write, name, pieces))
 
     async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
-        return await self._in_thread(lambda: self._read(name, start, pieces))
+        return await self._threads.run(self._failing(name, "read"), partial(self._read, name, start, pieces))
 
     def remove(self, name: str) -> None:
-        with suppress(RuntimeError):  # Closed: all of it goes.
-            self._threads.submit(self._remove, name)
+        self._threads.post(partial(self._remove, name))  # If it is closed, all of it goes.
 
     async def close(self) -> None:
         """What is there goes with the node, as a directory goes with its session."""
         if self._is_used:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, DiskFailed):
                 async with asyncio.timeout(FAREWELL_S):
-                    await self._in_thread(lambda: self._remove(""))
-        self._threads.shutdown(wait=False, cancel_futures=True)
+                    await self._threads.run(self._failing("", "removed"), partial(self._remove, ""))
+        self._threads.close()
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    def _failing(self, name: str, what: str) -> str:
+        return f"{self._url}/{name} could not be {what}"
 
     # --- in the threads
 
@@ -120,7 +118,7 @@ class ExternalDisk:
         except Exception as error:
             raise self._failure(name, "read", error) from error
         if data.nbytes != size:
-            raise DiskFailed(f"{self._url}/{name} could not be read: it is shorter than it was")
+            raise DiskFailed(f"{self._failing(name, 'read')}: it is shorter than it was")
         checksums: list[int] = []
         for piece in pieces:
             piece[:], data = data[: piece.nbytes], data[piece.nbytes :]
@@ -140,4 +138,4 @@ class ExternalDisk:
     def _failure(self, name: str, what: str, error: Exception) -> DiskFailed:
         kind = DiskFull if isinstance(error, OSError) and error.errno in FULL else DiskFailed
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error) or type(error).__name__
-        return kind(f"{self._url}/{name} could not be {what}: {reason}")
+        return kind(f"{self._failing(name, what)}: {reason}")

@@ -116,12 +116,20 @@ class IoWorkers:
         self._store.on_restored(entry)
 
     async def read(self, entry: Entry, start: int, size: int) -> memoryview | None:
-        """Some bytes of a copy that is on disk; None, and the copy is lost, if they are not what was written."""
+        """Some bytes of a copy that is on disk; None if there is no memory for them, or if they are not what was written.
+
+        In the second case the copy is lost.
+        """
         spilled = entry.spilled
         assert spilled is not None, "only a copy that is on disk is read from there"
         first = start // PIECE_BYTES
         begin = first * PIECE_BYTES
-        data = memoryview(bytearray(min(-(-(start + size) // PIECE_BYTES) * PIECE_BYTES, entry.size) - begin))
+        end = min(-(-(start + size) // PIECE_BYTES) * PIECE_BYTES, entry.size)
+        try:
+            data = memoryview(bytearray(end - begin))
+        except MemoryError:
+            logger.warning("a part of object %s is not read: no memory for %d bytes", short(entry.object_id), end - begin)
+            return None
         if not await self._read(entry, spilled, first, list(_pieces(data))):
             return None
         self.streamed_bytes += size

@@ -7,12 +7,14 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minray.platform.base import Buffer, DiskFailed, DiskFull
 from minray.platform.compressed_disk import CompressedDisk
 from minray.platform.disk import RealDisk
+from tests.rpc.fake_network import in_virtual_time, pass_time
 
 PIECES = [bytes(100_000), b"a few words", os.urandom(5000), bytearray(b"last")]
 STARTS = [0, 100_000, 100_011, 105_011]
@@ -58,6 +60,30 @@ def test_damage_is_told(disk: CompressedDisk, tmp_path: Path, where: int) -> Non
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(DiskFailed, match="a could not be read: it is damaged"):
         read(disk, 0, 100_000)
+
+
+def test_what_fails_has_not_ended_before_all_its_pieces_have(disk: CompressedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of the others belongs to somebody else afterwards."""
+
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        async def run(failing: str, size: int) -> int:
+            if not size:
+                raise DiskFailed(failing)
+            await gate.wait()
+            return size
+
+        monkeypatch.setattr(vars(disk)["_threads"], "run", run)
+        works: Any = [1, 0, 2]
+        all_of_them = asyncio.ensure_future(disk._in_threads("one of them", works))
+        await pass_time(0)
+        assert not all_of_them.done()
+        gate.set()
+        with pytest.raises(DiskFailed, match="one of them"):
+            await all_of_them
+
+    in_virtual_time(story)()
 
 
 class Half:

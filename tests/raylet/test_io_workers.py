@@ -243,6 +243,22 @@ async def test_some_bytes_are_read_without_bringing_all_back() -> None:
 
 
 @in_virtual_time
+async def test_a_copy_is_not_lost_for_want_of_memory_for_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await with_a_on_disk()
+    entry = node.spilled(A)
+
+    def none_left(size: int) -> bytearray:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io_workers, "bytearray", none_left, raising=False)
+        assert await node.io.read(entry, 0, 1) is None
+    assert node.spilled(A) is entry
+    chunk = await node.io.read(entry, 0, 1)
+    assert chunk is not None and bytes(chunk) == bytes([1])
+
+
+@in_virtual_time
 async def test_a_node_that_ends_neither_writes_nor_reads() -> None:
     node = await with_a_on_disk()
     node.disk.gate.clear()
