@@ -36,14 +36,18 @@ class LeaseArguments:
         self,
         store: Callable[[], ObjectStore],
         limit_bytes: float,
+        has_resources: Callable[[bytes], bool],
         on_here: Callable[[bytes], None],
         advance: Callable[[], None],
     ) -> None:
-        """``on_here(lease_id)``: what was to be fetched is here, or excused. ``advance()``: ``begin`` may find more."""
+        """``on_here(lease_id)``: what was to be fetched is here, or excused. ``advance()``: ``begin`` may find more.
+
+        ``has_resources(lease_id)``: see ``LeaseDependencyManager``.
+        """
         self._store_of = store
         self._on_here = on_here
         self._advance = advance
-        self.manager = LeaseDependencyManager(limit_bytes, self._is_here)
+        self.manager = LeaseDependencyManager(limit_bytes, self._is_here, has_resources)
         self._dependencies: dict[bytes, Sequence[Dependency]] = {}
         self._questions: dict[bytes, Question] = {}
         """What is being fetched, by lease."""

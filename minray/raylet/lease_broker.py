@@ -116,7 +116,9 @@ class LeaseBroker:
         self.states = StateMachine("lease", states.LEASE_STATES, platform.record, short)
         capacity = config.resources.get(OBJECT_STORE_MEMORY, 0) // UNIT
         limit_bytes = system.max_task_args_memory_fraction * capacity
-        self.arguments = LeaseArguments(store, limit_bytes, self._on_arguments_here, self.advance)
+        self.arguments = LeaseArguments(
+            store, limit_bytes, lambda lease_id: self.local.has_room(lease_id), self._on_arguments_here, self.advance
+        )
         self.local = LocalLeaseManager(
             config.resources,
             self.states,

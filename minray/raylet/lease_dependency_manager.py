@@ -8,7 +8,8 @@ of the store at most (``max_task_args_memory_fraction``), each object counted on
 
 Rules
   * One lease may always run, however large its arguments are. So may one more when all that run are blocked in ``get`` or
-    ``wait``, for they may wait for it: children before parents.
+    ``wait``, for they may wait for it: children before parents, also while the children's arguments are on their way. Nobody
+    keeps back for children for which there are no resources: who holds them may wait for the one behind.
   * Nothing is pinned for a lease that has no resources yet. Of leases that wait for each other's CPUs none keeps memory that
     another one needs. What came early may have gone again when its lease has its turn; then it is fetched once more.
   * So that leases do not take the memory of each other's arguments again and again, what comes *ahead* of running, together
@@ -42,10 +43,14 @@ class _Lease(msgspec.Struct, eq=False):
 class LeaseDependencyManager:
     """The arguments of all leases of one node."""
 
-    def __init__(self, limit_bytes: float, is_here: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self, limit_bytes: float, is_here: Callable[[bytes], bool], has_resources: Callable[[bytes], bool]
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._is_here = is_here
         """Whether an object can be read on this node at once."""
+        self._has_resources = has_resources
+        """Whether a lease that waits here, for its arguments too, could be given resources at once."""
         self._leases: dict[bytes, _Lease] = {}
         """Those with large arguments, from request to end."""
         self._waiting: dict[bytes, None] = {}
@@ -129,7 +134,12 @@ class LeaseDependencyManager:
         more_bytes = self._more_bytes(lease)
         if not more_bytes or self.pinned_bytes + more_bytes <= self._limit_bytes:
             return True
-        return self.is_stuck() and all(other.runs or other.level <= lease.level for other in self._leases.values())
+        return self.is_stuck() and not self._is_behind(lease)
+
+    def _is_behind(self, lease: _Lease) -> bool:
+        """Whether a deeper one could run if its arguments were here."""
+        deeper = (lease_id for lease_id, other in self._leases.items() if not other.runs and other.level > lease.level)
+        return any(map(self._has_resources, deeper))
 
     def is_stuck(self) -> bool:
         """No lease runs that would give memory back, unless others run."""

@@ -156,6 +156,11 @@ class LocalLeaseManager:
         """Whether a request waits here that the worker of this one could not serve as well."""
         return len(self._queued_by) > (_use(request) in self._queued_by)
 
+    def has_room(self, lease_id: bytes) -> bool:
+        """Whether there are resources for a request that waits here, be it for its arguments or for its turn."""
+        _, request = self._queued.get(lease_id, (0, self._fetching.get(lease_id)))
+        return request is not None and self.resources.has_room(request.resources)
+
     # --- Giving --------------------------------------------------------------------------------------------------------
 
     def assign(self, now: float, assignment: Assignment) -> None:

@@ -35,7 +35,7 @@ class Scene:
         """Whether a lease is given resources as soon as its arguments have come."""
         self.advances = 0
         myself: Any = self
-        self.arguments = LeaseArguments(lambda: myself, LIMIT, self.on_here, self.advance)
+        self.arguments = LeaseArguments(lambda: myself, LIMIT, lambda lease_id: True, self.on_here, self.advance)
 
     def on_here(self, lease_id: bytes) -> None:
         self.here.append(lease_id)

@@ -15,7 +15,9 @@ class Scene:
     def __init__(self, **here: int) -> None:
         """Names and sizes."""
         self.here = {name.encode(): size for name, size in here.items()}
-        self.manager = LeaseDependencyManager(LIMIT, self.here.__contains__)
+        self.lacking: list[bytes] = []
+        """Leases for which there are no resources."""
+        self.manager = LeaseDependencyManager(LIMIT, self.here.__contains__, lambda lease: lease not in self.lacking)
 
     def add(self, lease: str, *names: str, depth: int = 0) -> None:
         self.manager.add(lease.encode(), {name.encode(): self.here.get(name.encode(), 1) for name in names}, depth)
@@ -101,6 +103,30 @@ def test_g86_children_run_before_other_parents() -> None:
     assert scene.run("B", "C") == "C"
     scene.block("C")
     assert scene.run("B") == "B"
+
+
+def test_g86_nobody_keeps_back_for_children_without_resources() -> None:
+    """A may hold what C needs, and wait for B."""
+    scene = Scene(a=60, b=60, c=60)
+    for depth, (lease, name) in enumerate(zip("ABC", "abc", strict=True)):
+        scene.add(lease, name, depth=depth)
+    assert scene.run("A") == "A"
+    scene.block("A")
+    assert scene.run("B") == ""
+    scene.lacking.append(b"C")
+    assert scene.run("B") == "B"
+
+
+def test_g86_others_keep_back_for_children_that_are_fetched_for() -> None:
+    scene = Scene(a=60, b=60)
+    for depth, (lease, name) in enumerate(zip("ABC", "abc", strict=True)):
+        scene.add(lease, name, depth=depth)
+    assert scene.run("A", "C") == "A"
+    scene.manager.want(b"C")
+    scene.block("A")
+    assert scene.begin() == "C" and scene.run("B") == ""
+    scene.here[b"c"] = 60
+    assert scene.run("B", "C") == "C"
 
 
 def test_an_object_of_several_leases_counts_once() -> None:

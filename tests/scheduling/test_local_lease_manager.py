@@ -142,6 +142,19 @@ def test_g86_who_must_wait_for_memory_or_for_arguments_that_have_gone_holds_up_n
     assert node.assign() == [requests[0]]
 
 
+def test_who_waits_for_arguments_or_for_a_turn_knows_whether_there_are_resources() -> None:
+    node = Node(CPU=2)
+    fetched, queued, large = request(arguments=[b"x"]), request(arguments=[b"y"]), request(2, arguments=[b"z"])
+    node.queue(fetched, queued, large)
+    node.must_wait = [queued]
+    node.machine.on_arguments_here(queued.lease_id)
+    assert node.assign() == [] and all(node.machine.has_room(each.lease_id) for each in (fetched, queued, large))
+    node.machine.on_arguments_here(fetched.lease_id)
+    assert node.assign() == [fetched]
+    assert [node.machine.has_room(each.lease_id) for each in (fetched, queued, large)] == [False, True, False]
+    assert not node.machine.has_room(b"elsewhere")
+
+
 def test_a_request_that_ends_before_its_arguments_are_fetched_is_not_fetched_for_and_others_are() -> None:
     node = Node(CPU=1)
     ended, other = request(arguments=[b"x"]), request(arguments=[b"y"])

@@ -213,6 +213,30 @@ def test_g86_nested_tasks_with_large_arguments_do_not_wait_for_each_other(seed: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_g86_who_waits_for_a_resource_does_not_keep_back_what_its_holder_waits_for(seed: int) -> None:
+    """The holder's child has too large an argument to be one of many; a grandchild of another task wants the resource."""
+
+    def holder(array: Any, rest: list[Any]) -> int:
+        time.sleep(4)
+        return int(minray.get(read.remote(rest[0])))
+
+    @minray.remote
+    def down(rest: list[Any], depth: int) -> int:
+        below = down.remote(rest, depth - 1) if depth else on("r", read).remote(rest[0])
+        return int(minray.get(below))
+
+    def body() -> list[int]:
+        first, second, third = (minray.put(np.full(size * SIZE, size, np.uint8)) for size in (5, 4, 1))
+        held = on("r", minray.remote(holder)).remote(first, [second])
+        time.sleep(1)
+        return minray.get([held, down.remote([third], 1)], timeout=60)
+
+    nodes = [{"num_cpus": 8, "resources": {"r": 1}, "object_store_memory": STORE_BYTES}]
+    result, _ = judged(body, nodes=nodes, system_config=CONFIG, seed=seed)
+    assert result == [4, 1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_g86_more_arguments_than_memory_come_from_another_node(seed: int) -> None:
     """What came too early has made room for others, and is brought once more before its task begins."""
 
