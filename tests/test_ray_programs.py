@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -139,6 +140,18 @@ def test_ray_is_minray_while_the_block_lasts() -> None:
             importlib.import_module("ray.util.nothing.at_all")
     assert (sys.meta_path, sys.path) == (finders, path)
     assert not any(name.partition(".")[0] == "ray" for name in sys.modules)
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_who_only_looks_for_a_module_finds_it_or_nothing() -> None:
+    with minray_as_ray():
+        for name, is_package in (("ray", True), ("ray.util", True), ("ray.util.queue", False), ("ray.util.state", True)):
+            spec = importlib.util.find_spec(name)
+            assert spec is not None and (spec.submodule_search_locations is not None) == is_package
+        assert importlib.util.find_spec("ray.tune") is None
+        assert importlib.util.find_spec("ray.util.nothing") is None
+        with pytest.raises(ModuleNotFoundError, match="ray.tune is not part of minray"):
+            importlib.util.find_spec("ray.tune.search")
 
 
 @pytest.mark.usefixtures("without_ray")

@@ -4,12 +4,14 @@ Ray: python/ray/__init__.py
 
 The module that is imported here takes itself out of the table of modules and leaves minray there. ``ray.x`` is ``minray.x``,
 the same module, so that classes and exceptions are one and the same whichever name a program uses, and what is pickled
-says ``minray``. A part of Ray that minray does not have is a ModuleNotFoundError that says so, an ImportError as ever.
+says ``minray``. A part of Ray that minray does not have is a ModuleNotFoundError that says so, an ImportError as ever;
+whoever only looks for it (``importlib.util.find_spec``) finds nothing.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -17,6 +19,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import minray
+
+IMPORTING = "_find_and_load_unlocked"
+"""The function of the import system (``importlib._bootstrap``) that asks finders in order to import. Others only look."""
 
 
 class _Names(MetaPathFinder, Loader):
@@ -31,7 +36,14 @@ class _Names(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if not fullname.startswith("ray."):
             return None
-        return ModuleSpec(fullname, self, is_package=hasattr(_module_for(fullname), "__path__"))
+        parent, name = _place_of(fullname)
+        found = getattr(parent, name, None)
+        own = found.__spec__ if isinstance(found, ModuleType) else importlib.util.find_spec(f"{parent.__name__}.{name}")
+        if own is not None:
+            return ModuleSpec(fullname, self, is_package=own.submodule_search_locations is not None)
+        if sys._getframe(2).f_code.co_name == IMPORTING:
+            raise ModuleNotFoundError(f"{fullname} is not part of minray, which stands in Ray's place", name=fullname)
+        return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = _module_for(spec.name)
@@ -44,19 +56,16 @@ class _Names(MetaPathFinder, Loader):
 
 
 def _module_for(ray_name: str) -> ModuleType:
-    """Raises ModuleNotFoundError."""
-    parent_name, _, name = ray_name.removeprefix("ray.").rpartition(".")
-    parent = importlib.import_module(f"minray.{parent_name}" if parent_name else "minray")
+    """Of a name that ``find_spec`` has found."""
+    parent, name = _place_of(ray_name)
     found = getattr(parent, name, None)
-    if isinstance(found, ModuleType):
-        return found
-    own_name = f"{parent.__name__}.{name}"
-    try:
-        return importlib.import_module(own_name)
-    except ModuleNotFoundError as error:
-        if error.name != own_name:
-            raise
-        raise ModuleNotFoundError(f"{ray_name} is not part of minray, which stands in Ray's place", name=ray_name) from None
+    return found if isinstance(found, ModuleType) else importlib.import_module(f"{parent.__name__}.{name}")
+
+
+def _place_of(ray_name: str) -> tuple[ModuleType, str]:
+    """The module of minray that it is in, and its name there."""
+    parent_name, _, name = ray_name.removeprefix("ray.").rpartition(".")
+    return importlib.import_module(f"minray.{parent_name}" if parent_name else "minray"), name
 
 
 sys.meta_path.insert(0, _Names())
