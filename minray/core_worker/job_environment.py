@@ -36,12 +36,10 @@ async def take_on(core: CoreWorker, template: TaskTemplate) -> None:
         core.task_ids = TaskIdFactory(core.config.worker_id, core.job_id)
     environment, job = template.shape.runtime_env, core.job.config
     core.environment = environment
-    paths = [*environment.py_modules, *job.sys_path]
-    if environment.working_dir:
-        paths.insert(0, environment.working_dir)
+    leading = [*filter(None, [environment.working_dir]), *environment.py_modules]
     working_dir = environment.working_dir or job.working_dir or None
     try:
-        core.platform.user_code.enter_environment(paths, working_dir, dict(environment.env_vars))
+        core.platform.user_code.enter_environment(leading, job.sys_path, working_dir, dict(environment.env_vars))
     except OSError as error:
         raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
     if job.setup_hook:

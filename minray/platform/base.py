@@ -351,8 +351,13 @@ class UserCode(Protocol):
         that asks. (A member of its own, since a simulated process has threads of this interpreter, but not all of them.)
         """
 
-    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
-        """Make this process fit for a job and runtime environment; raises OSError if the directory is not there."""
+    def enter_environment(
+        self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
+    ) -> None:
+        """Make this process fit for a job and runtime environment; raises OSError if the directory is not there.
+
+        Modules are looked for in ``leading`` first, then where the driver does (``sys_path``) and this process does not yet.
+        """
 
 
 # --- Storage, memory, disk, host, entropy ------------------------------------------------------------------------------

@@ -287,12 +287,18 @@ class MainThreadUserCode(LoopBorder):
         self._interrupts.append(applies)
         self._insist(INSIST_S)
 
-    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
+    def enter_environment(
+        self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
+    ) -> None:
         if working_dir is not None:
             os.chdir(working_dir)
         update_environment(os.environ, env_vars)
-        present = set(sys.path)
-        sys.path[:0] = [entry for entry in dict.fromkeys(sys_path) if entry not in present]
+        if "TZ" in env_vars:
+            time.tzset()
+        of_driver = [entry for entry in sys_path if entry not in sys.path]
+        of_variable = os.environ["PYTHONPATH"].split(os.pathsep) if "PYTHONPATH" in env_vars else []
+        of_variable = [os.path.abspath(entry) for entry in of_variable if entry]
+        sys.path[:] = dict.fromkeys([*leading, *of_driver, *of_variable, *sys.path])
         importlib.invalidate_caches()
 
     def _insist(self, again_s: float) -> None:

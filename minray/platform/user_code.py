@@ -307,7 +307,9 @@ class DriverUserCode(LoopBorder):
     def interrupt(self, applies: Callable[[], bool]) -> None:
         raise RuntimeError("a driver's threads are not ours to interrupt")
 
-    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
+    def enter_environment(
+        self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
+    ) -> None:
         raise RuntimeError("a driver's environment is not ours to change")
 
 

@@ -431,8 +431,10 @@ class SimUserCode:
         names = ["MainThread" if thread is self.thread else "minray-call" for thread in here]
         return list(zip(names, (None if one.has_no_work() else frames.get(one.ident) for one in here), strict=True))
 
-    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
-        """Modules are this interpreter's: ``sys_path`` changes nothing."""
+    def enter_environment(
+        self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
+    ) -> None:
+        """Modules are this interpreter's: ``leading`` and ``sys_path`` change nothing."""
         if working_dir is not None:
             os.stat(working_dir)
             self.thread.working_dir = working_dir

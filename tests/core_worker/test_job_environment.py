@@ -60,10 +60,12 @@ class Worker:
         self.works: list[tuple[Callable[[], None], Callable[[], None]]] = []
         """In the user thread."""
 
-    def enter_environment(self, sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]) -> None:
+    def enter_environment(
+        self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
+    ) -> None:
         if not self.has_directory:
             raise FileNotFoundError(2, os.strerror(2), working_dir)
-        self.entered.append((list(sys_path), working_dir, env_vars))
+        self.entered.append(([*leading, *sys_path], working_dir, env_vars))
 
     def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         self.works.append((work, then))

@@ -320,7 +320,7 @@ def test_work_goes_on_while_user_code_has_a_handler() -> None:
 def main_thread_code(monkeypatch: pytest.MonkeyPatch) -> Generator[MainThreadUserCode, None, None]:
     """With this process's environment put back afterwards."""
     handler, directory = signal.getsignal(signal.SIGINT), os.getcwd()
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path", list(dict.fromkeys(sys.path)))
     monkeypatch.setenv("GREETING", "before")
     loop = asyncio.new_event_loop()
     yield MainThreadUserCode(loop)
@@ -358,7 +358,8 @@ def test_entering_an_environment(main_thread_code: MainThreadUserCode, tmp_path:
     (tmp_path / "module_of_the_job.py").write_text("answer = 42\n")
     known = sys.path[-1]
     old_path = list(sys.path)
-    main_thread_code.enter_environment([str(tmp_path), known, "/second", "/second"], str(tmp_path), {"GREETING": "hello"})
+    of_driver = [str(tmp_path), known, "/second", "/second"]
+    main_thread_code.enter_environment([], of_driver, str(tmp_path), {"GREETING": "hello"})
     assert sys.path == [str(tmp_path), "/second", *old_path]
     assert os.getcwd() == str(tmp_path.resolve())
     assert os.environ["GREETING"] == "hello"
@@ -366,10 +367,30 @@ def test_entering_an_environment(main_thread_code: MainThreadUserCode, tmp_path:
     del sys.modules["module_of_the_job"]
 
 
+def test_what_leads_the_path_does_so_if_it_is_on_it_already(main_thread_code: MainThreadUserCode) -> None:
+    known, old_path = sys.path[-1], list(sys.path)
+    main_thread_code.enter_environment([known, "/modules"], ["/of-the-driver", known], None, {})
+    assert sys.path == [known, "/modules", "/of-the-driver", *old_path[:-1]]
+
+
+def test_variables_that_are_read_when_a_process_begins_have_their_effect() -> None:
+    lines = run_program("""
+        import sys
+        os.environ["PYTHONPATH"] = "/before"
+        sys.path[:] = ["/before", "/installed"]
+        env_vars = {"PYTHONPATH": "/own:relative::${PYTHONPATH}", "TZ": "JST-9"}
+        code.enter_environment(["/work"], ["/of-the-driver", "/before"], "/", env_vars)
+        print(*sys.path)
+        print(*time.tzname)
+        code.stop()
+    """)
+    assert lines == ["/work /of-the-driver /own /relative /before /installed", "JST JST", "over"]
+
+
 def test_a_missing_directory_changes_nothing(main_thread_code: MainThreadUserCode, tmp_path: Path) -> None:
     old_path = list(sys.path)
     with pytest.raises(FileNotFoundError, match="missing"):
-        main_thread_code.enter_environment(["/new"], str(tmp_path / "missing"), {"GREETING": "hello"})
+        main_thread_code.enter_environment([], ["/new"], str(tmp_path / "missing"), {"GREETING": "hello"})
     assert sys.path == old_path and os.environ["GREETING"] == "before"
 
 

@@ -369,7 +369,7 @@ def test_a_driver_keeps_its_signal_handlers_and_its_environment(io: IoThread) ->
     user_code = DriverUserCode(io.loop)
     assert signal.getsignal(signal.SIGINT) is before
     for forbidden in (lambda: user_code.run(print), lambda: user_code.interrupt(bool),
-                      lambda: user_code.enter_environment([], None, {})):  # fmt: skip
+                      lambda: user_code.enter_environment([], [], None, {})):  # fmt: skip
         with pytest.raises(RuntimeError, match="a driver"):
             forbidden()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,39 @@ def test_environments_do_not_mix_in_one_worker() -> None:
 def test_a_variable_may_refer_to_what_the_worker_has() -> None:
     task = variable.options(runtime_env={"env_vars": {"PATH": "${PATH}:/opt/bin", "OF_THE_TASK": "<${NOWHERE}>"}})
     assert ray.get(task.remote("PATH", "OF_THE_TASK")) == [f"{os.environ['PATH']}:/opt/bin", "<>"]
+
+
+def test_variables_that_python_reads_when_it_begins(tmp_path: Path) -> None:
+    (tmp_path / "a_module_elsewhere.py").write_text("value = 'from elsewhere'\n")
+
+    @ray.remote(runtime_env={"env_vars": {"PYTHONPATH": str(tmp_path), "TZ": "JST-9"}})
+    def look() -> Any:
+        import a_module_elsewhere  # type: ignore[import-not-found]
+
+        return a_module_elsewhere.value, time.tzname
+
+    assert ray.get(look.remote()) == ("from elsewhere", ("JST", "JST"))
+
+
+def test_a_working_dir_leads_also_if_workers_look_there_anyway(tmp_path: Path) -> None:
+    for name in ("program", "working"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "module_of_both.py").write_text(f"value = {name!r}\n")
+    done = run_driver(
+        """
+        sys.path.insert(0, sys.argv[1] + "/program")
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        def look():
+            import module_of_both
+            return module_of_both.value
+        working_dir = sys.argv[1] + "/working"
+        print(ray.get([look.remote(), look.options(runtime_env={"working_dir": working_dir}).remote()]))
+        """,
+        str(tmp_path),
+        PYTHONPATH=os.pathsep.join(filter(None, [str(tmp_path / "working"), os.environ.get("PYTHONPATH")])),
+    )
+    assert done.stdout == "['program', 'working']\n", done.stderr
 
 
 def test_working_dir_and_py_modules(tmp_path: Path) -> None:

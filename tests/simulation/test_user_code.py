@@ -226,9 +226,9 @@ def test_environment_and_directory_are_the_processes_own(loop: SimLoop, user_cod
         time.sleep(1)
         assert os.environ["MINRAY_OWN"] == "1"
 
-    user_code.enter_environment([], str(tmp_path), {"MINRAY_SIMULATED": "yes"})
+    user_code.enter_environment([], [], str(tmp_path), {"MINRAY_SIMULATED": "yes"})
     with pytest.raises(OSError):
-        user_code.enter_environment([], f"{tmp_path}/nothing", {})
+        user_code.enter_environment([], [], f"{tmp_path}/nothing", {})
     run(loop, user_code, work)
     assert "MINRAY_SIMULATED" not in os.environ and "MINRAY_OWN" not in os.environ
     assert os.getcwd() != str(tmp_path)
