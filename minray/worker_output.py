@@ -5,7 +5,7 @@ Ray: python/ray/_private/log_monitor.py, python/ray/_private/ray_logging/__init_
 Worker side: standard output and error are pipes that the raylet reads. ``TaskNamedStream`` writes, before the first line of
 a task, a line with a control character and the task's name (of a call: after its actor, which may describe itself by its
 ``__repr__``), which the raylet takes out and attaches to what follows; so
-output of C libraries and child processes, which does not pass here, is named too.
+output of C libraries and child processes, which does not pass here, is named too. A line that a task has begun ends with it.
 
 Driver side: ``LinePrinter`` shows ``(f pid=123) text``. A line that several workers print within a few seconds is shown
 at once, and counted from the second of them on; what one worker alone repeats is shown each time.
@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 from minray.protocol.core_worker import PrintLines
 
 if TYPE_CHECKING:
-    from minray.core_worker.task_executor import TaskExecutor
+    from minray.core_worker.task_executor import Speaker, TaskExecutor
 
 TASK_NAME_MARK = "\x1e"
 MOST_BEGUN = 8192
@@ -44,25 +44,30 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 class TaskNamedStream:
     """Wraps a text stream of a worker, so that each line has its task's name, and lines of several threads do not mix:
-    ``print`` writes a line and its end apart. What a thread has begun is written with its end, or when it flushes."""
+    ``print`` writes a line and its end apart. What a thread, or a call that shares its thread with others, has begun is
+    written with its end, which a newline or that of the task is, or when it flushes."""
 
     def __init__(self, stream: IO[str], executor: TaskExecutor) -> None:
         self._stream = stream
         self._executor = executor
         self._named = ""
-        self._at_line_start = True
-        self._begun: dict[int, str] = {}
-        """By thread: the beginning of a line."""
+        self._open: Speaker | None = None
+        """Who has flushed the beginning of a line; None: what is written is at the beginning of one."""
+        self._begun: dict[Speaker, str] = {}
+        """The beginning of a line, which is not written yet."""
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        thread = threading.get_ident()
-        shown = self._begun.pop(thread, "") + text.replace(TASK_NAME_MARK, "\\x1e")
+        speaker = self._executor.speaker
+        begun = self._begun.pop(speaker, "")
+        shown = begun + text.replace(TASK_NAME_MARK, "\\x1e")
         end = shown.rfind("\n") + 1 if len(shown) < MOST_BEGUN else len(shown)
+        self._put(speaker, shown[:end])
         if end < len(shown):
-            self._begun[thread] = shown[end:]
-        self._put(shown[:end])
+            self._begun[speaker] = shown[end:]
+            if not begun or end:
+                self._executor.unended.add((speaker, self._end_line))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -70,26 +75,41 @@ class TaskNamedStream:
             self.write(line)
 
     def flush(self) -> None:
-        self._put(self._begun.pop(threading.get_ident(), ""))
+        speaker = self._executor.speaker
+        self._put(speaker, self._begun.pop(speaker, ""))
         self._stream.flush()
 
     def close(self) -> None:
         """At the end of the process: flush for all threads."""
         while self._begun:
-            self._put(self._begun.popitem()[1])
+            self._put(*self._begun.popitem())
         self._stream.close()
 
-    def _put(self, text: str) -> None:
+    def _end_line(self, speaker: Speaker, name: str) -> None:
+        """Its task, of this name, is over."""
+        text = self._begun.pop(speaker, "")
+        if text or self._open == speaker:
+            self._put(speaker, text + "\n", name)
+
+    def _put(self, speaker: Speaker, text: str, name: str | None = None) -> None:
+        """Written as the words of ``name``, or of what runs."""
         if not text:
             return
         with _writing:
-            running = self._executor.current
-            name = self._executor.shown_name(running) if running is not None else ""
-            if name != self._named and self._at_line_start:
+            if name is None:
+                running = self._executor.current
+                name = self._executor.shown_name(running) if running is not None else ""
+            if name != self._named:
+                end = "\n" if self._open is not None else ""
+                self._stream.write(f"{end}{TASK_NAME_MARK}{' '.join(name.split())}\n")
                 self._named = name
-                self._stream.write(f"{TASK_NAME_MARK}{' '.join(name.split())}\n")
-            self._at_line_start = text.endswith("\n")
             self._stream.write(text)
+            if text.endswith("\n"):
+                self._open = None
+                self._executor.unended.discard((speaker, self._end_line))
+            else:
+                self._open = speaker
+                self._executor.unended.add((speaker, self._end_line))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

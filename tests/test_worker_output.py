@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,13 @@ class Runs:
 
     current: Any = SimpleNamespace(name="f")
 
+    def __init__(self) -> None:
+        self.unended: set[Any] = set()
+
+    @property
+    def speaker(self) -> tuple[int, bytes]:
+        return threading.get_ident(), b""
+
     def shown_name(self, task: Any) -> str:
         return str(task.name)
 
@@ -90,8 +98,13 @@ def kept() -> io.StringIO:
 
 
 @pytest.fixture
-def stream(kept: io.StringIO) -> TaskNamedStream:
-    return TaskNamedStream(kept, Runs())  # type: ignore[arg-type]
+def runs() -> Runs:
+    return Runs()
+
+
+@pytest.fixture
+def stream(kept: io.StringIO, runs: Runs) -> TaskNamedStream:
+    return TaskNamedStream(kept, runs)  # type: ignore[arg-type]
 
 
 def test_a_thread_writes_whole_lines(stream: TaskNamedStream, kept: io.StringIO) -> None:
@@ -105,6 +118,36 @@ def test_a_thread_writes_whole_lines(stream: TaskNamedStream, kept: io.StringIO)
         other.submit(stream.flush).result()
     stream.write("ur\n")
     assert kept.getvalue() == "\x1ef\ntwo\none\nfothreeur\n"
+
+
+def test_a_line_ends_before_another_task_speaks(stream: TaskNamedStream, kept: io.StringIO, runs: Runs) -> None:
+    stream.write("half")
+    stream.flush()
+    runs.current = None
+    stream.write("of nobody\n")
+    assert kept.getvalue() == "\x1ef\nhalf\n\x1e\nof nobody\n"
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_a_line_that_a_task_has_begun_ends_with_it(
+    is_flushed: bool, stream: TaskNamedStream, kept: io.StringIO, runs: Runs
+) -> None:
+    stream.write("whole\nbegun")
+    if is_flushed:
+        stream.flush()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(stream.write, "by another").result()
+        ending = [end for speaker, end in runs.unended if speaker == runs.speaker]
+        assert len(ending) == 1 and len(runs.unended) == 2
+        runs.current = None
+        ending[0](runs.speaker, "f")
+        assert kept.getvalue() == "\x1ef\nwhole\nbegun\n"
+        ending[0](runs.speaker, "f")
+        assert kept.getvalue() == "\x1ef\nwhole\nbegun\n"
+        assert len(runs.unended) == 1
+        other.submit(stream.write, "\n").result()
+    assert not runs.unended
+    assert kept.getvalue() == "\x1ef\nwhole\nbegun\n\x1e\nby another\n"
 
 
 def test_a_long_beginning_of_a_line_is_not_held_back(stream: TaskNamedStream, kept: io.StringIO) -> None:

@@ -17,9 +17,11 @@ import inspect
 import logging
 import struct
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,8 @@ _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", defaul
 MOST_WORDS = 100
 """An actor's description of itself is cut there, in characters."""
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+Speaker = tuple[int, bytes]
+"""Who prints: a thread, and the id of the call that it runs, if that is not the main thread's."""
 
 
 class Execution(msgspec.Struct, eq=False):
@@ -104,11 +108,19 @@ class TaskExecutor:
         """A function has been called ``max_calls`` times: nothing more is run here (G23); the user thread writes it."""
         self._call_counts: dict[bytes, int] = {}
         """Calls per function that has ``max_calls``."""
+        self.unended: set[tuple[Speaker, Callable[[Speaker, str], None]]] = set()
+        """Who has begun a line of output, and what ends it if that has not happened; written by the streams."""
 
     @property
     def current(self) -> ReceivedTask | None:
         """The task that the calling thread or coroutine belongs to."""
         return _beside_main.get() or self._in_main
+
+    @property
+    def speaker(self) -> Speaker:
+        """The calling thread or coroutine."""
+        beside = _beside_main.get()
+        return threading.get_ident(), beside.task_id if beside is not None else b""
 
     def shown_name(self, task: ReceivedTask) -> str:
         """What a task is called where its output is shown: a call, after its actor."""
@@ -136,6 +148,8 @@ class TaskExecutor:
         except BaseException as error:
             self._in_main = None
             execution = self._on_exception(task, error, (time.perf_counter_ns() - started) // 1000)
+        if self.unended:
+            self._end_lines(task, b"")
         template = task.header.template
         if template.max_calls:
             count = self._call_counts[template.function_id] = self._call_counts.get(template.function_id, 0) + 1
@@ -186,9 +200,19 @@ class TaskExecutor:
         self._end(task, time.perf_counter_ns(), self._on_exception(task, error, 0, is_coroutine=True))
 
     def _end(self, task: ReceivedTask, started: int, execution: Execution) -> None:
+        if self.unended:
+            self._end_lines(task, task.task_id)
         if task.header.template.is_recorded:
             self._note(task, started, execution)
         task.execution = execution
+
+    def _end_lines(self, task: ReceivedTask, call: bytes) -> None:
+        """What it has begun to print ends with it."""
+        speaker = threading.get_ident(), call
+        for one in [one for one in list(self.unended) if one[0] == speaker]:
+            self.unended.discard(one)
+            with suppress(OSError, ValueError):  # Nobody reads it any more, or it cannot be encoded.
+                one[1](speaker, self.shown_name(task))
 
     def shut_down_actor(self) -> None:
         """The user's own clean-up, and then what the end of an interpreter brings: exit handlers, the destructor (G27)."""

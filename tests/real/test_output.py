@@ -149,6 +149,40 @@ def test_lines_of_an_actor_carry_what_it_says_of_itself() -> None:
     assert lines_of(done.stdout) == ["(Shard.__init__ pid=N) made", "(Shard(7).work pid=N) works", "(named pid=N) works"]
 
 
+def test_a_line_without_an_end_is_its_tasks_alone() -> None:
+    done = run_driver(
+        """
+        import asyncio
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        def progress(is_flushed):
+            print("50% ...", end="", flush=is_flushed)
+        @ray.remote
+        def report():
+            print("result is 7")
+        @ray.remote
+        class Calm:
+            async def meet(self, number, others):
+                print(f"{number}/", end="")
+                self.there = getattr(self, "there", 0) + 1
+                while self.there < others:
+                    await asyncio.sleep(0)
+                print(number)
+                print("over", end="")
+        for is_flushed in (False, True):
+            ray.get(progress.remote(is_flushed))
+            ray.get(report.remote())
+        actor = Calm.options(max_concurrency=2).remote()
+        ray.get([actor.meet.remote(number, 2) for number in range(2)])
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = lines_of(done.stdout)
+    assert lines[:4] == ["(progress pid=N) 50% ...", "(report pid=N) result is 7"] * 2
+    meeting = "(Calm.meet pid=N)"
+    assert sorted(lines[4:]) == [f"{meeting} 0/0", f"{meeting} 1/1", f"{meeting} over", f"{meeting} over"]
+
+
 def test_lines_of_one_worker_come_in_order_and_all_of_them() -> None:
     done = run_driver(
         """
