@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -137,8 +138,8 @@ class LinePrinter:
     def __init__(self, window_s: float, clock: Callable[[], float]) -> None:
         self._window_s = window_s
         self._clock = clock
-        self._seen: dict[tuple[str, bool], _Seen] = {}
-        """By text and stream."""
+        self._seen: OrderedDict[tuple[str, bool], _Seen] = OrderedDict()
+        """By text and stream; the window that began first is the first one, and over first."""
         self._sequences: dict[Source, int] = {}
         """The last batch shown, per worker and stream: a repeated message is not shown again."""
 
@@ -174,6 +175,7 @@ class LinePrinter:
             self._seen[key] = _Seen(source, now + self._window_s)
         elif now >= known.until:
             self._seen[key] = _Seen(source, now + self._window_s, known.held_back)
+            self._seen.move_to_end(key)
         elif known.source != source:
             known.source = None
             known.held_back += 1
@@ -182,9 +184,11 @@ class LinePrinter:
 
     def flush_repetitions(self, now: float | None = None) -> None:
         """Say how often lines were repeated whose window is over (without ``now``: all lines)."""
-        for (text, is_stderr), seen in list(self._seen.items()):
-            if now is None or now >= seen.until:
-                del self._seen[text, is_stderr]
-                if seen.held_back:
-                    times = f"{seen.held_back} more time{'s' if seen.held_back != 1 else ''}"
-                    self._print(f"(repeated {times} across the cluster) {text}", is_stderr)
+        while self._seen:
+            (text, is_stderr), seen = next(iter(self._seen.items()))
+            if now is not None and now < seen.until:
+                return
+            del self._seen[text, is_stderr]
+            if seen.held_back:
+                times = f"{seen.held_back} more time{'s' if seen.held_back != 1 else ''}"
+                self._print(f"(repeated {times} across the cluster) {text}", is_stderr)

@@ -47,6 +47,44 @@ def test_what_one_worker_alone_repeats_is_shown_each_time(capsys: pytest.Capture
     assert capsys.readouterr().out == "(f pid=7) tick\n" * 3 + "(repeated 2 more times across the cluster) tick\n"
 
 
+def test_a_window_that_begins_anew_is_over_later(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    printer = LinePrinter(5.0, lambda: now)
+    printer.show(lines(1, "a"))
+    now = 1.0
+    printer.show(lines(1, "b", pid=8))
+    printer.show(lines(1, "a", "b", pid=9))
+    now = 5.5
+    printer.show(lines(2, "a", pid=9))
+    assert capsys.readouterr().out == "(f pid=7) a\n(f pid=8) b\n(f pid=9) a\n"
+    now = 6.0
+    printer.show(lines(2, "c"))
+    assert capsys.readouterr().out == "(f pid=7) c\n(repeated 1 more time across the cluster) b\n"
+    now = 10.5
+    printer.show(lines(3, "d"))
+    assert capsys.readouterr().out == "(f pid=7) d\n(repeated 1 more time across the cluster) a\n"
+
+
+def test_many_different_lines_are_not_looked_at_again_and_again() -> None:
+    class Moment(float):
+        comparisons = 0
+
+        def __ge__(self, other: float) -> bool:
+            Moment.comparisons += 1
+            return float(self) >= other
+
+        def __lt__(self, other: float) -> bool:
+            Moment.comparisons += 1
+            return float(self) < other
+
+    now = 0.0
+    printer = LinePrinter(5.0, lambda: Moment(now))
+    for sequence in range(1000):
+        now = sequence / 100
+        printer.show(lines(sequence, f"line {sequence}"))
+    assert Moment.comparisons < 3000
+
+
 def test_the_streams_are_apart(capsys: pytest.CaptureFixture[str]) -> None:
     printer = LinePrinter(5.0, lambda: 0.0)
     printer.show(lines(1, "a"))
