@@ -58,6 +58,9 @@ IGNORED_ARGUMENTS = (
     "enable_resource_isolation",
     "system_reserved_cpu",
     "system_reserved_memory",
+    "cgroup_path",
+    "proxy_server_url",
+    "local_mode",
     "_node_ip_address",
     "_temp_dir",
     "_plasma_directory",
@@ -174,7 +177,7 @@ def init(
     ignore_reinit_error: bool = False,
     namespace: str | None = None,
     runtime_env: dict[str, Any] | None = None,
-    log_to_driver: bool = True,
+    log_to_driver: bool | None = None,
     logging_level: int | str = logging.INFO,
     _system_config: dict[str, Any] | None = None,
     _memory: float | None = None,
@@ -187,8 +190,8 @@ def init(
     be started and are ValueErrors when joining, as is ``object_spilling_directory``: where objects go when memory runs
     short, one directory or URL (``s3://...``), or several joined by ``os.pathsep``, which take turns. ``runtime_env``
     holds for all tasks of this driver; its ``worker_process_setup_hook``, a function or the name of one, is what each of its
-    workers calls before its first task. ``log_to_driver`` shows what workers print. Returns a mapping with the cluster's
-    addresses that is also a context manager.
+    workers calls before its first task. ``log_to_driver=False`` does not show what workers print. Returns a mapping with the
+    cluster's addresses that is also a context manager.
 
     Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
     ConnectionError if the named cluster cannot be reached or does not know our token, ValueError and TypeError for
@@ -254,8 +257,8 @@ def _check_types(**arguments: tuple[Any, type]) -> None:
 
 
 def _check_arguments(ignored: dict[str, Any]) -> None:
-    for name in ignored:
-        if name == "local_mode":
+    for name, value in ignored.items():
+        if name == "local_mode" and value:
             raise ValueError("local_mode does not exist any more; a cluster starts in a moment, use init(num_cpus=1)")
         if name not in IGNORED_ARGUMENTS:
             raise TypeError(f"init() got an unexpected argument {name!r}")
@@ -269,7 +272,9 @@ def _set_level(level: int | str) -> None:
         logger.addHandler(handler)
 
 
-def _join(files: list[NodeFile], job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool) -> _Connection:
+def _join(
+    files: list[NodeFile], job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool | None
+) -> _Connection:
     """Become a driver on the first of these nodes that answers; raises what the first one said if none does."""
     errors: list[ConnectionError] = []
     for file in files:
@@ -284,11 +289,16 @@ def _join(files: list[NodeFile], job: JobConfig, runtime_env: dict[str, Any] | N
 
 
 def _connect(
-    node: Node | None, file: NodeFile, token: bytes, job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool
+    node: Node | None,
+    file: NodeFile,
+    token: bytes,
+    job: JobConfig,
+    runtime_env: dict[str, Any] | None,
+    log_to_driver: bool | None,
 ) -> _Connection:
     thread, user_code, core = _make_core(file, token)
     printer = LinePrinter(file.system_config.log_deduplication_window_s, core.platform.user_code.time)
-    if log_to_driver:
+    if log_to_driver or log_to_driver is None:
         core.on_lines = printer.show
     try:
         thread.run(core.start(job), CONNECT_TIMEOUT_S)

@@ -70,6 +70,17 @@ def test_wrong_arguments_of_init(arguments: str, error: str) -> None:
     assert line.startswith(error), line
 
 
+def test_the_defaults_of_rays_init_may_be_given() -> None:
+    done = run_driver(
+        """
+        defaults = dict(local_mode=False, cgroup_path=None, proxy_server_url=None, system_reserved_cpu=None, job_config=None)
+        ray.init(num_cpus=1, logging_level="ERROR", log_to_driver=None, **defaults)
+        ray.get(ray.remote(lambda: print("shown")).remote())
+        """
+    )
+    assert done.returncode == 0 and done.stdout.endswith(") shown\n"), done.stderr
+
+
 @pytest.mark.parametrize("level", ["error", "ERROR", 40])
 def test_a_level_of_logging_may_be_written_small(level: str | int) -> None:
     program = f"import logging\nray.init(num_cpus=1, logging_level={level!r})\nprint(logging.getLogger('minray').level)"
