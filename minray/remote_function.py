@@ -67,11 +67,7 @@ class RemoteFunction(Generic[P, R]):
     def options(self, **options: Any) -> RemoteFunction[P, R]:
         """The same function with other options; this object stays as it is."""
         check_options(options, at_call=True)
-        merged = dict(self._options)
-        for name, value in options.items():
-            if name == "runtime_env" and value and merged.get(name):
-                value = {**merged[name], **value}
-            merged[name] = value
+        merged = {**self._options, **options}
         check_one_placement(merged)
         return RemoteFunction(self._definition, merged)
 

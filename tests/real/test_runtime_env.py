@@ -35,6 +35,23 @@ def test_a_tasks_variables_are_put_on_top_of_the_jobs() -> None:
     assert ray.get(variable.remote("OF_BOTH", "OF_THE_TASK")) == ["job", None]
 
 
+def test_options_replace_what_the_decorator_says_of_tasks_and_actors() -> None:
+    def look() -> list[str | None]:
+        return [os.environ.get(name) for name in ("OF_THE_JOB", "OF_THE_DECORATOR", "OF_THE_OPTIONS")]
+
+    class Looker:
+        def look(self) -> list[str | None]:
+            return look()
+
+    decorated = ray.remote(runtime_env={"env_vars": {"OF_THE_DECORATOR": "decorator"}})
+    assert ray.get(decorated(look).remote()) == ["job", "decorator", None]
+    for environment, value in (({"env_vars": {"OF_THE_OPTIONS": "options"}}, "options"), ({"working_dir": "."}, None)):
+        options: Any = {"runtime_env": environment}
+        looker = decorated(Looker).options(**options).remote()
+        found = ray.get([decorated(look).options(**options).remote(), looker.look.remote()])
+        assert found == [["job", None, value]] * 2
+
+
 def test_an_environment_may_be_written_down_first() -> None:
     task = variable.options(runtime_env=RuntimeEnv(env_vars={"OF_THE_TASK": "task"}, working_dir=None))
     assert ray.get(task.remote("OF_THE_TASK")) == ["task"]
