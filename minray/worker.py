@@ -132,7 +132,7 @@ def put(value: T) -> ObjectRef[T]:
 
 
 def wait(
-    object_refs: list[Waitable], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
+    ray_waitables: list[Waitable], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
 ) -> tuple[list[Waitable], list[Waitable]]:
     """Wait until ``num_returns`` of the references are ready; returns ``(ready, rest)``, both in input order (G8, G9).
 
@@ -141,42 +141,42 @@ def wait(
     is, or when it has no more. Raises ValueError for duplicates and for an impossible ``num_returns``, TypeError for
     anything but a list.
     """
-    if not isinstance(object_refs, list):
-        raise TypeError(f"wait takes a list of ObjectRefs, not {type(object_refs).__name__}")
+    if not isinstance(ray_waitables, list):
+        raise TypeError(f"wait takes a list of ObjectRefs, not {type(ray_waitables).__name__}")
     api = current_api()
-    if not object_refs:
+    if not ray_waitables:
         return [], []
-    refs: list[Any] = object_refs
-    if list(map(type, object_refs)).count(ObjectRef) != len(object_refs):
-        refs = [ref._peek() if isinstance(ref, ObjectRefGenerator) else ref for ref in object_refs]
+    refs: list[Any] = ray_waitables
+    if list(map(type, ray_waitables)).count(ObjectRef) != len(ray_waitables):
+        refs = [ref._peek() if isinstance(ref, ObjectRefGenerator) else ref for ref in ray_waitables]
         _check_refs("wait", refs, TypeError)
     if not isinstance(num_returns, int):
         raise TypeError(f"num_returns must be an int, not {type(num_returns).__name__}")
-    if not 0 < num_returns <= len(object_refs):
-        raise ValueError(f"num_returns must be from 1 to {len(object_refs)} (the number of references), not {num_returns}")
+    if not 0 < num_returns <= len(ray_waitables):
+        raise ValueError(f"num_returns must be from 1 to {len(ray_waitables)} (the number of references), not {num_returns}")
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout must not be negative, but is {timeout}")
     found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
-    if refs is not object_refs:
-        given = dict(zip(refs, object_refs, strict=True))
+    if refs is not ray_waitables:
+        given = dict(zip(refs, ray_waitables, strict=True))
         found = [given[ref] for ref in found[0]], [given[ref] for ref in found[1]]
     return found
 
 
-def cancel(object_ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False, recursive: bool = True) -> None:
+def cancel(ray_waitable: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False, recursive: bool = True) -> None:
     """Cancel the task that makes this object (G40-G48): one that has not started never will, a running one is interrupted
     (KeyboardInterrupt), with ``force=True`` its worker is killed. ``recursive`` takes its child tasks along. Idempotent.
 
     Of an actor's running call the coroutine is cancelled, and a plain method finds ``is_canceled()`` true in its runtime
     context (G45); what it returns then is lost. ``force=True`` is a ValueError there (G44)."""
-    if type(object_ref) is ObjectRefGenerator:
-        object_ref = object_ref.completed()
-    if type(object_ref) is not ObjectRef:
-        raise TypeError(f"cancel takes an ObjectRef or an ObjectRefGenerator, not {type(object_ref).__name__}")
+    if type(ray_waitable) is ObjectRefGenerator:
+        ray_waitable = ray_waitable.completed()
+    if type(ray_waitable) is not ObjectRef:
+        raise TypeError(f"cancel takes an ObjectRef or an ObjectRefGenerator, not {type(ray_waitable).__name__}")
     api = current_api()
-    if force and ActorApi(api).is_call(object_ref):
+    if force and ActorApi(api).is_call(ray_waitable):
         raise ValueError("force=True does not apply to an actor's call: use minray.kill to end the actor (G44)")
-    api.cancel(object_ref, force, recursive)
+    api.cancel(ray_waitable, force, recursive)
 
 
 def _check_refs(name: str, refs: list[Any], error: type[Exception] = ValueError) -> None:

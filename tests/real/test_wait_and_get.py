@@ -80,6 +80,15 @@ def test_g7_time_outs_in_tasks(files: Files) -> None:
 # --- G8, G9
 
 
+def test_parameters_have_rays_names() -> None:
+    ref = ray.put(value=1)
+    assert ray.wait(ray_waitables=[ref]) == ([ref], []) and ray.get(object_refs=ref) == 1
+    ray.cancel(ray_waitable=echo.remote(1))
+    actor = ray.remote(num_cpus=0)(type("Actor", (), {})).options(name="of a name").remote()
+    assert ray.get_actor(name="of a name") == actor
+    ray.kill(actor=actor)
+
+
 def test_g8_wait_splits_in_input_order(files: Files) -> None:
     slow = start_slow(files)
     refs = [echo.remote(number) for number in range(5)]
