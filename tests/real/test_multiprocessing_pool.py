@@ -55,7 +55,8 @@ def pid(_: object = None) -> int:
 
 def test_apply(pool: Pool) -> None:
     assert pool.apply(square, (5,)) == 25 and pool.apply(square, [6], {"wait": 1}) == 36
-    assert pool.apply(pid) != os.getpid()
+    assert pool.apply(square, (7,), kwargs={"wait": 1}) == 49 and pool.apply(square, None, {"number": 8}) == 64
+    assert pool.apply_async(square, kwargs={"number": 9}).get() == 81 and pool.apply(pid, None) != os.getpid()
     with pytest.raises(KeyError):
         pool.apply(fail, (1,))
 

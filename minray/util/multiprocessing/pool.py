@@ -203,21 +203,31 @@ class Pool:
         self._feeders: list[threading.Thread] = []
         """Of ``imap``: they still submit after ``close``. Ended ones leave when the next one begins."""
 
-    def apply(self, func: Callable[..., T], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> T:
-        """``func(*args, **kwds)`` in a worker."""
-        return self.apply_async(func, args, kwds).get()
+    def apply(
+        self,
+        func: Callable[..., T],
+        args: Iterable[Any] | None = None,
+        kwds: dict[str, Any] | None = None,
+        *,
+        kwargs: dict[str, Any] | None = None,
+    ) -> T:
+        """``func(*args, **kwds)`` in a worker. ``kwargs`` is Ray's name of ``kwds``."""
+        return self.apply_async(func, args, kwds, kwargs=kwargs).get()
 
     def apply_async(
         self,
         func: Callable[..., T],
-        args: Iterable[Any] = (),
+        args: Iterable[Any] | None = None,
         kwds: dict[str, Any] | None = None,
         callback: Callable[[T], object] | None = None,
         error_callback: Callable[[BaseException], object] | None = None,
+        *,
+        kwargs: dict[str, Any] | None = None,
     ) -> AsyncResult[T]:
         """The same without waiting. A callback runs before the result is ready, and should return soon."""
         self._check_running()
-        return AsyncResult([self._crew.submit(func, *args, **(kwds or {}))], _only, callback, error_callback)
+        part = self._crew.submit(func, *(args or ()), **{**(kwds or {}), **(kwargs or {})})
+        return AsyncResult([part], _only, callback, error_callback)
 
     def map(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int | None = None) -> list[T]:
         """``func(item)`` for each item, in order; sent to the workers in chunks."""
