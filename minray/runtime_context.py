@@ -134,13 +134,14 @@ class RuntimeContext:
 
     @property
     def runtime_env(self) -> dict[str, Any]:
-        """The runtime environment that tasks submitted from here inherit."""
+        """The runtime environment that tasks submitted from here inherit: what was given of it."""
         environment = worker.current_api().base_environment()
-        return {
+        fields: dict[str, Any] = {
             "env_vars": dict(environment.env_vars),
             "working_dir": environment.working_dir,
             "py_modules": list(environment.py_modules),
         }
+        return {name: value for name, value in fields.items() if value}
 
     def get_runtime_env_string(self) -> str:
         """The same as JSON."""

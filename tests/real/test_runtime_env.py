@@ -159,9 +159,11 @@ def test_a_working_dir_that_is_gone_is_an_error_that_names_it(tmp_path: Path) ->
 def test_the_context_tells_the_environment() -> None:
     @ray.remote(runtime_env={"env_vars": {"A": "1"}})
     def look() -> Any:
-        return ray.get_runtime_context().runtime_env["env_vars"]
+        return ray.get_runtime_context().runtime_env
 
-    assert ray.get(look.remote()) == {"A": "1", "OF_THE_JOB": "job", "OF_BOTH": "job"}
+    env_vars = {"OF_THE_JOB": "job", "OF_BOTH": "job", "A": "1"}
+    assert ray.get(look.remote()) == {"env_vars": env_vars}
+    assert ray.get(look.options(runtime_env={"working_dir": "."}).remote())["working_dir"] == os.getcwd()
 
 
 def test_workers_import_the_drivers_modules(tmp_path: Path) -> None:
