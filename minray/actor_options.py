@@ -240,9 +240,10 @@ def make_method_template(
     """A method's template; ``max_retries`` says how often a call may be made again (G38)."""
     retries = spec.max_task_retries if method.max_task_retries == NOT_GIVEN else method.max_task_retries
     shape = LeaseShape((), make_shape({}, {}, job_id, RuntimeEnv()).strategy, RuntimeEnv(), job_id)
+    function_name = f"{spec.class_name}.{method.name}"
     return TaskTemplate(
         b"",
-        name or f"{spec.class_name}.{method.name}",
+        name or function_name,
         shape,
         method.num_returns,
         retries,
@@ -254,4 +255,5 @@ def make_method_template(
         is_streaming=method.is_streaming,
         most_unread=method.most_unread,
         is_recorded=method.is_recorded,
+        function_name=function_name if name and name != function_name else "",
     )

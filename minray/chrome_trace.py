@@ -89,7 +89,7 @@ def _describe(event: ProfileEvent, node: int, row: int) -> TraceEvent:
             "task_id": event.task_id.hex(),
             "job_id": job_of(event.task_id).hex(),
             "attempt_number": event.attempt,
-            "func_or_class_name": func_or_class_name(event.name, event.kind),
+            "func_or_class_name": func_or_class_name(event),
             "actor_id": event.actor_id.hex() or None,
             "type": event.kind,
             "state": event.state,

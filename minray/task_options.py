@@ -302,9 +302,10 @@ def make_template(
     shape = make_shape(resource_amounts(given), given, job_id, base_env, captured)
     if is_streaming and most_unread:
         shape = msgspec.structs.replace(shape, may_be_held_up=True)
+    name = given.get("name") or function_name
     return TaskTemplate(
         function_id,
-        given.get("name") or function_name,
+        name,
         shape,
         1 if is_streaming else given.get("num_returns", 1),
         given.get("max_retries", _default_max_retries()),
@@ -314,6 +315,7 @@ def make_template(
         is_streaming=is_streaming,
         most_unread=most_unread,
         is_recorded=given.get("enable_task_events", True),
+        function_name=function_name if name != function_name else "",
     )
 
 

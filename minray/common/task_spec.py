@@ -104,6 +104,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     """Streaming: back-pressure, so many items at most may be unread; 0: any number."""
     is_recorded: bool = True
     """Its worker remembers when it has run, for whoever asks for a timeline."""
+    function_name: str = ""
+    """What runs, if ``name`` does not say so, because the user has chosen it."""
 
     def is_reconstructable(self) -> bool:
         """Whether a lost result may be made again by running the task again (G67, G70)."""

@@ -81,6 +81,7 @@ class TaskAccount:
             address.worker_id if address is not None else b"",
             pid,
             dict(task.prepared.template.shape.resources),
+            function_name=task.prepared.template.function_name,
         )
 
     def _ended(
@@ -96,6 +97,7 @@ class TaskAccount:
             _actor_id(task_id, template, called),
             resources=dict(template.shape.resources),
             error=self._error_of(task_id, template) if state is FAILED else "",
+            function_name=template.function_name,
         )
 
     def _error_of(self, task_id: bytes, template: TaskTemplate) -> str:

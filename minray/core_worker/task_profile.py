@@ -82,4 +82,5 @@ def _event(template: TaskTemplate, row: tuple[Any, ...], zero_us: int) -> Profil
     task_id, actor_id, started, duration_us, attempt, status = row
     began_us = zero_us + started // 1000
     actor = actor_id if any(actor_id) else b""
-    return ProfileEvent(task_id, attempt, template.name, kind_of(template), actor, began_us, duration_us, STATES[status])
+    name, kind, state = template.name, kind_of(template), STATES[status]
+    return ProfileEvent(task_id, attempt, name, kind, actor, began_us, duration_us, state, template.function_name)

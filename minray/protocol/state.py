@@ -20,11 +20,6 @@ ACTOR_ORDERING = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
 """Ray's names of what a process does with a task that was sent to it."""
 
 
-def func_or_class_name(name: str, kind: str) -> str:
-    """Of a task with this name: Ray's word for what people know it by."""
-    return name.partition(".")[0] if kind == ACTOR_CREATION_TASK else name
-
-
 class TaskInfo(Record, frozen=True):
     """A task as its owner knows it."""
 
@@ -43,6 +38,8 @@ class TaskInfo(Record, frozen=True):
     resources: dict[str, int] = {}
     error: str = ""
     """FAILED: what happened, as long as a reference to its result exists."""
+    function_name: str = ""
+    """What runs, if ``name`` does not say so."""
 
 
 class ReceivedInfo(Record, frozen=True):
@@ -80,6 +77,13 @@ class ProfileEvent(Record, frozen=True):
     duration_us: int
     state: str
     """FINISHED, FAILED, or CANCELLED."""
+    function_name: str = ""
+    """As in ``TaskInfo``."""
+
+
+def func_or_class_name(task: TaskInfo | ProfileEvent) -> str:
+    """What runs, in Ray's words: of a constructor, the class."""
+    return task.name.partition(".")[0] if task.kind == ACTOR_CREATION_TASK else task.function_name or task.name
 
 
 class ProfileEvents(Record, frozen=True):

@@ -118,6 +118,24 @@ def test_tasks_from_their_submission_to_their_end() -> None:
     assert summary["summary"]["rest"] == {"func_or_class_name": "rest", "type": "NORMAL_TASK", "state_counts": later}
 
 
+def test_a_task_with_a_name_of_its_own_is_still_one_of_its_function() -> None:
+    def body() -> Any:
+        clerk = Clerk.remote()
+        resting = rest.options(name="waits").remote(5)
+        minray.get([rest.options(name=f"rests {number}").remote(0) for number in range(2)])
+        minray.get(clerk.serve.options(name="serves").remote())
+        tasks, summary = list_tasks(), summarize_tasks()["cluster"]["summary"]
+        minray.get(resting)
+        return tasks, summary, minray.timeline()
+
+    tasks, summary, events = seen(body)
+    names = {"rests 0": "rest", "rests 1": "rest", "waits": "rest", "serves": "Clerk.serve"}
+    assert {task.name: task.func_or_class_name for task in tasks} == {**names, "Clerk.__init__": "Clerk"}
+    assert summary.keys() == {"rest", "Clerk.serve", "Clerk"}
+    known = {event["name"]: event["args"]["func_or_class_name"] for event in events if event["ph"] == "X"}
+    assert known == {**names, "Clerk.__init__": "Clerk"}
+
+
 def test_calls_of_an_actor_and_its_creation() -> None:
     def body() -> Any:
         clerk = Clerk.remote()

@@ -99,7 +99,7 @@ def task_state(task: TaskInfo, received: tuple[TasksInfo, str] | None) -> TaskSt
         job_id=job_of(task.task_id).hex(),
         actor_id=task.actor_id.hex() or None,
         type=task.kind,
-        func_or_class_name=func_or_class_name(task.name, task.kind),
+        func_or_class_name=func_or_class_name(task),
         parent_task_id=task.parent_id.hex(),
         node_id=(process.node_id if process is not None else task.node_id).hex() or None,
         worker_id=(process.worker_id if process is not None else task.worker_id).hex() or None,
