@@ -4,8 +4,8 @@ Ray: python/ray/_private/log_monitor.py, python/ray/_private/ray_logging/__init_
 
 Worker side: standard output and error are pipes that the raylet reads. ``TaskNamedStream`` writes, before the first line of
 a task, a line with a control character and the task's name (of a call: after its actor, which may describe itself by its
-``__repr__``), which the raylet takes out and attaches to what follows; so
-output of C libraries and child processes, which does not pass here, is named too. A line that a task has begun ends with it.
+``__repr__``), which the raylet takes out and attaches to what follows; so output of C libraries and child processes, which
+does not pass here, is named too. A line that a task has begun ends with it, but not one that a thread of its own has begun.
 
 Driver side: ``LinePrinter`` shows ``(f pid=123) text``. A line that several workers print within a few seconds is shown
 at once, and counted from the second of them on; what one worker alone repeats is shown each time.

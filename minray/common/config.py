@@ -18,7 +18,7 @@ MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
 TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
 """All inlined arguments of one task together, and all its inlined results (G76)."""
 MOST_REFERENCES = 250_000
-"""So many of them one result may hold: they travel inside messages."""
+"""So many of them the results of one call, or one item of a generator, may hold: they travel inside messages."""
 
 GENERATOR_REPORTS_IN_FLIGHT = 64
 """A generator that is so many items ahead of its owner's answers waits."""

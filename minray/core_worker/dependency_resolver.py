@@ -12,10 +12,12 @@ Those that are in the object store are the task's *dependencies*: whoever grants
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
+from minray.common.ids import short
 from minray.core_worker.future_resolver import FutureResolver
 from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.task_manager import WAITING, PendingTask
@@ -23,6 +25,8 @@ from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, Value
 from minray.protocol.object_store import Place
 from minray.protocol.raylet import Dependency
+
+logger = logging.getLogger(__name__)
 
 
 class DependencyResolver:
@@ -108,8 +112,12 @@ class DependencyResolver:
         try:
             while self._failed:
                 task, error = self._failed.popleft()
-                if task.state is WAITING:
+                if task.state is not WAITING:
+                    continue
+                try:
                     self._on_failed_argument(task, error)
+                except Exception:  # a bug of ours, and no reason for the others to wait for ever
+                    logger.exception("task %s has not ended with the error of its argument", short(task.task_id))
         finally:
             self._is_failing = False
 

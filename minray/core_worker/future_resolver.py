@@ -147,6 +147,10 @@ class FutureResolver:
         error: PlatformError | None,
         buffers: Sequence[Any],
     ) -> None:
+        if isinstance(error, RemoteFailure) and len(questions) > 1:  # each may fit into an answer of its own
+            for question in questions:
+                self._ask(question)
+            return
         start = 0
         for index, question in enumerate(questions):
             reply = answer.replies[index] if answer is not None else None

@@ -33,6 +33,15 @@ UNWANTED = Result(StoredObject(b"", (), False, ()), [])
 """In the place of a value that the owner has already, or does not need."""
 
 
+def check_references(count: int) -> None:
+    """So many are in what one answer carries. Raises ValueError."""
+    if count > MOST_REFERENCES:
+        raise ValueError(
+            f"results hold {count:,} references, and at most {MOST_REFERENCES:,} fit into an answer; put parts of them, and"
+            " return references to these parts"
+        )
+
+
 class ResultKeeper:
     """The keeper of one process."""
 
@@ -53,11 +62,7 @@ class ResultKeeper:
 
         Raises ValueError if it holds too many references, and what ``StoreProvider.put`` does.
         """
-        if len(value.refs) > MOST_REFERENCES:
-            raise ValueError(
-                f"a result holds {len(value.refs):,} references, and at most {MOST_REFERENCES:,} fit into an answer; put"
-                " parts of it, and return references to these parts"
-            )
+        check_references(len(value.refs))
         size = value.size()
         if size > self._inline_limit or size > room:
             place = self._provider.put(object_id, attempt, value, owner)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from minray import serialization
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
-from minray.core_worker.results import UNWANTED, Result, ResultKeeper
+from minray.core_worker.results import UNWANTED, Result, ResultKeeper, check_references
 from minray.serialization import Serialized
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class ReturnValues:
         if index in task.rerun.unwanted:
             results.append(UNWANTED)
         else:
+            if value.refs:
+                check_references(len(value.refs) + sum(len(result.refs) for result in results))
             object_id = return_id(task.task_id, index)
             results.append(self._results.keep(object_id, task.attempt, value, task.header.owner, room))
         return results[-1].inlined

@@ -207,12 +207,12 @@ class TaskExecutor:
         task.execution = execution
 
     def _end_lines(self, task: ReceivedTask, call: bytes) -> None:
-        """What it has begun to print ends with it."""
-        speaker = threading.get_ident(), call
-        for one in [one for one in list(self.unended) if one[0] == speaker]:
+        """What it has begun to print ends with it; so does what a call beside the main thread has begun in any thread."""
+        main = threading.get_ident(), b""
+        for one in [one for one in list(self.unended) if (one[0][1] == call if call else one[0] == main)]:
             self.unended.discard(one)
             with suppress(OSError, ValueError):  # Nobody reads it any more, or it cannot be encoded.
-                one[1](speaker, self.shown_name(task))
+                one[1](one[0], self.shown_name(task))
 
     def shut_down_actor(self) -> None:
         """The user's own clean-up, and then what the end of an interpreter brings: exit handlers, the destructor (G27)."""

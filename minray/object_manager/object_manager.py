@@ -50,7 +50,8 @@ class ObjectManager:
         address: Callable[[], Address],
         read_spilled: Callable[[Entry, int, int], Awaitable[memoryview | None]],
     ) -> None:
-        """``read_spilled`` gives some bytes of a copy that is on disk; None: it turned out to be lost."""
+        """``read_spilled`` gives some bytes of a copy that is on disk; None: it turned out to be lost, or there is
+        no memory for them now."""
         self._post = platform.user_code.post
         self._bulk = Bulk(platform, config, peers)
         self._dispatcher = Dispatcher(self)

@@ -59,7 +59,7 @@ class DiskThreads:
     def _submit(self, work: Callable[[], None]) -> None:
         try:
             self._pool.submit(work)
-        except Exception:  # a RuntimeError, or for want of memory
+        except RuntimeError:  # there can be no more threads; the work is in the queue
             if not self._has_some:
                 raise
         else:

@@ -189,8 +189,11 @@ class _Foreman:
         error = answer.exception()
         if error is None:
             self._idle.append(worker)
-        else:
+        elif _may_be_dead(error):
             self._lose(worker, self._next(), error, error)
+        else:  # the cluster has gone
+            self._workers.remove(worker)
+            self._fail_all(error)
         self._hand_out()
 
     def on_result(self, worker: _Worker, done: Future[Any]) -> None:
@@ -264,6 +267,8 @@ class _Foreman:
         return None
 
     def _hire(self) -> None:
+        if not ray.is_initialized():  # or this would start another cluster
+            raise RuntimeError("this process has left the cluster")
         worker = _Worker(self._make_actor(), self._calls_per_worker)
         worker.ref = worker.actor.__ray_ready__.remote()
         self._await(worker, lambda answer: self.on_there(worker, answer))
@@ -274,8 +279,7 @@ class _Foreman:
         """There is nothing to do for those who have not come yet."""
         for worker in self._hired:
             self._workers.remove(worker)
-            if ray.is_initialized():
-                ray.kill(worker.actor)
+            _kill(worker)
         self._hired.clear()
 
     def _give(self, worker: _Worker, call: Call) -> None:
@@ -311,13 +315,24 @@ class _Foreman:
             if worker.call is not None:
                 _tell(worker.call.future.set_exception, error)
             worker.call = worker.ref = None
-            if ray.is_initialized():
-                ray.kill(worker.actor)
-        while (call := self._next()) is not None:
-            _tell(call.future.set_exception, error)
+            _kill(worker)
+        self._fail_all(error)
         self._workers.clear()
         self._hired.clear()
         self._idle.clear()
+
+    def _fail_all(self, error: BaseException) -> None:
+        """All calls that wait."""
+        while (call := self._next()) is not None:
+            _tell(call.future.set_exception, error)
+
+
+def _kill(worker: _Worker) -> None:
+    if ray.is_initialized():
+        try:
+            ray.kill(worker.actor)
+        except Exception:
+            logger.debug("a worker could not be killed; it ends with its cluster", exc_info=True)
 
 
 def connect() -> None:

@@ -101,6 +101,19 @@ def test_g1_an_error_runs_through_a_chain_of_any_length(scene: Scene) -> None:
     assert scene.resolver._failed == deque()
 
 
+def test_a_task_that_cannot_be_ended_keeps_no_other_one_waiting(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    tasks = [scene.resolve((A, OWN)) for _ in range(3)]
+
+    def on_failed(task: PendingTask, error: StoredObject) -> None:
+        if task is tasks[1]:
+            raise KeyError("oops")
+        scene.on_failed(task, error)
+
+    scene.resolver._on_failed_argument = on_failed
+    scene.store.put(A, StoredObject(b"error", (), True, ()))
+    assert [task for task, _ in scene.failed] == [tasks[0], tasks[2]] and "oops" in caplog.text
+
+
 def test_what_has_ended_before_its_turn_to_fail_does_not_end_again(scene: Scene) -> None:
     tasks = [scene.resolve((A, OWN)) for _ in range(2)]
 

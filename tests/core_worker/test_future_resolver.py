@@ -124,6 +124,27 @@ def test_questions_of_one_turn_go_to_their_owner_together() -> None:
     run(story)
 
 
+def test_what_is_refused_together_is_asked_for_one_by_one() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.ask().answer(ObjectReply(READY, Value(b"a")))
+        for key in (B, C):
+            scene.references.add_local(key, OWNER)
+            scene.resolver.fetch(key, OWNER)
+        await pass_time(0.001)
+        together = scene.peers.take(GetObjects)
+        together.fail(RemoteFailure("too-large", "a reply of 9 bytes"))
+        alone = scene.peers.take_all(GetObject)
+        assert [(asked.request.object_id, asked.request.question) for asked in alone] == [
+            (one.object_id, one.question) for one in together.request.questions
+        ]
+        for asked in alone:
+            asked.answer(ObjectReply(READY, Value(b"b")))
+        assert scene.lost == [] and [key for key, _ in scene.came] == [A, B, C]
+
+    run(story)
+
+
 def test_what_is_not_there_yet_is_asked_for_alone() -> None:
     async def story() -> None:
         scene = Scene()

@@ -14,10 +14,12 @@ import pytest
 from minray import serialization
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
+from minray.core_worker import results
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.results import UNWANTED, Result
 from minray.core_worker.return_values import BrokenOff, ReturnValues
 from minray.exceptions import ObjectStoreFullError
+from minray.object_ref import ObjectRef
 from minray.protocol.base import Address
 from minray.serialization import Serialized
 from tests.core_worker.parts import OWN, id_of
@@ -71,6 +73,22 @@ def yielding(*values: Any, then: BaseException | None = None) -> Iterator[Any]:
     yield from values
     if then is not None:
         raise then
+
+
+def test_several_results_hold_no_more_references_than_one_answer_carries(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(object_id: bytes, attempt: int, value: Serialized, owner: Address, room: int) -> Result:
+        shelf.kept[object_id] = len(value.refs)
+        return Result(StoredObject(value.data, (), False, ()), value.refs)
+
+    shelf = Shelf()
+    shelf.keep = keep  # type: ignore[method-assign]
+    monkeypatch.setattr(results, "MOST_REFERENCES", 3)
+    a, b, c, d = (ObjectRef(id_of(name), OWN) for name in "abcd")
+    shelf.returns.keep(task(2), [[a], [b, c]])
+    assert shelf.has(1, 2)
+    with pytest.raises(ValueError, match="results hold 4 references, and at most 3"):
+        shelf.returns.keep(task(3), [[a], [b, c], d])
+    assert shelf.has()
 
 
 def test_a_call_has_one_result_none_or_several() -> None:

@@ -63,6 +63,17 @@ def test_a_disk_without_threads_fails_and_writes_nothing_later(open_disk: Callab
     asyncio.run(story())
 
 
+def test_work_for_which_there_is_no_memory_fails_also_if_there_are_threads(threads: DiskThreads) -> None:
+    async def story() -> None:
+        assert await threads.run("1 could not be read", lambda: 1) == 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threads._pool, "submit", lambda work: bytearray(1 << 62))
+            with pytest.raises(DiskFailed, match="2 could not be read: MemoryError"):
+                await threads.run("2 could not be read", lambda: 2)
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("error", [MemoryError(), ValueError("MemoryError")])
 def test_whatever_fails_in_a_thread_is_a_failure_of_the_disk(threads: DiskThreads, error: Exception) -> None:
     def fail() -> None:

@@ -181,11 +181,11 @@ def test_actors_that_ask_for_memory_alone_hold_it_and_no_cpu() -> None:
         def ready(self) -> bool:
             return True
 
-    before = ray.available_resources()
+    total = ray.cluster_resources()
     actors = [Holding.options(memory=10**6).remote() for _ in range(5)]
     assert ray.get([actor.ready.remote() for actor in actors], timeout=60) == [True] * 5
-    wait_for_condition(lambda: ray.available_resources().get("memory") == before["memory"] - 5 * 10**6)
-    wait_for_condition(lambda: ray.available_resources().get("CPU") == before["CPU"])
+    wait_for_condition(lambda: ray.available_resources().get("memory") == total["memory"] - 5 * 10**6)
+    wait_for_condition(lambda: ray.available_resources().get("CPU") == total["CPU"])
 
 
 def test_g26_g32_a_detached_actor_outlives_its_driver_in_its_namespace(node: Any) -> None:

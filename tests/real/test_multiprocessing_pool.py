@@ -317,6 +317,31 @@ def test_a_pool_that_nobody_has_ended_ends_with_its_program_and_finishes_nothing
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
+def test_a_pool_whose_worker_is_not_there_yet_starts_no_cluster_when_the_program_leaves_its_own() -> None:
+    ended = run_driver(
+        """
+        import time
+        from minray.util.multiprocessing import Pool
+        ray.init(num_cpus=1, logging_level="ERROR")
+        pool = Pool(2, ray_remote_args={"num_cpus": 1})
+        calls = [pool.apply_async(time.sleep, (1000,)) for _ in range(4)]
+        while not ray.available_resources().get("CPU", 0) < 1:
+            pass
+        ray.shutdown()
+        for call in calls:
+            try:
+                call.get(60)
+            except Exception as error:
+                print(type(error).__name__ != "TimeoutError")
+        pool.close()
+        pool.join()
+        print(ray.is_initialized())
+        """,
+        timeout_s=60,
+    )
+    assert (ended.stdout, ended.returncode) == ("True\n" * 4 + "False\n", 0), ended.stderr
+
+
 def test_a_pool_is_not_pickled(pool: Pool) -> None:
     with pytest.raises(NotImplementedError, match="cannot be passed to another process"):
         pickle.dumps(pool)

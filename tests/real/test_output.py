@@ -183,6 +183,27 @@ def test_a_line_without_an_end_is_its_tasks_alone() -> None:
     assert sorted(lines[4:]) == [f"{meeting} 0/0", f"{meeting} 1/1", f"{meeting} over", f"{meeting} over"]
 
 
+def test_a_line_that_a_call_has_begun_in_another_thread_ends_with_the_call() -> None:
+    done = run_driver(
+        """
+        import asyncio
+        from minray.worker import connected_api
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        class Writer:
+            async def begin(self, number):
+                await asyncio.to_thread(print, "begun", number, end="")
+            async def left(self):
+                return len(connected_api().core.executor.unended)
+        writer = Writer.remote()
+        ray.get([writer.begin.remote(number) for number in range(3)])
+        assert ray.get(writer.left.remote()) == 0
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(lines_of(done.stdout)) == [f"(Writer.begin pid=N) begun {number}" for number in range(3)]
+
+
 def test_lines_of_one_worker_come_in_order_and_all_of_them() -> None:
     done = run_driver(
         """

@@ -226,7 +226,9 @@ class Pool:
     ) -> AsyncResult[T]:
         """The same without waiting. A callback runs before the result is ready, and should return soon."""
         self._check_running()
-        part = self._crew.submit(func, *(args or ()), **{**(kwds or {}), **(kwargs or {})})
+        if kwds is not None and kwargs is not None:
+            raise TypeError("kwds and kwargs are two names of one argument: give one of them")
+        part = self._crew.submit(func, *(args or ()), **(kwds or kwargs or {}))
         return AsyncResult([part], _only, callback, error_callback)
 
     def map(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int | None = None) -> list[T]:
