@@ -206,8 +206,8 @@ class NormalTaskSubmitter:
         """Keys to be assigned at the end of this turn."""
         self._revoked_until = 0.0
         """Until then others are known to wait."""
-        self._leaving: OrderedDict[bytes, bool] = OrderedDict()
-        """Nodes that are to leave, and whether they are preempted."""
+        self._leaving: OrderedDict[bytes, None] = OrderedDict()
+        """Nodes that are preempted, and leave."""
 
     # --- events
 
@@ -294,9 +294,9 @@ class NormalTaskSubmitter:
         for key in list(self._keys.values()):
             self.assign(key, now)
 
-    def on_node_leaving(self, node_id: bytes, preempted: bool, now: float) -> None:
+    def on_node_leaving(self, node_id: bytes, now: float) -> None:
         """Its raylet says that it takes nothing new: its workers get nothing more, and go back when they are idle."""
-        remember(self._leaving, node_id, preempted)
+        remember(self._leaving, node_id, None)
         for worker in self._workers.values():
             if worker.address.node_id == node_id:
                 worker.closing = True
@@ -308,7 +308,7 @@ class NormalTaskSubmitter:
 
     def is_preempted(self, node_id: bytes) -> bool:
         """Whether what is lost with this node costs no retries (G21)."""
-        return self._leaving.get(node_id, False)
+        return node_id in self._leaving
 
     def on_timer(self, now: float) -> None:
         """A worker has been idle for a while, or tasks have been queued on one: fetch them for others, or give it back."""

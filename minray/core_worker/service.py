@@ -228,7 +228,7 @@ class CoreWorkerService:
         return DONE
 
     def handle_LeaveNode(self, request: LeaveNode, call: Call) -> Done:
-        self._core.submitter.on_node_leaving(request.node_id, request.preempted, self._core.now())
+        self._core.submitter.on_node_leaving(request.node_id, self._core.now())
         return DONE
 
     def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:

@@ -365,11 +365,12 @@ class LocalGC(Request[Done], frozen=True):
 
 
 class LeaveNode(Request[Done], frozen=True):
-    """From a raylet whose node is to leave: push nothing more to workers that you have leased there."""
+    """From a raylet whose node is preempted: push nothing more to workers that you have leased there.
+
+    What is lost with the node costs no retries (G21). One that leaves because it is idle has leased nothing.
+    """
 
     node_id: bytes
-    preempted: bool
-    """What is lost with the node costs no retries (G21)."""
 
 
 class ExitWorkerReply(Record, frozen=True):

@@ -21,7 +21,7 @@ from minray.object_store.store import ObjectStore
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import LeaveNode
-from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeDrain
+from minray.protocol.gcs import IDLE_TERMINATION, NodeDrain
 from minray.protocol.object_store import PINNED, WAIT, Copy, PinObjects, PromoteObjects, ReleasePins, Wanted
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.placement_groups import PlacementGroups
@@ -65,10 +65,10 @@ class Departure:
         self._move_count = 0
 
     def begin(self, drain: NodeDrain) -> bool:
-        """False: it was to leave because it is idle, and is not."""
+        """False: it was to leave because it is idle, and is not; if it leaves already, it does so as before."""
         if drain == self.drain:
             return True
-        if self.drain is None and drain.reason == IDLE_TERMINATION and (self._groups.bundles.all() or not self._is_idle()):
+        if drain.reason == IDLE_TERMINATION and (self._groups.bundles.all() or not self._is_idle()):
             return False
         self.drain = drain
         loop = asyncio.get_running_loop()
@@ -79,16 +79,16 @@ class Departure:
             self._deadline = loop.call_later(delay_s, self._go, f"{drain.message} (its time was up)")
         self._broker.drain(drain)
         self._groups.on_leave()
-        self._tell_owners(drain.reason == PREEMPTION)
+        self._tell_owners()
         if self._leaving is None:
             self._leaving = loop.create_task(self._leave(), name="leave_cluster")
         return True
 
-    def _tell_owners(self, preempted: bool) -> None:
+    def _tell_owners(self) -> None:
         """Nothing more shall be pushed to the workers that they have leased."""
         entries = self._broker.entries.values()
         for owner in {entry.owner.worker_id: entry.owner for entry in entries if not entry.request.for_actor}.values():
-            self._peers.to(owner).send(LeaveNode(self._node_id, preempted), ignore)
+            self._peers.to(owner).send(LeaveNode(self._node_id), ignore)
 
     def close(self) -> None:
         if self._deadline is not None:

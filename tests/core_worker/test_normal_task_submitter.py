@@ -356,7 +356,7 @@ def test_what_is_queued_on_a_node_that_leaves_is_asked_back_once(scene: Scene) -
     scene.finish(crowded)
     assert (len(crowded.in_flight), len(busy.in_flight)) == (4, 1)
     for worker in (crowded, busy, crowded):
-        scene.submitter.on_node_leaving(worker.address.node_id, False, scene.now)
+        scene.submitter.on_node_leaving(worker.address.node_id, scene.now)
     assert scene.asked.reclaimed == [crowded], "what runs is left to run"
 
 
@@ -364,7 +364,7 @@ def test_an_idle_worker_of_a_node_that_leaves_goes_back_and_is_not_killed(scene:
     scene.submit(prepare())
     worker = scene.grant()
     scene.finish(worker)
-    scene.submitter.on_node_leaving(worker.address.node_id, False, scene.now)
+    scene.submitter.on_node_leaving(worker.address.node_id, scene.now)
     assert scene.asked.returned == [(worker, False, "its node is to leave")] and scene.leased() == []
 
 
@@ -398,7 +398,7 @@ def test_when_the_cluster_is_gone_its_workers_and_all_that_was_to_run_are_forgot
     scene.submitter.forget_all()
     assert all(task.worker is None for _, task in pushed) and scene.leased() == []
     scene.submitter.on_timer(scene.now)
-    scene.submitter.on_node_leaving(worker.address.node_id, False, scene.now)
+    scene.submitter.on_node_leaving(worker.address.node_id, scene.now)
     assert scene.submitter.on_worker_lost(worker) == scene.submitter.on_worker_lost(idle) == []
     scene.grant()
     assert scene.asked.pushed == pushed and scene.asked.returned == []
@@ -542,7 +542,7 @@ def test_g23_a_worker_that_exits_takes_no_more_tasks_and_goes_back(scene: Scene)
 def test_g23_a_used_up_worker_is_retired_also_where_its_node_is_to_leave(scene: Scene) -> None:
     scene.submit(prepare(max_calls=1))
     worker = scene.grant()
-    scene.submitter.on_node_leaving(worker.address.node_id, False, scene.now)
+    scene.submitter.on_node_leaving(worker.address.node_id, scene.now)
     scene.submitter.on_worker_used_up(worker)
     scene.finish(worker)
     assert scene.asked.returned == [(worker, True, MAX_CALLS)]

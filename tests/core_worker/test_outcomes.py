@@ -511,7 +511,7 @@ def test_g106_there_is_nowhere_to_try_again_without_the_group(owner: Owner) -> N
 def test_g21_what_is_lost_to_a_preemption_costs_no_retry(owner: Owner) -> None:
     alone, whole_node = owner.pushed(max_retries=1), owner.pushed(max_retries=1)
     owner.died(alone, LeaseFailure(True, True, preempted=True))
-    owner.submitter.on_node_leaving(WORKER.node_id, True, 0.0)
+    owner.submitter.on_node_leaving(WORKER.node_id, 0.0)
     owner.died(whole_node, None)
     assert [(task.attempt, task.retries_left) for task in (alone, whole_node)] == [(1, 1), (1, 1)]
 

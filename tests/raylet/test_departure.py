@@ -178,25 +178,24 @@ def test_a_node_that_is_to_leave_because_it_is_idle_says_whether_it_is() -> None
         assert [scene.departure.begin(wanted) for scene in (idle, leased, keeping, reserved)] == [True, False, False, False]
         assert leased.drained == [] and leased.departure.drain is None and not leased.has_followed_groups
         leased.departure.begin(wish())
-        assert leased.departure.begin(wanted), "it leaves already"
+        assert not leased.departure.begin(wanted) and leased.departure.drain == wish(), "it leaves, but is not idle"
         for scene in (idle, leased):
             scene.departure.close()
 
     run(story)
 
 
-@pytest.mark.parametrize("reason", [PREEMPTION, IDLE_TERMINATION])
-def test_owners_of_leases_hear_of_it_once_each_and_the_gcs_not(reason: int) -> None:
+def test_owners_of_leases_hear_of_it_once_each_and_the_gcs_not() -> None:
     async def story() -> None:
         scene = Scene()
         for holder in ("a", "b", "a"):
             scene.lease(holder)
         scene.lease("gcs", for_actor=True)
         scene.departure.drain = wish("earlier")
-        scene.departure.begin(wish(reason=reason))
+        scene.departure.begin(wish())
         told = scene.peers.take_all(LeaveNode)
         assert [asked.address for asked in told] == [owner("a"), owner("b")]
-        assert {asked.request for asked in told} == {LeaveNode(HERE, reason == PREEMPTION)}
+        assert {asked.request for asked in told} == {LeaveNode(HERE)}
         scene.departure.close()
 
     run(story)

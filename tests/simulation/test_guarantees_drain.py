@@ -280,6 +280,18 @@ def test_g21_an_idle_termination_is_refused_by_a_node_that_works() -> None:
     assert result == (False, "it is not idle (any more)", True, [protocol.DRAINED_IDLE])
 
 
+def test_g21_an_idle_termination_sets_no_time_to_a_node_that_leaves_and_works() -> None:
+    def body() -> tuple[bool, bool, str]:
+        ref = where.remote(8.0)
+        time.sleep(1)
+        leaves = ask_to_leave("n1").is_accepted
+        refused = ask_to_leave("n1", IDLE_TERMINATION, remaining_s=2.0)
+        return leaves, refused.is_accepted, minray.get(ref)
+
+    (leaves, hurries, ran_on), lines = judged(body, nodes=[HEAD, THERE, THERE])
+    assert (leaves, hurries, ran_on, printed(lines)) == (True, False, "n1", ["begins"])
+
+
 def test_the_head_does_not_leave() -> None:
     reply, _ = judged(lambda: ask_to_leave("head").rejection)
     assert "it is the head" in reply

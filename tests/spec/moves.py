@@ -24,9 +24,10 @@ MOMENTS: dict[str, Callable[[Any], object]] = {
     "holds": lambda raylet: raylet._departure._to_hand_over(),
     "item": lambda raylet: items_of(raylet) >= 1,
     "items": lambda raylet: items_of(raylet) >= 3,
+    "several": lambda raylet: sum(1 for _ in raylet.store.table.primaries()) >= 2,
 }
 """Word -> whether it is the moment for a node to leave or die: at once, when somebody has leased a worker there, when it
-holds a value that somebody elsewhere owns, or when it keeps some that a generator has yielded there."""
+holds a value that somebody elsewhere owns, when it keeps some that a generator has yielded there, or two of any kind."""
 PATIENCE_S = 10.0
 LOOK_EVERY_S = 0.01
 OPERATOR = "operator"

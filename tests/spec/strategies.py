@@ -25,6 +25,7 @@ from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
 from tests.spec.moves import Move
 from tests.spec.namesakes import with_heirs, with_namesakes
+from tests.spec.patterns import with_chains, with_nests, with_rations
 from tests.spec.programs import (
     Body,
     Call,
@@ -454,7 +455,14 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
         world = with_lost_nodes(world, random)
         program = with_harvests(program, random)
         program = with_slow_readers(program, random) if random.random() < 0.5 else program
-    return Scenario(program, world, seed)
+    random = Random(f"nests of {seed}")
+    if any(move.dies for move in world.moves) and random.random() < 0.5:
+        world, program = with_deaths_of_holders(world, random), with_nests(program, random)
+    random = Random(f"rations of {seed}")
+    if world.store_bytes == HOARD_BYTES and random.random() < 0.4:
+        custom = {key: 1 for key in world.nodes[0].resources if key == CUSTOM}
+        program = with_rations(program, random, custom)
+    return Scenario(with_chains(program, Random(f"chains of {seed}")), world, seed)
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
@@ -580,6 +588,14 @@ def with_lost_nodes(world: World, random: Random) -> World:
         inline_limit=1,
         moves=tuple(moves),
     )
+
+
+def with_deaths_of_holders(world: World, random: Random) -> World:
+    """Most of the nodes that die do so when they hold several values."""
+    chosen = [move.dies and random.random() < 0.7 for move in world.moves]
+    moves = zip(world.moves, chosen, strict=True)
+    moved = tuple(msgspec.structs.replace(move, when="several") if is_chosen else move for move, is_chosen in moves)
+    return msgspec.structs.replace(world, moves=moved)
 
 
 def with_crashes_in_windows(world: World, random: Random) -> World:

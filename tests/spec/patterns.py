@@ -1,0 +1,149 @@
+"""Patterns of work that a writer hardly ever hits upon: each needs several operations that fit together.
+
+Like ``variations``, each draws from a ``Random`` of its own.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.spec.actors import Create
+from tests.spec.frees import Free
+from tests.spec.programs import (
+    Body,
+    Call,
+    Cancel,
+    Drop,
+    End,
+    Exit,
+    Get,
+    Operation,
+    Program,
+    Put,
+    Raise,
+    Return,
+    Sleep,
+    Submit,
+    Wait,
+    Why,
+)
+
+LINKS = (3, 8, 20, 120, 120)
+"""So long are chains; nothing may recurse along the longest."""
+NESTS = (2, 2, 3, 4)
+"""So deep are values inside of values."""
+RATIONS = 6
+"""So many values share what there is of memory; a task takes some of them at once."""
+
+
+def with_chains(program: Program, random: Random) -> Program:
+    """In a tenth of the programs each driver has a chain of tasks, each of which is given the value of the one before.
+
+    What happens to the first, or to one in the middle, happens to all that come after it.
+    """
+    if random.random() >= 0.1:
+        return program
+    bodies = enumerate(program.drivers)
+    return Program(tuple(_inserted(driver, _chain(f"chain{number}", random), random) for number, driver in bodies))
+
+
+def _chain(name: str, random: Random) -> list[Operation]:
+    links = [f"{name}.{count}" for count in range(random.choice(LINKS))]
+    first = Body((Sleep(f"{name} begins", random.choice((0.0, 0.02, 0.5))),), _end(random))
+    retries = random.choice((0, 3))
+    operations: list[Operation] = [Submit(links[0], first, max_retries=retries)]
+    for before, link in zip(links[:-1], links[1:], strict=True):
+        operations.append(Submit(link, Body(), (before,), max_retries=retries, spread=random.random() < 0.3))
+    for link in links[1:-1]:
+        operations += [Drop(f"drop {link}", link)] if random.random() < 0.7 else []
+    struck = random.choice((links[0], links[0], random.choice(links)))
+    blow = random.choice(("", "", "cancel", "drop", "free", "why"))
+    if blow == "cancel":
+        operations.append(Cancel(f"cancel {struck}", struck))
+    elif blow == "drop":
+        operations.append(Drop(f"drop {links[0]}", links[0]))
+    elif blow == "free":
+        operations.append(Free(f"free {struck}", (struck,)))
+    elif blow == "why":
+        operations.append(Why(f"why {links[-1]}", links[-1]))
+    if random.random() < 0.3:
+        operations.append(Wait(f"wait {links[-1]}", (links[-1],), 1, random.choice((0.0, 2.0))))
+    return [*operations, Get(f"get {links[-1]}", (links[-1],))]
+
+
+def _end(random: Random) -> End:
+    return random.choice((Return(), Return(), Raise("ValueError"), Exit(1)))
+
+
+def with_nests(program: Program, random: Random) -> Program:
+    """Each driver has values made that are inside of values, anywhere, and opens the outermost when nodes may have gone.
+
+    Nothing else holds those inside, so all of a nest may be lost at once, and some of it for good.
+    """
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        operations = [
+            operation for count in range(random.randint(1, 3)) for operation in _nest(f"nest{number}.{count}", random)
+        ]
+        drivers.append(_inserted(driver, operations, random))
+    return Program(tuple(drivers))
+
+
+def _nest(name: str, random: Random) -> list[Operation]:
+    """Those inside may be made last; mostly all are on one node, and what has no retries keeps nothing of theirs."""
+    layers, node = [f"{name}.{depth}" for depth in range(random.choice(NESTS))], random.randrange(3)
+    actor = f"{name} actor"
+    operations: list[Operation] = [Create(actor, num_cpus=0, away=node)]
+    for depth, layer in enumerate(layers):
+        inside, sleep = tuple(layers[:depth][-1:]), Sleep(f"{layer} sleeps", random.choice((0.0, 0.2, 1.0)))
+        body, retries, maker = Body((sleep,), Return(inside)), random.choice((0, 0, 3)), random.random()
+        if maker < 0.2:
+            operations.append(Put(layer, inside))
+        elif maker < 0.5:
+            operations.append(Call(layer, actor, body, nested=inside))
+        else:
+            is_together = random.random() < 0.7
+            place = {"node": 1 + node} if is_together else {}
+            operations.append(
+                Submit(layer, body, nested=inside, num_cpus=0, max_retries=retries, spread=not is_together, **place)
+            )
+        operations += [Drop(f"drop {one}", one) for one in inside if random.random() < 0.8]
+    operations.append(Sleep(f"{name} lull", random.choice((0.2, 1.0, 2.0, 5.0))))
+    return operations + [Get(f"open {layer}", (layer,)) for layer in reversed(layers)]
+
+
+def with_rations(program: Program, random: Random, custom: dict[str, int]) -> Program:
+    """Each driver gives tasks so many values at once that few of them have room, and has their children need some, too.
+
+    Some of these also need what other tasks hold, ``custom``.
+    """
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        rations = [f"ration{number}.{count}" for count in range(RATIONS)]
+        meals = [f"meal{number}.{count}" for count in range(random.randint(2, 4))]
+        operations: list[Operation] = [*map(Put, rations), *(_meal(meal, rations, custom, 2, random) for meal in meals)]
+        drivers.append(_inserted(driver, operations + [Get(f"get {meal}", (meal,)) for meal in meals], random))
+    return Program(tuple(drivers))
+
+
+def _meal(name: str, rations: list[str], custom: dict[str, int], depth: int, random: Random) -> Submit:
+    """A task that takes some, and waits for a child or two that do so, too."""
+    args = tuple(random.sample(rations, min(len(rations), random.randint(2, 4))))
+    left = [ration for ration in rations if ration not in args]
+    names = [f"{name}.{count}" for count in range(random.choice((0, 1, 1, 2)) if depth and left else 0)]
+    children: list[Operation] = [_meal(child, left, custom, depth - 1, random) for child in names]
+    gets: list[Operation] = [Get(f"get {child}", (child,)) for child in names]
+    operations = (Sleep(f"{name} sleeps", random.choice((0.0, 0.02, 0.2))), *children, *gets)
+    needs = custom if not names and random.random() < 0.4 else {}
+    nested = tuple(left) if names else ()
+    return Submit(name, Body(operations), args, nested, num_cpus=random.choice((0, 1, 1)), resources=needs)
+
+
+def _inserted(driver: Body, operations: list[Operation], random: Random) -> Body:
+    """What a driver does, and these in the same order among it: some at once, others when something else has been done."""
+    changed = list(driver.operations)
+    at = random.randint(0, len(changed))
+    for operation in operations:
+        changed.insert(at, operation)
+        at = at + 1 if random.random() < 0.9 else random.randint(at + 1, len(changed))
+    return Body(tuple(changed), driver.end)
