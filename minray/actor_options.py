@@ -26,6 +26,7 @@ from minray.task_options import (
     check_name,
     check_one_placement,
     check_retry_exceptions,
+    given_options,
     located,
     make_shape,
     resource_amounts,
@@ -222,7 +223,7 @@ def make_constructor_template(
     captured: SchedulingStrategy | None = None,
 ) -> tuple[TaskTemplate, list[tuple[str, int]]]:
     """The constructor's template, with what is held for life; and what must be free to place the actor."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = given_options(options)
     is_simple = not any(name in given for name in ("num_cpus", "num_gpus", "resources", "accelerator_type"))
     amounts = resource_amounts(given)
     for_life = {**amounts, CPU: 0, GPU: 0} if is_simple else amounts

@@ -250,6 +250,12 @@ def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> Runt
     return RuntimeEnv(tuple(env_vars.items()), working_dir, modules or base.py_modules)
 
 
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said. None says nothing; but as a placement group it says: in none, not even that of the parent task."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return {"placement_group": PlacementGroup.empty(), **given} if "placement_group" in options else given
+
+
 def resource_amounts(given: Mapping[str, Any]) -> dict[str, float]:
     """What is asked for, by resource; a CPU if nothing is said of CPUs."""
     amounts: dict[str, float] = {CPU: given.get("num_cpus", 1), GPU: given.get("num_gpus", 0), **given.get("resources", {})}
@@ -294,7 +300,7 @@ def make_template(
     captured: SchedulingStrategy | None = None,
 ) -> TaskTemplate:
     """What the options become. ``captured``: see ``make_shape``."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = given_options(options)
     retry_exceptions = given.get("retry_exceptions", False)
     types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
     is_streaming = given.get("num_returns") == STREAMING

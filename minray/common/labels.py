@@ -16,11 +16,14 @@ IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "in", "!in", "exists", "!exists"
 Term = tuple[str, str, tuple[str, ...]]
 """The label, one of the four above, and the values."""
 
-NODE_ID_LABEL = "ray.io/node-id"
-_WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
+RESERVED = "ray.io/"
+"""Labels that begin so are not for users to give to nodes; one of them is there always."""
+NODE_ID_LABEL = f"{RESERVED}node-id"
+_WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[A-Za-z0-9.-]+/)?{_WORD}")
 _SEVERAL = re.compile(rf"(!?)in\(\s*({_WORD}(?:\s*,\s*{_WORD})*)\s*\)")
 _ONE = re.compile(rf"(!?)({_WORD})")
+SPELLING = "letters, digits, '-', '_' and '.', at most 63"
 
 
 def parse_selector(selector: Mapping[str, str]) -> tuple[Term, ...]:
@@ -39,7 +42,7 @@ def _parse(key: str, value: str) -> Term:
 def check_key(key: str) -> None:
     """Raises ValueError for what cannot be the name of a label."""
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key!r} is not the name of a label: letters, digits, '-', '_' and '.', perhaps after 'prefix/'")
+        raise ValueError(f"{key!r} is not the name of a label: {SPELLING}, perhaps after 'prefix/'")
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
@@ -48,10 +51,10 @@ def check_labels(labels: Mapping[str, str]) -> None:
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
         check_key(key)
-        if key == NODE_ID_LABEL:
-            raise ValueError(f"every node has the label {key!r} already")
+        if key.startswith(RESERVED):
+            raise ValueError(f"label {key!r} cannot be given: {RESERVED!r} is for those that a node has anyway")
         if not re.fullmatch(_WORD, value):
-            raise ValueError(f"label {key!r} cannot be {value!r}: letters, digits, '-', '_' and '.'")
+            raise ValueError(f"label {key!r} cannot be {value!r}: {SPELLING}")
 
 
 def parse_labels(text: str) -> dict[str, str]:

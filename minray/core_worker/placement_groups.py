@@ -159,7 +159,10 @@ class PlacementGroups:
         return self._bundles[group_id]
 
     async def wait(self, group_id: bytes, timeout_s: float | None) -> bool:
-        """Until the group is created (True), removed, or the time is up."""
+        """Until the group is created (True), removed, or the time is up; with 0, as it is now."""
+        if timeout_s == 0:
+            group = await self.get(group_id)
+            return group is not None and group.state == CREATED
         try:
             async with asyncio.timeout(timeout_s):
                 group = await self._until_decided(group_id)

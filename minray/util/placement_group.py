@@ -43,7 +43,7 @@ class PlacementGroup:
         return worker.current_api().placement_group_ready(self.id.binary(), self)
 
     def wait(self, timeout_seconds: float = 30) -> bool:
-        """Whether the group is there within this time."""
+        """Whether the group is there within this time; with 0, whether it is there now."""
         self._check("wait")
         api, group_id = worker.current_api(), self.id.binary()
         return bool(api.run_on_loop(lambda: api.core.placement_groups.wait(group_id, timeout_seconds)))

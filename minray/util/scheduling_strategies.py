@@ -9,7 +9,7 @@ What is wrong with a strategy is said when it is made; whether it fits a task, w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from minray.common.labels import DOES_NOT_EXIST, EXISTS, IN, NOT_IN, Term, check_key, describe_terms
 
@@ -53,18 +53,18 @@ class PlacementGroupSchedulingStrategy:
     def __init__(
         self,
         placement_group: PlacementGroup | None,
-        placement_group_bundle_index: int = -1,
+        placement_group_bundle_index: SupportsIndex = -1,
         placement_group_capture_child_tasks: bool | None = None,
     ) -> None:
         if placement_group is not None and not hasattr(placement_group, "bundle_specs"):
             raise TypeError(f"placement_group must be a PlacementGroup or None, not {type(placement_group).__name__}")
-        if not isinstance(placement_group_bundle_index, int) or isinstance(placement_group_bundle_index, bool):
+        if not isinstance(placement_group_bundle_index, SupportsIndex) or isinstance(placement_group_bundle_index, bool):
             index = type(placement_group_bundle_index).__name__
             raise TypeError(f"placement_group_bundle_index must be an int, not {index}")
         if placement_group_capture_child_tasks not in (None, True, False):
             raise TypeError("placement_group_capture_child_tasks must be True, False or None")
         self.placement_group = placement_group
-        self.placement_group_bundle_index = placement_group_bundle_index
+        self.placement_group_bundle_index = int(placement_group_bundle_index)
         self.placement_group_capture_child_tasks = placement_group_capture_child_tasks
 
     def __repr__(self) -> str:

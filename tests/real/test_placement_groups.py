@@ -37,6 +37,18 @@ def parent(**options: Any) -> PlacementGroup | None:
     return group
 
 
+@ray.remote(num_cpus=0)
+class Resident:
+    def group(self) -> PlacementGroup | None:
+        return get_current_placement_group()
+
+
+@ray.remote(num_cpus=0)
+def parent_of_an_actor(**options: Any) -> PlacementGroup | None:
+    group: PlacementGroup | None = ray.get(Resident.options(**options).remote().group.remote())
+    return group
+
+
 def test_g104_a_group_is_made_used_and_removed() -> None:
     group = placement_group([{"CPU": 1, "GPU": 1}, {"GPU": 0.5}], name="first")
     assert ray.get(group.ready(), timeout=30) == group and group.wait(30)
@@ -104,6 +116,7 @@ def test_a_group_without_room_says_for_what_it_waits(files: Files) -> None:
     assert "the cluster is too small" in ray.why(reference)
     release.set()
     ray.get([holder, ready, late])
+    assert group.wait(0) and not huge.wait(0)
     for each in (group, huge):
         remove_placement_group(each)
 
@@ -152,6 +165,9 @@ def test_child_tasks_are_captured_if_the_strategy_says_so() -> None:
     assert ray.get(parent.options(**captures).remote()) == group
     assert ray.get(parent.options(**leaves).remote()) is None
     assert ray.get(parent.options(**captures).remote(**inside(None))) is None
+    assert ray.get(parent.options(**captures).remote(placement_group=None)) is None
+    assert ray.get(parent_of_an_actor.options(**captures).remote()) == group
+    assert ray.get(parent_of_an_actor.options(**captures).remote(placement_group=None)) is None
     assert ray.get(parent.options(**captures).remote(scheduling_strategy="SPREAD")) is None
     with pytest.raises(ValueError, match=words("cannot fit")):
         ray.get(parent.options(**captures).remote(num_gpus=1))
