@@ -105,6 +105,10 @@ class DiskFailed(PlatformError):
         """Of a file that was being written: of those first pieces that are in it all the same."""
 
 
+class DiskBusy(DiskFailed):
+    """It could not even be tried, for want of a thread, memory or a descriptor: what is in files is as it was."""
+
+
 class DiskFull(DiskFailed):
     """There is no room for more; what is in files already is safe."""
 
@@ -443,8 +447,8 @@ class Disk(Protocol):
     async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
         """Fill these pieces, one after the other, from this place of the file on; returns their checksums.
 
-        ``DiskFailed`` if the file is not there, or ends before. Nothing is written into the pieces after the end of this
-        call, unless it is cancelled.
+        ``DiskFailed`` if the file is not there, or ends before, ``DiskBusy`` if that is not known. Nothing is written into
+        the pieces after the end of this call, unless it is cancelled.
         """
 
     def remove(self, name: str) -> None:

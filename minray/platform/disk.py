@@ -23,10 +23,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from minray.platform.base import Buffer, DiskFailed, DiskFull
+from minray.platform.base import Buffer, DiskBusy, DiskFailed, DiskFull
 from minray.platform.disk_threads import DiskThreads
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 logger = logging.getLogger(__name__)
 
@@ -127,5 +128,12 @@ def _remove(place: str) -> None:
 
 def failure(what: str, error: OSError, checksums: Sequence[int] = ()) -> DiskFailed:
     """As it is told above the seam."""
-    kind = DiskFull if error.errno in FULL else DiskFailed
-    return kind(f"{what}: {error.strerror}", checksums)
+    return kind_of(error)(f"{what}: {error.strerror}", checksums)
+
+
+def kind_of(error: Exception) -> type[DiskFailed]:
+    """Which of them tells of this error."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in BUSY or isinstance(error, MemoryError | ConnectionError | TimeoutError):
+        return DiskBusy
+    return DiskFull if number in FULL else DiskFailed

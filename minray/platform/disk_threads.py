@@ -3,7 +3,7 @@
 Ray: src/ray/raylet/worker_pool.h (IO workers, which are processes there)
 
 Rules
-  * Whatever fails in a thread is a ``DiskFailed``, for want of memory too; so is a thread that cannot be started.
+  * Whatever fails in a thread is a ``DiskFailed``; for want of memory ``DiskBusy``, as where no thread can be started.
   * If it is only that there can be no more threads, those that are there do the work.
   * Work that was given up is not begun later: its memory may be somebody else's by then.
 """
@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from minray.platform.base import DiskFailed
+from minray.platform.base import DiskBusy, DiskFailed
 
 THREADS = 4
 """Of one disk. Writing, reading and making checksums, all of them let other threads run."""
@@ -45,7 +45,8 @@ class DiskThreads:
         except DiskFailed:
             raise
         except Exception as error:
-            raise DiskFailed(f"{failing}: {str(error) or type(error).__name__}") from error
+            kind = DiskBusy if isinstance(error, MemoryError | RuntimeError) else DiskFailed
+            raise kind(f"{failing}: {str(error) or type(error).__name__}") from error
         finally:
             outcome.cancel()
             self._outcomes.discard(outcome)

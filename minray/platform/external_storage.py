@@ -27,8 +27,8 @@ from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
 
-from minray.platform.base import Buffer, DiskFailed, DiskFull
-from minray.platform.disk import FULL
+from minray.platform.base import Buffer, DiskFailed
+from minray.platform.disk import kind_of
 from minray.platform.disk_threads import DiskThreads
 
 LOCAL = "file://"
@@ -136,6 +136,5 @@ class ExternalDisk:
             logger.warning("%s/%s could not be removed: %s", self._url, name, error)
 
     def _failure(self, name: str, what: str, error: Exception) -> DiskFailed:
-        kind = DiskFull if isinstance(error, OSError) and error.errno in FULL else DiskFailed
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error) or type(error).__name__
-        return kind(f"{self._failing(name, what)}: {reason}")
+        return kind_of(error)(f"{self._failing(name, what)}: {reason}")

@@ -5,7 +5,8 @@ Ray: src/ray/raylet/worker_pool.h (IO workers), python/ray/_private/external_sto
 Ray has processes for this; here a disk has threads, and the raylet a coroutine for each batch and each object that is
 read. A file is the objects of a batch, one after the other, as they lie in the arena. What tells a file that was damaged
 are checksums of its pieces, which never leave the raylet's memory. An object that cannot be read, or whose pieces are not
-what was written, is lost: its owner hears that this node has no copy, and whoever waits for it looks elsewhere.
+what was written, is lost: its owner hears that this node has no copy, and whoever waits for it looks elsewhere. But if it
+cannot be tried, for want of a thread, memory or a descriptor, it is tried again for a while.
 
 Rules
   * Memory that a disk reads or fills is not given back meanwhile (``Entry.is_moving``).
@@ -17,16 +18,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
 from minray.object_store.object_table import Entry, Spilled, SpillFile
 from minray.object_store.store import ObjectStore
-from minray.platform.base import DiskFailed, Platform
+from minray.platform.base import Disk, DiskBusy, DiskFailed, Platform
 from minray.protocol.object_store import SpillStats
 from minray.raylet.local_object_manager import Batch, LocalObjectManager
 
+PAUSES_S = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""So long until a busy disk is asked again."""
 PIECE_BYTES = 1 << 20
 """Each has a checksum, so that a chunk of an object can be read and trusted without the rest."""
 
@@ -140,7 +144,7 @@ class IoWorkers:
         file = spilled.file
         start = spilled.start + first * PIECE_BYTES
         try:
-            checksums = await self._disks[file.directory].read(file.name, start, pieces)
+            checksums = await _read_patiently(self._disks[file.directory], file.name, start, pieces)
         except DiskFailed as error:
             reason = str(error)
         else:
@@ -155,6 +159,14 @@ class IoWorkers:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _read_patiently(disk: Disk, name: str, start: int, pieces: list[memoryview]) -> list[int]:
+    for pause_s in PAUSES_S:
+        with suppress(DiskBusy):
+            return await disk.read(name, start, pieces)
+        await asyncio.sleep(pause_s)
+    return await disk.read(name, start, pieces)
 
 
 def _pieces(memory: memoryview) -> Iterator[memoryview]:

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minray.platform.base import Buffer, DiskFailed, DiskFull
+from minray.platform.base import Buffer, DiskBusy, DiskFailed, DiskFull
 from minray.simulation.faults import SLOW_DISK_S, Oracle
 from minray.simulation.loop import SimProcess
 
@@ -69,6 +69,8 @@ class SimDisk:
         await self._take_time("read", name, size)
         if self._node.disk_broken or self._is_struck("disk_error", "read", name):
             raise DiskFailed(f"{place} could not be read: input/output error")
+        if self._is_struck("disk_busy", "read", name):
+            raise DiskBusy(f"{place} could not be read: too many open files")
         if place not in self._node.files:
             raise DiskFailed(f"{place} could not be read: no such file")
         if start + size > len(self._node.files[place]):

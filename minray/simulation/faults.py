@@ -58,8 +58,10 @@ SWITCH = "switch"
 """A user thread gives way at the beginning of a line of minray's code. Each line is a chance, so a rate is small."""
 SWITCHES_S = (0.0, 0.0, 0.000_2, 0.01)
 """For so long, if at all."""
-DISK = ("slow_disk", "disk_full", "disk_error", "torn_write")
-"""What strikes spilled objects; the last two lose some. A plan that wants them names them."""
+DISK = ("slow_disk", "disk_busy", "disk_full", "disk_error", "torn_write")
+"""What strikes spilled objects; the last two lose some, and so does the second if it strikes often in a row.
+
+A plan that wants them names them."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from minray.platform import disk as real_disk
-from minray.platform.base import Disk, DiskFailed, DiskFull
+from minray.platform.base import Disk, DiskBusy, DiskFailed, DiskFull
 from minray.platform.disk import RealDisk
 from minray.platform.external_storage import ExternalDisk
 from minray.simulation.disk import SimDisk
@@ -218,6 +218,24 @@ def test_what_was_damaged_has_other_checksums(disk: RealDisk, tmp_path: Path) ->
     (before,) = asyncio.run(disk.write("a", [b"12345678"]))
     (tmp_path / "a").write_bytes(b"1234\0\0\0\0")
     assert asyncio.run(disk.read("a", 0, [memoryview(bytearray(8))])) != [before]
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_what_cannot_be_tried_says_nothing_of_the_file(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    async def story() -> None:
+        await disk.write("a", [b"1"])
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", refuse)
+            with pytest.raises(DiskBusy, match="a could not be read"):
+                await disk.read("a", 0, [memoryview(bytearray(1))])
+        assert await disk.read("a", 0, [memoryview(bytearray(1))]) == [zlib.crc32(b"1")]
+
+    asyncio.run(story())
 
 
 def test_a_directory_that_is_gone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from minray.platform.base import Disk, DiskFailed
+from minray.platform.base import Disk, DiskBusy, DiskFailed
 from minray.platform.compressed_disk import CompressedDisk
 from minray.platform.disk import RealDisk
 from minray.platform.disk_threads import THREADS, DiskThreads
@@ -53,7 +53,7 @@ def test_a_disk_without_threads_fails_and_writes_nothing_later(open_disk: Callab
         disk = open_disk(tmp_path)
         with pytest.MonkeyPatch.context() as patch:
             no_more_threads(patch)
-            with pytest.raises(DiskFailed, match="a could not be written: can't start new thread"):
+            with pytest.raises(DiskBusy, match="a could not be written: can't start new thread"):
                 await disk.write("a", [b"1"])
             disk.remove("a")
         assert await disk.write("b", [b"2"]) == [zlib.crc32(b"2")]
@@ -68,7 +68,7 @@ def test_work_for_which_there_is_no_memory_fails_also_if_there_are_threads(threa
         assert await threads.run("1 could not be read", lambda: 1) == 1
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(threads._pool, "submit", lambda work: bytearray(1 << 62))
-            with pytest.raises(DiskFailed, match="2 could not be read: MemoryError"):
+            with pytest.raises(DiskBusy, match="2 could not be read: MemoryError"):
                 await threads.run("2 could not be read", lambda: 2)
 
     asyncio.run(story())
@@ -81,7 +81,7 @@ def test_whatever_fails_in_a_thread_is_a_failure_of_the_disk(threads: DiskThread
 
     with pytest.raises(DiskFailed, match="a could not be written: MemoryError") as caught:
         asyncio.run(threads.run("a could not be written", fail))
-    assert caught.value.__cause__ is error
+    assert caught.value.__cause__ is error and isinstance(caught.value, DiskBusy) is isinstance(error, MemoryError)
 
 
 def test_what_says_itself_that_the_disk_failed_is_left_as_it_is(threads: DiskThreads) -> None:

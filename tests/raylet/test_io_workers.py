@@ -15,7 +15,7 @@ from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import Creation
 from minray.object_store.object_table import Entry
 from minray.object_store.store import ObjectStore
-from minray.platform.base import DiskFailed
+from minray.platform.base import DiskBusy, DiskFailed
 from minray.protocol.object_store import GET, PINNED, Pinned, Wanted
 from minray.raylet import io_workers
 from minray.raylet.io_workers import IoWorkers
@@ -41,6 +41,8 @@ class Disk:
         self.room = 1 << 20
         """How many pieces it takes before it fails."""
         self.reads = 0
+        self.busy = 0
+        """So many reads cannot even be tried."""
         self.is_closed = False
 
     async def write(self, name: str, pieces: Sequence[memoryview]) -> list[int]:
@@ -57,6 +59,9 @@ class Disk:
     async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
         await self.gate.wait()
         self.reads += 1
+        if self.busy:
+            self.busy -= 1
+            raise DiskBusy("can't start new thread")
         if name not in self.files:
             raise DiskFailed(f"there is no {name}")
         for piece in pieces:
@@ -240,6 +245,22 @@ async def test_some_bytes_are_read_without_bringing_all_back() -> None:
     assert node.evicted == [A] and node.store.table.find(A) is None
     assert await node.io.read(entry, 0, 1) is None
     assert node.evicted == [A], "nobody needs it any more"
+
+
+@pytest.mark.parametrize("times", [1, len(io_workers.PAUSES_S), len(io_workers.PAUSES_S) + 1])
+@in_virtual_time
+async def test_what_cannot_be_read_for_want_of_a_thread_is_asked_for_again_for_a_while(times: int) -> None:
+    node = await with_a_on_disk()
+    node.store.table.free(B, 0)
+    node.disk.busy = times
+    answers = node.read(A)
+    await pass_time(sum(io_workers.PAUSES_S) - 0.1)
+    assert bool(answers) is (times == 1)
+    await pass_time(0.2)
+    if times <= len(io_workers.PAUSES_S):
+        assert [answer.status for answer in answers] == [PINNED] and node.bytes_of(A) == bytes([1, 1])
+    else:
+        assert node.fetched == [A] and node.evicted == [A]
 
 
 @in_virtual_time

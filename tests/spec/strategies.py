@@ -435,7 +435,8 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_leavers(program, Random(f"leavers of {seed}"))
     homes = write_homes(program, scenario.world.nodes, Random(f"homes of {seed}"))
     random = Random(f"moves of {seed}")
-    world = with_broken_disks(scenario.world, Random(f"broken disks of {seed}"))
+    world = with_busy_disks(scenario.world, Random(f"busy disks of {seed}"))
+    world = with_broken_disks(world, Random(f"broken disks of {seed}"))
     world = msgspec.structs.replace(world, homes=homes)
     rifts = Random(f"rifts of {seed}")
     if has_rifts(world, rifts):
@@ -721,6 +722,13 @@ def with_broken_disks(world: World, random: Random) -> World:
         return world
     rates = world.rates | {random.choice(("disk_error", "disk_full")): random.choice((0.02, 0.1, 0.4))}
     return msgspec.structs.replace(world, rates=rates)
+
+
+def with_busy_disks(world: World, random: Random) -> World:
+    """In a third of the worlds with small stores a disk cannot be read now and then: later it can."""
+    if not world.store_bytes or random.random() >= 0.33:
+        return world
+    return msgspec.structs.replace(world, rates={**world.rates, "disk_busy": 0.1})
 
 
 def with_freed_hoards(program: Program, random: Random) -> Program:
