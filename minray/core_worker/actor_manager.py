@@ -308,8 +308,11 @@ class ActorManager:
                 self._ask_about(weakref.ref(client))
 
     def on_info(self, info: ActorInfo) -> None:
-        """The gcs has said this of an actor."""
-        self._infos[job_of_actor(info.actor_id)][info.actor_id] = info
+        """The gcs has said this of an actor; perhaps of an earlier cluster's, which nobody here can call."""
+        infos = self._infos.get(job_of_actor(info.actor_id))
+        if infos is None:
+            return
+        infos[info.actor_id] = info
         creation = self._creations.get(info.actor_id)
         if creation is not None:
             self._on_own_info(creation, info)

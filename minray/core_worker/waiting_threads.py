@@ -74,7 +74,8 @@ class WaitingThreads:
         missing = set(core.store.wait([object_id for object_id, _ in wanted], waiter))
         for object_id, owner in wanted:
             if object_id in missing and owner.worker_id != core.config.worker_id:
-                if core.references.get(object_id) is not None:
+                reference = core.references.get(object_id)
+                if reference is not None and reference.local:
                     core.futures.fetch(object_id, owner)
                 else:
                     self._put_foreign(object_id, owner)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import minray as ray
-from minray.exceptions import LocalRayletDiedError
+from minray.exceptions import LocalRayletDiedError, OwnerDiedError
 from tests.helpers import wait_for_condition
 from tests.real.conftest import all_resources_are_free
 from tests.real.support import Files, driver_command, echo, hold, run_driver, start_driver
@@ -47,6 +47,31 @@ def test_init_and_shutdown_may_be_repeated() -> None:
         ray.shutdown()
         assert not ray.is_initialized()
         assert left_of(str(session)) <= {"logs"}
+
+
+@pytest.mark.usefixtures("shutdown_only")
+def test_what_an_earlier_cluster_has_left_is_lost_however_it_is_used() -> None:
+    @ray.remote
+    class Actor:
+        def method(self) -> int:
+            return 1
+
+    ray.init(num_cpus=1)
+    actor = Actor.remote()
+    ref = actor.method.remote()
+    assert ray.get(ref) == 1
+    ray.shutdown()
+    ray.init(num_cpus=1)
+    holder = ray.put([ref])  # this process knows the reference again, and did not count the one that we have
+    with pytest.raises(OwnerDiedError, match="left the cluster"):
+        ref.future().result(30)
+    del holder
+    with pytest.raises(OwnerDiedError, match="left the cluster"):
+        ray.get(ref)
+    with pytest.raises(OwnerDiedError):
+        ray.get(actor.method.remote())
+    ray.kill(actor)
+    assert ray.get(echo.remote(2)) == 2
 
 
 @pytest.mark.usefixtures("shutdown_only")
