@@ -115,7 +115,7 @@ def _nest(name: str, random: Random) -> list[Operation]:
 def with_rations(program: Program, random: Random, custom: dict[str, int]) -> Program:
     """Each driver gives tasks so many values at once that few of them have room, and has their children need some, too.
 
-    Some of these also need what other tasks hold, ``custom``.
+    Some of these also need ``custom``, and others hold that, and wait for children that do not need it.
     """
     drivers = []
     for number, driver in enumerate(program.drivers):
@@ -131,10 +131,10 @@ def _meal(name: str, rations: list[str], custom: dict[str, int], depth: int, ran
     args = tuple(random.sample(rations, min(len(rations), random.randint(2, 4))))
     left = [ration for ration in rations if ration not in args]
     names = [f"{name}.{count}" for count in range(random.choice((0, 1, 1, 2)) if depth and left else 0)]
-    children: list[Operation] = [_meal(child, left, custom, depth - 1, random) for child in names]
+    needs = custom if random.random() < 0.4 else {}
+    children = [_meal(child, left, {} if needs else custom, depth - 1, random) for child in names]
     gets: list[Operation] = [Get(f"get {child}", (child,)) for child in names]
     operations = (Sleep(f"{name} sleeps", random.choice((0.0, 0.02, 0.2))), *children, *gets)
-    needs = custom if not names and random.random() < 0.4 else {}
     nested = tuple(left) if names else ()
     return Submit(name, Body(operations), args, nested, num_cpus=random.choice((0, 1, 1)), resources=needs)
 

@@ -461,7 +461,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
         world, program = with_deaths_of_holders(world, random), with_nests(program, random)
     random = Random(f"rations of {seed}")
     if world.store_bytes == HOARD_BYTES and random.random() < 0.4:
-        custom = {key: 1 for key in world.nodes[0].resources if key == CUSTOM}
+        custom = {key: count for key, count in world.nodes[0].resources.items() if key == CUSTOM}
         program = with_rations(program, random, custom)
     return Scenario(with_chains(program, Random(f"chains of {seed}")), world, seed)
 
