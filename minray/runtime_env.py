@@ -25,3 +25,16 @@ class RuntimeEnv(dict[str, Any]):
     def __init__(self, **fields: Any) -> None:
         super().__init__({name: value for name, value in fields.items() if value is not None})
         check_job_runtime_env("RuntimeEnv", self)
+
+    def env_vars(self) -> dict[str, str]:
+        return dict(self.get("env_vars") or {})
+
+    def working_dir(self) -> str | None:
+        return self.get("working_dir")
+
+    def py_modules(self) -> list[Any]:
+        return list(self.get("py_modules") or ())
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dict of what was given."""
+        return dict(self)

@@ -61,6 +61,13 @@ def test_an_environment_may_be_written_down_first() -> None:
         RuntimeEnv(env_vars={"A": 1})
 
 
+def test_a_runtime_env_says_what_it_was_given() -> None:
+    empty, full = RuntimeEnv(), RuntimeEnv(env_vars={"A": "1"}, working_dir=".", py_modules=["."])
+    assert (empty.env_vars(), empty.working_dir(), empty.py_modules(), empty.to_dict()) == ({}, None, [], {})
+    assert (full.env_vars(), full.working_dir(), full.py_modules()) == ({"A": "1"}, ".", ["."])
+    assert type(full.to_dict()) is dict and full.to_dict() == full
+
+
 def test_what_says_how_files_get_there_changes_nothing() -> None:
     environment = RuntimeEnv(working_dir=".", excludes=["*.log"], config={"setup_timeout_seconds": 60})
     assert ray.get(variable.options(runtime_env=environment).remote("OF_THE_JOB")) == ["job"]
