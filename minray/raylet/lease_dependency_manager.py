@@ -95,19 +95,23 @@ class LeaseDependencyManager:
         if not self._has_changed:
             return begun
         self._has_changed = False
-        ahead = [self._leases[lease_id] for lease_id in self._ahead]
+        ahead = (self._leases[lease_id] for lease_id in self._ahead)
         taken_bytes = self.pinned_bytes + sum(map(self._more_bytes, ahead))
         for lease_id in sorted(self._waiting, key=lambda lease_id: -self._leases[lease_id].level):
             lease = self._leases[lease_id]
             more_bytes = self._more_bytes(lease)
-            is_next = self.is_stuck() and all(other.level < lease.level for other in ahead)
-            if is_next or taken_bytes + more_bytes <= self._limit_bytes:
-                ahead.append(lease)
+            if taken_bytes + more_bytes <= self._limit_bytes or (self.is_stuck() and self._is_next(lease_id)):
                 taken_bytes += more_bytes
                 del self._waiting[lease_id]
                 self._ahead[lease_id] = None
                 begun.append(lease_id)
         return begun
+
+    def _is_next(self, lease_id: bytes) -> bool:
+        """Whether none is ahead that is as deep, or none of these has resources, and this one has."""
+        level = self._leases[lease_id].level
+        deeper = [other_id for other_id in self._ahead if self._leases[other_id].level >= level]
+        return not deeper or (self._has_resources(lease_id) and not any(map(self._has_resources, deeper)))
 
     def on_late(self, lease_id: bytes) -> None:
         """It has been ahead for long: others need not keep back for it any more."""

@@ -129,6 +129,15 @@ def test_g86_others_keep_back_for_children_that_are_fetched_for() -> None:
     assert scene.run("B", "C") == "C"
 
 
+def test_g86_what_is_fetched_for_children_without_resources_keeps_nobody_from_being_fetched_for() -> None:
+    scene = Scene()
+    for lease, depth in ("A", 2), ("B", 1), ("C", 0):
+        scene.manager.add(lease.encode(), {lease.encode(): 60}, depth)
+        scene.manager.want(lease.encode())
+    scene.lacking += [b"A", b"C"]
+    assert scene.begin() == "AB", "C has none either"
+
+
 def test_an_object_of_several_leases_counts_once() -> None:
     scene = Scene(a=70, b=1)
     for lease in "ABC":
