@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -31,10 +31,10 @@ from minray.protocol.gcs import (
     GetInternalConfig,
     NodeInfo,
     NodeResources,
-    Poll,
 )
 from minray.protocol.raylet import GetNodeStats, NodeStats, Shutdown
 from minray.rpc.connection import Peer, Peers, ignore
+from minray.rpc.pubsub import read_table
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -90,8 +90,9 @@ class ClusterClient:
         """What these raylets say of themselves and their workers, by node id; without those that do not answer."""
 
         async def ask(address: Address) -> NodeStats | None:
+            peer = self._peers.to(address)
             try:
-                return await _ask(self._peers.to(address), GetNodeStats(), self.address)
+                return await _ask(peer, peer.call(GetNodeStats()), self.address)
             except ConnectionError:
                 return None
 
@@ -119,17 +120,18 @@ class ClusterClient:
         return self._thread.run(question(StateReader(self._peers, self._gcs)))
 
     def _table(self, channel: str, record: type[R]) -> list[R]:
-        reply = self._ask(self._gcs, Poll(channel, b"", 0, 1.0))
-        return [decode(record, value) for _, value in reply.entries if value is not None]
+        rows = self._thread.run(_ask(self._gcs, read_table(self._gcs, channel), self.address))
+        return [decode(record, value) for value in rows]
 
     def _ask(self, peer: Peer, request: Request[R]) -> R:
-        return self._thread.run(_ask(peer, request, self.address))
+        return self._thread.run(_ask(peer, peer.call(request), self.address))
 
 
-async def _ask(peer: Peer, request: Request[R], address: str) -> R:
+async def _ask(peer: Peer, answer: Awaitable[T], address: str) -> T:
+    """What a peer answers in time."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            return await peer.call(request)
+            return await answer
     except TimeoutError:
         silence = f"{peer.endpoint} was silent for {TIMEOUT_S:g} s"
         raise ConnectionError(f"the cluster at {address} does not answer: {silence}") from None

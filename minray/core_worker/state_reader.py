@@ -20,7 +20,7 @@ from minray.platform.base import PlatformError
 from minray.protocol.actor import ActorInfo, ListActors
 from minray.protocol.base import Address, Record, Request, decode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
-from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobInfo, NodeInfo, Poll, WorkerDeath
+from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.protocol.raylet import GetNodeStats, NodeStats
@@ -36,6 +36,7 @@ from minray.protocol.state import (
     TasksInfo,
 )
 from minray.rpc.connection import Peer, Peers, PeerUnreachable
+from minray.rpc.pubsub import read_table
 
 R = TypeVar("R", bound=Record)
 
@@ -310,8 +311,7 @@ class StateReader:
         return alive, _drivers(jobs, alive)
 
     async def _rows(self, channel: str, record: type[R]) -> list[R]:
-        reply = await self._gcs.call(Poll(channel, b"", 0, 1.0))
-        return [decode(record, value) for _, value in reply.entries if value is not None]
+        return [decode(record, value) for value in await read_table(self._gcs, channel)]
 
     async def _read_node(self, question: _Question, node: NodeInfo) -> tuple[ObjectsInfo | None, NodeStats | None]:
         objects_info = GetObjectsInfo(question.limit, question.object_ids)

@@ -37,9 +37,10 @@ from minray.packed_exception import for_coroutines, unpack_exception
 from minray.platform.base import Parker
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
-from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources, Poll
+from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.rpc.connection import PeerUnreachable
+from minray.rpc.pubsub import read_table
 from minray.serialization import Serialized
 
 logger = logging.getLogger(__name__)
@@ -401,8 +402,7 @@ class UserApi:
 
     def _read_channel(self, channel: str, record: type[R]) -> list[R]:
         async def ask() -> list[R]:
-            reply = await self.core.gcs.call(Poll(channel, b"", 0, 1.0))
-            return [decode(record, value) for _, value in reply.entries if value is not None]
+            return [decode(record, value) for value in await read_table(self.core.gcs, channel)]
 
         rows: list[R] = self.run_on_loop(ask)
         return rows

@@ -237,10 +237,17 @@ class PollReply(Record, frozen=True):
     epoch: bytes
     """The gcs's incarnation; a new one means: what follows is a full snapshot."""
     version: int
+    """So far the entries reach: there may be more than fits into one reply, which the next poll answers at once."""
     full: bool
-    """True: ``entries`` is everything; False: it is what changed after the version asked about."""
+    """True: ``entries`` begins a snapshot of everything; False: it is what changed after the version asked about."""
     entries: list[tuple[bytes, bytes | None]]
     """Key and encoded record; None: removed."""
+    begun: int = 0
+    """The version at which the subscriber's last snapshot began. It is complete when that is reached: what it has not
+    named by then is not there any more."""
+
+    def is_complete(self) -> bool:
+        return self.version >= self.begun
 
 
 class Poll(Request[PollReply], frozen=True):
@@ -250,6 +257,8 @@ class Poll(Request[PollReply], frozen=True):
     epoch: bytes
     version: int
     timeout_s: float
+    begun: int = 0
+    """That of the last reply, like epoch and version."""
 
 
 class InternalConfig(Record, frozen=True):

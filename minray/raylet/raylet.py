@@ -29,7 +29,6 @@ from minray.protocol.gcs import (
     JobInfo,
     NodeInfo,
     NodeResources,
-    Poll,
     PollReply,
     RegisterNode,
     ReportWorkerDeath,
@@ -47,7 +46,7 @@ from minray.raylet.placement_groups import PlacementGroups
 from minray.raylet.resource_reporter import ResourceReporter
 from minray.rpc.connection import Peers, PeerUnreachable, ignore
 from minray.rpc.patient_caller import PatientCaller
-from minray.rpc.pubsub import Subscription
+from minray.rpc.pubsub import NOTHING, Subscription, next_poll
 from minray.rpc.service import Dispatcher
 
 FAREWELL_TIMEOUT_S = 1.0
@@ -325,12 +324,15 @@ class Raylet:
         def on_answer(reply: PollReply | None, error: PlatformError | None, buffers: Sequence[Buffer]) -> None:
             for key, value in reply.entries if reply is not None else ():
                 self._on_node(key, value)
+            if reply is not None and not reply.is_complete():
+                self._gcs.send(next_poll(NODES, reply), on_answer)
+                return
             self._confirming = False
             if reply is not None:
                 self._broker.cluster.on_nodes_confirmed(node_ids)
                 self._broker.advance()
 
-        self._gcs.send(Poll(NODES, b"", 0, 0.0), on_answer)
+        self._gcs.send(next_poll(NODES, NOTHING), on_answer)
 
     # --- From the gcs --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ The publisher keeps, per channel, the current value of every key and the version
 says which version it has and receives what changed since, or everything when it has the version of another incarnation
 of the publisher or one too old to tell what was removed meanwhile. A lost reply, a reset or a restart of the gcs thus
 needs no handling of its own: the next poll repairs it.
+
+A table may be larger than a record can be. A reply therefore holds the oldest of the changes, as many as fit, and the
+version of the last of them, from which the next poll goes on.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 MAX_REMOVALS = 10_000
 """How many removed keys a channel remembers before it answers old subscribers with a full snapshot."""
+MAX_REPLY_BYTES = 8 * 1024 * 1024
+"""More entries than fit into this are told in several replies; each has at least one, however large that is."""
 POLL_TIMEOUT_S = 30.0
 
 
@@ -59,14 +64,24 @@ class _Topic:
                 del self.changed_at[key]
                 return
 
-    def changes_since(self, version: int) -> list[tuple[bytes, bytes | None]]:
-        changes: list[tuple[bytes, bytes | None]] = []
+    def changes_since(self, version: int, begun: int) -> tuple[list[tuple[bytes, bytes | None]], int]:
+        """As many as fit into a reply, and how far they reach; a snapshot is not told what was removed before it began."""
+        newer: list[tuple[bytes, int]] = []
         for key, changed in reversed(self.changed_at.items()):
             if changed <= version:
                 break
-            changes.append((key, self.values.get(key)))
-        changes.reverse()
-        return changes
+            if changed > begun or key in self.values:
+                newer.append((key, changed))
+        changes: list[tuple[bytes, bytes | None]] = []
+        reached, size = version, 0
+        for key, changed in reversed(newer):
+            value = self.values.get(key)
+            size += len(key) + len(value or b"")
+            if changes and size > MAX_REPLY_BYTES:
+                return changes, reached
+            changes.append((key, value))
+            reached = changed
+        return changes, self.version
 
 
 class Publisher:
@@ -92,9 +107,31 @@ class Publisher:
             except TimeoutError:
                 if waiter in topic.waiters:
                     topic.waiters.remove(waiter)
-        if request.epoch != self._epoch or request.version < topic.complete_since:
-            return PollReply(self._epoch, topic.version, True, list(topic.values.items()))
-        return PollReply(self._epoch, topic.version, False, topic.changes_since(request.version))
+        full = request.epoch != self._epoch or max(request.version, request.begun) < topic.complete_since
+        version, begun = (0, topic.version) if full else (request.version, request.begun)
+        entries, reached = topic.changes_since(version, begun)
+        return PollReply(self._epoch, reached, full, entries, begun)
+
+
+NOTHING = PollReply(b"", 0, False, [])
+"""What a new subscriber has been told."""
+
+
+def next_poll(channel: str, reply: PollReply, timeout_s: float = 0.0) -> Poll:
+    """What to ask after this reply."""
+    return Poll(channel, reply.epoch, reply.version, timeout_s, reply.begun)
+
+
+async def read_table(peer: Peer, channel: str) -> list[bytes]:
+    """The values that a channel has now. Raises PlatformError."""
+    values: dict[bytes, bytes | None] = {}
+    reply = NOTHING
+    while reply is NOTHING or not reply.is_complete():
+        reply = await peer.call(next_poll(channel, reply))
+        if reply.full:
+            values.clear()
+        values.update(reply.entries)
+    return [value for value in values.values() if value is not None]
 
 
 class Subscription:
@@ -109,9 +146,11 @@ class Subscription:
         self._on_change = on_change
         self._period_s = period_s
         self._values: dict[bytes, bytes] = {}
+        self._unnamed: dict[bytes, None] = {}
+        """Keys that the snapshot which is being read has not named so far."""
         self._task: asyncio.Task[None] | None = None
         self.synchronised = asyncio.Event()
-        """Set when the first snapshot has arrived."""
+        """Set when the first snapshot has arrived whole."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"follow({self._channel})")
@@ -122,17 +161,18 @@ class Subscription:
             task.cancel()
 
     async def _follow(self) -> None:
-        epoch, version = b"", 0
+        reply = NOTHING
         while True:
             try:
-                reply = await self._peer.call(Poll(self._channel, epoch, version, POLL_TIMEOUT_S))
+                reply = await self._peer.call(next_poll(self._channel, reply, POLL_TIMEOUT_S))
             except PeerUnreachable:
                 return
             except RemoteFailure:
                 await asyncio.sleep(1.0)
                 continue
-            epoch, version = reply.epoch, reply.version
             self._apply(reply)
+            if not reply.is_complete():
+                continue
             self.synchronised.set()
             if self._period_s:
                 await asyncio.sleep(self._period_s)
@@ -140,8 +180,12 @@ class Subscription:
     def _apply(self, reply: PollReply) -> None:
         entries = dict(reply.entries)
         if reply.full:
-            for key in [key for key in self._values if key not in entries]:
-                entries[key] = None
+            self._unnamed = dict.fromkeys(self._values)
+        for key in entries:
+            self._unnamed.pop(key, None)
+        if reply.is_complete():
+            entries.update(dict.fromkeys(self._unnamed))
+            self._unnamed.clear()
         for key, value in entries.items():
             if self._values.get(key) == value:
                 continue

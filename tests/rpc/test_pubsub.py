@@ -41,7 +41,7 @@ def test_a_new_subscriber_gets_everything() -> None:
     async def story() -> None:
         publisher = publisher_with(a=b"1", b=b"2")
         publisher.publish("another", C, b"3")
-        assert await poll(publisher) == PollReply(b"epoch-1", 2, True, [(A, b"1"), (B, b"2")])
+        assert await poll(publisher) == PollReply(b"epoch-1", 2, True, [(A, b"1"), (B, b"2")], 2)
 
     run(story)
 
@@ -123,6 +123,41 @@ def test_who_is_too_old_to_be_told_of_removals_gets_everything(monkeypatch: pyte
         assert reply.full and reply.entries == [(b"d", b"4")]
         assert (await poll(publisher, b"epoch-1", 5)).entries == [(B, None), (C, None)]
         assert len(publisher._topics[CHANNEL].changed_at) == 3
+
+    run(story)
+
+
+def test_more_than_fits_into_a_reply_is_told_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsub, "MAX_REPLY_BYTES", 20)
+
+    async def story() -> None:
+        publisher = publisher_with(a=bytes(9), b=bytes(9), c=bytes(30), d=b"4")
+        assert await poll(publisher) == PollReply(b"epoch-1", 2, True, [(A, bytes(9)), (B, bytes(9))], 4)
+        publisher.publish(CHANNEL, A, None)
+        second = await publisher.poll(Poll(CHANNEL, b"epoch-1", 2, 0.0, 4))
+        assert second == PollReply(b"epoch-1", 3, False, [(C, bytes(30))], 4) and not second.is_complete()
+        third = await publisher.poll(Poll(CHANNEL, b"epoch-1", 3, 0.0, 4))
+        assert third == PollReply(b"epoch-1", 5, False, [(b"d", b"4"), (A, None)], 4) and third.is_complete()
+
+    run(story)
+
+
+def test_a_snapshot_that_missed_a_removal_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsub, "MAX_REPLY_BYTES", 1)
+    monkeypatch.setattr(pubsub, "MAX_REMOVALS", 1)
+
+    async def story() -> None:
+        publisher = publisher_with(a=b"1", b=b"2", c=b"3")
+        publisher.publish(CHANNEL, A, None)
+        publisher.publish(CHANNEL, B, None)  # the removal of a is forgotten
+        first = await poll(publisher, b"epoch-1", 3)
+        assert first == PollReply(b"epoch-1", 5, True, [(C, b"3")], 5)
+        publisher.publish(CHANNEL, b"d", b"4")
+        publisher.publish(CHANNEL, C, None)
+        assert (await publisher.poll(Poll(CHANNEL, b"epoch-1", 3, 0.0, 5))).entries == [(b"d", b"4")]
+        publisher.publish(CHANNEL, b"d", None)
+        anew = await publisher.poll(Poll(CHANNEL, b"epoch-1", 3, 0.0, 5))
+        assert anew == PollReply(b"epoch-1", 8, True, [], 8)
 
     run(story)
 
@@ -353,6 +388,29 @@ def test_what_changes_within_a_period_is_told_at_once_and_together() -> None:
     tell(story, 0.1)
 
 
+def test_a_table_larger_than_a_record_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake network carries no more than 10,000 bytes."""
+    monkeypatch.setattr(pubsub, "MAX_REPLY_BYTES", 9_000)
+
+    async def story(scene: Scene) -> None:
+        for key in (A, B, C):
+            scene.publish(key, bytes(6_000))
+        scene.subscription.start()
+        await scene.subscription.synchronised.wait()
+        assert scene.view == dict.fromkeys((A, B, C), bytes(6_000))
+        scene.told.clear()
+        scene.restart_gcs(b"epoch-2")
+        for key in (B, C):
+            scene.publish(key, bytes(6_000))
+        await pass_time(1)
+        assert scene.told == [(A, None)]
+        peer = scene.subscription._peer
+        assert await pubsub.read_table(peer, CHANNEL) == [bytes(6_000)] * 2
+        assert await pubsub.read_table(peer, "another") == []
+
+    tell(story)
+
+
 KEYS = st.sampled_from([A, B, C])
 STEPS = st.one_of(
     st.tuples(st.just("publish"), KEYS, st.none() | st.sampled_from([b"1", b"2"])),
@@ -360,8 +418,11 @@ STEPS = st.one_of(
 )
 
 
-@given(st.lists(STEPS, max_size=25))
-def test_whatever_happens_the_subscriber_ends_with_the_publishers_table(steps: list[tuple[str, Any, Any]]) -> None:
+@pytest.mark.parametrize(("max_reply_bytes", "max_removals"), [(1000, 1000), (1, 1000), (1, 1)])
+@given(steps=st.lists(STEPS, max_size=25))
+def test_whatever_happens_the_subscriber_ends_with_the_publishers_table(
+    max_reply_bytes: int, max_removals: int, steps: list[tuple[str, Any, Any]]
+) -> None:
     """And is never told the same thing twice in a row, nor of the removal of what he did not know."""
 
     async def story(scene: Scene) -> None:
@@ -383,4 +444,7 @@ def test_whatever_happens_the_subscriber_ends_with_the_publishers_table(steps: l
             of_key: list[Any] = [None, *(value for each, value in scene.told if each == key)]
             assert all(before != after for before, after in zip(of_key, of_key[1:], strict=False))
 
-    tell(story)
+    with pytest.MonkeyPatch.context() as limits:
+        limits.setattr(pubsub, "MAX_REPLY_BYTES", max_reply_bytes)
+        limits.setattr(pubsub, "MAX_REMOVALS", max_removals)
+        tell(story)

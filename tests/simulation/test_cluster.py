@@ -18,14 +18,18 @@ from minray.exceptions import (
     NodeDiedError,
     RayTaskError,
     TaskCancelledError,
+    TaskUnschedulableError,
     WorkerCrashedError,
 )
+from minray.protocol.gcs import NODES
+from minray.rpc import pubsub
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed, run
 from minray.simulation.__main__ import program as demonstration
 from minray.simulation.__main__ import simulate
 from minray.simulation.faults import LOUD
 from minray.simulation.loop import SimLoop
 from minray.simulation.trace import first_difference
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.simulation.seeds import seeds
 
 
@@ -60,6 +64,26 @@ def test_a_program_of_tasks_runs_unchanged(nodes: int) -> None:
         return [minray.get(double.remote(double.remote(minray.put(5)))), minray.get(tree.remote(4)), minray.get(ready)]
 
     assert run(program, nodes=nodes) == [20, 16, [0, 2, 4, 6, 8]]
+
+
+@pytest.mark.parametrize("deaf_to", ["", NODES])
+def test_what_the_gcs_tells_may_come_in_any_number_of_parts(deaf_to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reply to a poll holds one entry, and channels break. ``deaf_to``: a node only knows what it asks for itself."""
+    monkeypatch.setattr(pubsub, "MAX_REPLY_BYTES", 1)
+    apply = pubsub.Subscription._apply
+    monkeypatch.setattr(
+        pubsub.Subscription, "_apply", lambda self, reply: None if self._channel == deaf_to else apply(self, reply)
+    )
+
+    def program() -> bool:
+        node_ids = [node["NodeID"] for node in minray.nodes()]
+        there = [where.options(scheduling_strategy=NodeAffinitySchedulingStrategy(each, False)) for each in node_ids]
+        with pytest.raises(TaskUnschedulableError):
+            minray.get(where.options(scheduling_strategy=NodeAffinitySchedulingStrategy("ab" * 16, False)).remote())
+        return len(node_ids) == 4 and minray.get([each.remote() for each in there]) == node_ids
+
+    for seed in range(3):
+        assert run(program, nodes=4, seed=seed, faults=FaultPlan.quiet())
 
 
 def test_a_program_may_call_init_and_shutdown() -> None:
