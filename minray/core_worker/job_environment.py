@@ -29,21 +29,24 @@ if TYPE_CHECKING:
 async def take_on(core: CoreWorker, template: TaskTemplate) -> None:
     """Raises RuntimeEnvSetupError."""
     if core.job is None:
-        core.job = (await core.gcs.call(GetJob(template.shape.job_id))).job
-        if core.job is None:
+        job = (await core.gcs.call(GetJob(template.shape.job_id))).job
+        if job is None:
             raise RuntimeEnvSetupError(reason=f"the gcs does not know job {template.shape.job_id.hex()}")
+        if job.is_over():
+            raise RuntimeEnvSetupError(reason=f"job {template.shape.job_id.hex()} has finished")
+        core.job = job
         core.job_id = template.shape.job_id
         core.task_ids = TaskIdFactory(core.config.worker_id, core.job_id)
-    environment, job = template.shape.runtime_env, core.job.config
+    environment, config = template.shape.runtime_env, core.job.config
     core.environment = environment
     leading = [*filter(None, [environment.working_dir]), *environment.py_modules]
-    working_dir = environment.working_dir or job.working_dir or None
+    working_dir = environment.working_dir or config.working_dir or None
     try:
-        core.platform.user_code.enter_environment(leading, job.sys_path, working_dir, dict(environment.env_vars))
+        core.platform.user_code.enter_environment(leading, config.sys_path, working_dir, dict(environment.env_vars))
     except OSError as error:
         raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
-    if job.setup_hook:
-        await _run_hook(core, job.setup_hook)
+    if config.setup_hook:
+        await _run_hook(core, config.setup_hook)
 
 
 def pack_hook(hook: Callable[[], Any] | str | None) -> bytes:

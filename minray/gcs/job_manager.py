@@ -9,6 +9,7 @@ Rules
   * Numbers count up and are never used again; one whose registration could not be stored is lost.
   * A job finishes when its driver says so, when its driver's process dies, or when its driver's node dies.
   * What belongs to a job ends with it; if it has detached actors, with the last of them (``kept``).
+  * Of a job that is over its setup hook is forgotten, which may be large: it gets no new worker.
   * The last finished jobs are remembered for people to read; what is older is forgotten, unless something of it is kept.
 """
 
@@ -69,12 +70,13 @@ class JobManager:
         assert now > 0, "an end time of zero means that the job runs"
         if self._states.get(job_id) != RUNNING:
             return None
-        return msgspec.structs.replace(self._jobs[job_id], end_time=now, kept=kept)
+        ended = msgspec.structs.replace(self._jobs[job_id], end_time=now, kept=kept)
+        return ended if kept else _without_hook(ended)
 
     def release(self, job_id: bytes) -> JobInfo | None:
         """The record to store when nothing of a finished job has to be kept any more; None if nothing was."""
         job = self._jobs.get(job_id)
-        return msgspec.structs.replace(job, kept=False) if job is not None and job.kept else None
+        return _without_hook(msgspec.structs.replace(job, kept=False)) if job is not None and job.kept else None
 
     def on_committed(self, job: JobInfo) -> list[Publication]:
         """The record is durable: from now on it is true. May make the table forget its oldest finished job."""
@@ -108,3 +110,7 @@ class JobManager:
 
     def finished(self) -> list[JobInfo]:
         return [job for job in self._jobs.values() if job.end_time]
+
+
+def _without_hook(job: JobInfo) -> JobInfo:
+    return msgspec.structs.replace(job, config=msgspec.structs.replace(job.config, setup_hook=b""))

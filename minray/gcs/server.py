@@ -318,7 +318,7 @@ class GcsServer:
     def job_is_over(self, job_id: bytes) -> bool:
         """Whether nothing of this job may begin any more."""
         job = self._jobs.get(job_id)
-        return job is not None and bool(job.end_time) and not job.kept
+        return job is not None and job.is_over()
 
     async def _maybe_finish_with_node(self, job: protocol.JobInfo) -> None:
         """A driver ends with its node, wherever the news of both meet."""

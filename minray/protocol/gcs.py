@@ -107,6 +107,10 @@ class JobInfo(Record, frozen=True):
     kept: bool = False
     """Its driver has ended, but detached actors of it live on, with their workers and definitions."""
 
+    def is_over(self) -> bool:
+        """Whether nothing of it may begin any more; its setup hook is forgotten then."""
+        return bool(self.end_time) and not self.kept
+
 
 class RegisterNodeReply(Record, frozen=True):
     cluster_id: bytes

@@ -135,6 +135,17 @@ async def test_a_job_that_the_gcs_does_not_know_cannot_be_taken_on() -> None:
 
 
 @in_virtual_time
+async def test_a_job_that_is_over_cannot_be_taken_on() -> None:
+    """Its hook is forgotten."""
+    worker = Worker()
+    with pytest.raises(RuntimeEnvSetupError, match=f"job {JOB.hex()} has finished"):
+        (await worker.take_on(msgspec.structs.replace(job(), end_time=2.0))).result()
+    assert worker.entered == [] and worker.job is None
+    (await worker.take_on(msgspec.structs.replace(job(), end_time=2.0, kept=True))).result()
+    assert worker.job is not None and worker.job.kept
+
+
+@in_virtual_time
 async def test_a_directory_that_is_not_there_is_an_error_and_the_job_is_asked_for_once() -> None:
     worker = Worker()
     worker.has_directory = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from minray.common.state_table import InvalidTransition
@@ -19,6 +20,7 @@ from minray.protocol.gcs import (
     RESOURCES,
     UNEXPECTED_TERMINATION,
     WORKER_DEATHS,
+    JobConfig,
     JobInfo,
     NodeDrain,
     WorkerDeath,
@@ -194,6 +196,20 @@ def test_g26_a_job_of_which_something_is_kept_is_forgotten_only_after_that_has_g
     assert released is not None and not released.kept and released.end_time
     assert [publication.record for publication in jobs.on_committed(released)] == [released, None]
     assert jobs.finished() == [released] and jobs.release(kept.job_id) is None
+
+
+def test_the_setup_hook_of_a_job_is_forgotten_when_the_job_is_over() -> None:
+    """As long as something is kept, new workers need it: a detached actor begins anew."""
+    jobs = JobManager(None)
+    for kept in (False, True):
+        request = register_job("kept" if kept else "d", "n")
+        job = jobs.register(msgspec.structs.replace(request, config=JobConfig([], "", "", "", b"hook")), now=1.0)
+        jobs.on_committed(job)
+        finish(jobs, job, kept=kept)
+        ended = jobs.get(job.job_id)
+        assert ended is not None and ended.config.setup_hook == (b"hook" if kept else b"") and ended.is_over() != kept
+    released = jobs.release(job.job_id)
+    assert released is not None and released.config.setup_hook == b"" and released.is_over()
 
 
 def test_g112_a_repeated_put_is_told_what_the_first_was_told() -> None:
