@@ -34,6 +34,8 @@ from minray.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
 
 TRACEBACK_TEXT_CHARACTERS = 64 * 1024
 """Longer traceback texts lose their middle."""
+KEPT_TEXT_CHARACTERS = 16 * 1024
+"""And so much of one is left when nothing else is."""
 LINKS = 64
 """Causes and contexts farther away than this stay behind; pickle's recursion is limited."""
 
@@ -96,6 +98,14 @@ def describe_packed(data: bytes) -> str:
     """The text of a packed exception; nothing of the user's is unpickled for it."""
     _, failure_fields, _, _ = pickle.loads(data)
     return str(TaskFailure(*failure_fields))
+
+
+def text_alone(data: bytes) -> bytes:
+    """A packed exception of which only the text is left, for those who keep many of them and send them to everybody."""
+    is_task_error, failure_fields, hops_fields, _ = pickle.loads(data)
+    failure = TaskFailure(*failure_fields)
+    failure = failure._replace(traceback_str=_without_middle(failure.traceback_str, KEPT_TEXT_CHARACTERS))
+    return pickle.dumps((is_task_error, tuple(failure), hops_fields, b""))
 
 
 def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
@@ -361,10 +371,10 @@ def _leave_out_runtime(root: BaseException, root_described: traceback.TracebackE
             pairs += zip(error.exceptions, described.exceptions or (), strict=False)
 
 
-def _without_middle(text: str) -> str:
-    if len(text) <= TRACEBACK_TEXT_CHARACTERS:
+def _without_middle(text: str, limit: int = TRACEBACK_TEXT_CHARACTERS) -> str:
+    if len(text) <= limit:
         return text
-    half = TRACEBACK_TEXT_CHARACTERS // 2 - 50
+    half = limit // 2 - 50
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 

@@ -49,7 +49,14 @@ from minray.exceptions import (
     UnserializableException,
     WorkerCrashedError,
 )
-from minray.packed_exception import is_raised_by_body, pack_exception, unpack_exception, wrap_packed_dependency
+from minray.packed_exception import (
+    describe_packed,
+    is_raised_by_body,
+    pack_exception,
+    text_alone,
+    unpack_exception,
+    wrap_packed_dependency,
+)
 from tests.helpers import without_garbage_collection
 
 EXECUTOR: dict[str, Any] = {"pid": 123, "node_id": "abcdef0123456789", "ip": "10.0.0.7"}
@@ -862,6 +869,16 @@ def test_a_packed_error_is_passed_on_without_unpickling_it() -> None:
     error = unpack_exception(data)
     assert type(error) is UnserializableException
     assert str(error).startswith("at least one argument of task g failed\n")
+
+
+def test_the_text_of_an_error_can_be_all_that_is_left_of_it() -> None:
+    error = caught(raises(ValueError("x")))
+    error.payload = bytes(1_000_000)
+    text = text_alone(packed(error))
+    assert len(text) < 1000 and describe_packed(text) == describe_packed(packed(error))
+    long = text_alone(packed(caught(raises(ValueError(100_000 * "x")))))
+    assert len(long) < packed_exception.KEPT_TEXT_CHARACTERS + 1000 and "Traceback (most" in describe_packed(long)
+    assert type(unpack_exception(text)) is UnserializableException
 
 
 @given(st.integers(0, 60))

@@ -37,7 +37,7 @@ from minray.exceptions import (
     RaySystemError,
     RuntimeEnvSetupError,
 )
-from minray.packed_exception import describe_packed, unpack_exception
+from minray.packed_exception import describe_packed, text_alone, unpack_exception
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.actor import (
     ACTOR_UNSCHEDULABLE,
@@ -173,7 +173,7 @@ class ActorManager:
 
     def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
         """An argument of the constructor is an error: the actor will never be."""
-        cause = DeathCause(CREATION_TASK_FAILED, "an argument of its constructor failed", error)
+        cause = DeathCause(CREATION_TASK_FAILED, "an argument of its constructor failed", text_alone(error))
         self._give_up(actor_of(task.task_id), cause)
 
     def _give_up(self, actor_id: bytes, cause: DeathCause) -> None:

@@ -25,6 +25,9 @@ from minray.protocol.gcs import GetJob
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
 
+MAX_TEXT_CHARACTERS = 10_000
+"""So much is said of what a hook has raised: it goes to everybody who calls an actor that it has kept from beginning."""
+
 
 async def take_on(core: CoreWorker, template: TaskTemplate) -> None:
     """Raises RuntimeEnvSetupError."""
@@ -68,7 +71,8 @@ async def _run_hook(core: CoreWorker, packed: bytes) -> None:
         try:
             _hook_of(packed)()
         except BaseException as error:
-            failures.append(f"worker_process_setup_hook raised {type(error).__name__}: {error}")
+            text = str(error)[:MAX_TEXT_CHARACTERS]
+            failures.append(f"worker_process_setup_hook raised {type(error).__name__}: {text}")
 
     core.platform.user_code.run(run, lambda: over.set_result(None))
     await over

@@ -26,12 +26,13 @@ from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.task_executor import Execution
 from minray.core_worker.values import from_value, to_values
-from minray.packed_exception import pack_exception, wrap_packed_dependency
+from minray.packed_exception import pack_exception, text_alone, wrap_packed_dependency
 from minray.platform.base import Buffer, Platform
 from minray.protocol.actor import PushActorTask
 from minray.protocol.base import Address
 from minray.protocol.core_worker import (
     ARGUMENT_FAILED,
+    ENVIRONMENT_FAILED,
     FIRST_RUN,
     NOT_STARTED,
     OK,
@@ -346,7 +347,10 @@ class TaskIntake:
         self, task: ReceivedTask, execution: Execution, exiting: bool, nested: Sequence[list[RefInfo]] = ()
     ) -> None:
         beside: list[Any] = []
-        stored = [*(value.stored for value in execution.values), StoredObject(execution.error, (), True, ())]
+        error = execution.error
+        if task.header.template.actor is not None and execution.status != ENVIRONMENT_FAILED:
+            error = text_alone(error)  # of a constructor: the gcs keeps it, and nobody raises it
+        stored = [*(value.stored for value in execution.values), StoredObject(error, (), True, ())]
         values = to_values(zip(stored, itertools.chain(nested, itertools.repeat([])), strict=False), beside)
         reply = PushTaskReply(execution.status, values, execution.duration_us, execution.retryable, exiting)
         self.release(task)

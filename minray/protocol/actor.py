@@ -36,7 +36,7 @@ class DeathCause(Record, frozen=True):
     message: str
     """For people."""
     error: bytes = b""
-    """CREATION_TASK_FAILED: the packed exception."""
+    """CREATION_TASK_FAILED: the packed exception, of which only the text is left; RUNTIME_ENV_FAILED: all of it."""
     preempted: bool = False
     """It died with, or on, a node that was to be preempted."""
 

@@ -32,7 +32,7 @@ from minray.exceptions import (
     RaySystemError,
     RuntimeEnvSetupError,
 )
-from minray.packed_exception import pack_exception
+from minray.packed_exception import pack_exception, text_alone
 from minray.platform.base import RecordTooLarge, RemoteFailure
 from minray.protocol import actor as protocol
 from minray.protocol.actor import (
@@ -254,6 +254,7 @@ def test_g12_an_actor_whose_argument_failed_will_never_be() -> None:
         creator.actors.on_constructor_failed(creator.held[0], ERROR)
         (request,) = creator.asked(EndActor)
         assert (request.actor_id, request.cause.kind) == (actor_id, protocol.CREATION_TASK_FAILED)
+        assert request.cause.error == text_alone(ERROR)
         assert creator.told == [(creator.held[0], FAILED)]
         creator.actors.on_constructor_failed(creator.held[0], ERROR)
         assert len(creator.asked(EndActor)) == 1

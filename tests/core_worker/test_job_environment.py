@@ -35,6 +35,10 @@ def failing_hook() -> None:
     raise ValueError("not today")
 
 
+def verbose_hook() -> None:
+    raise ValueError(100_000 * "x")
+
+
 def exiting_hook() -> None:
     raise SystemExit(3)
 
@@ -189,6 +193,7 @@ async def test_the_hook_is_called_last_and_waited_for(what: Any) -> None:
     ("what", "words"),
     [
         (failing_hook, "worker_process_setup_hook raised ValueError: not today"),
+        (verbose_hook, "worker_process_setup_hook raised ValueError: x{10000}$"),
         (exiting_hook, "worker_process_setup_hook raised SystemExit: 3"),
         (interrupted_hook, "worker_process_setup_hook raised KeyboardInterrupt"),
         ("nowhere.hook", "worker_process_setup_hook raised ModuleNotFoundError: No module named 'nowhere'"),

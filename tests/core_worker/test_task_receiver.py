@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
-from minray.common.task_spec import TaskTemplate
+from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker import task_receiver
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
@@ -28,7 +28,7 @@ from minray.core_worker.task_profile import TaskProfile
 from minray.core_worker.task_receiver import TaskReceiver
 from minray.exceptions import OwnerDiedError, RayTaskError, RuntimeEnvSetupError, TaskCancelledError
 from minray.object_ref import ObjectRef
-from minray.packed_exception import pack_exception, unpack_exception
+from minray.packed_exception import describe_packed, pack_exception, unpack_exception
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
     CANCELLED,
@@ -396,6 +396,22 @@ def test_an_error_of_any_size_is_answered_out_of_band(worker: Worker) -> None:
     worker.run_all()
     (value,) = asked.replies[0].values
     assert value.is_error and value.data == b"" and len(asked.buffers[0]) > 1_000_000
+
+
+def test_of_the_error_of_a_constructor_the_text_is_answered_and_not_too_much_of_it(worker: Worker) -> None:
+    """The gcs keeps it, and tells everybody."""
+
+    def fail() -> None:
+        error = ValueError("the reason" + 50_000 * "é")
+        error.payload = bytes(1_000_000)  # type: ignore[attr-defined]
+        raise error
+
+    asked = worker.push(fail, actor=ActorOptions())
+    worker.run_all()
+    (value,) = asked.replies[0].values
+    assert value.is_error and len(value.data) < MAX_DIRECT_CALL_OBJECT_SIZE and not asked.buffers
+    text = describe_packed(value.data)
+    assert "ValueError: the reason" in text and "characters left out" in text and "test_task_receiver.py" in text
 
 
 # --- repetitions
