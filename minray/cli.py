@@ -107,6 +107,8 @@ class Labels(click.ParamType):  # type: ignore[type-arg]  # Generic in some vers
 def _errors_for_people() -> Iterator[None]:
     try:
         yield
+    except TimeoutError:
+        raise click.ClickException("the cluster does not answer in time") from None
     except (RuntimeError, ConnectionError, PlatformError, ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from None
 

@@ -21,6 +21,7 @@ import click
 
 from minray.cluster_client import ClusterClient
 from minray.core_worker.state_reader import StateReader
+from minray.platform.base import PlatformError
 from minray.text_table import table
 from minray.util.state import filters as choosing
 from minray.util.state.api import DEFAULT_LIMIT, MAX_LIMIT
@@ -70,7 +71,7 @@ def ask(
             return client.read(question)
     except TimeoutError:
         raise click.ClickException(f"the gcs does not answer within {timeout:g} s") from None
-    except (RuntimeError, ConnectionError, ValueError) as error:
+    except (RuntimeError, ConnectionError, PlatformError, ValueError) as error:
         raise click.ClickException(str(error)) from None
 
 

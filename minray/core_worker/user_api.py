@@ -34,7 +34,7 @@ from minray.core_worker.waiting_threads import call_for
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
 from minray.object_ref import ObjectRef
 from minray.packed_exception import for_coroutines, unpack_exception
-from minray.platform.base import Parker
+from minray.platform.base import Parker, PlatformError
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
 from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources
@@ -396,7 +396,7 @@ class UserApi:
         return locations
 
     def objects_of_cluster(self, timeout_s: float, object_ids: Sequence[bytes] | None = None) -> ClusterObjects:
-        """What all processes say of the largest objects, or of these. Raises PlatformError for a gcs that is gone."""
+        """What all processes say of the largest objects, or of these. Raises RaySystemError and TimeoutError."""
         found: ClusterObjects = self.run_on_loop(lambda: self.core.state_reader.read(timeout_s, object_ids=object_ids))
         return found
 
@@ -419,6 +419,8 @@ class UserApi:
                 outcome.append((None, LocalRayletDiedError(reason="this driver has left its cluster")))
             except PeerUnreachable as error:
                 outcome.append((None, RaySystemError(reason=f"the cluster does not answer: {error}")))
+            except PlatformError as error:
+                outcome.append((None, RaySystemError(reason=f"the cluster does not do what it is asked: {error}")))
             except Exception as error:
                 outcome.append((None, error))
             parker.release()

@@ -184,7 +184,7 @@ class ActorService:
         )
 
     def handle_ListActors(self, request: protocol.ListActors, call: Call) -> protocol.ActorsReply:
-        return protocol.ActorsReply([row.info for row in self._actors.rows()])
+        return protocol.ActorsReply([_listed(row.info) for row in self._actors.rows()])
 
     @durable
     async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> protocol.ActorReply:
@@ -426,6 +426,11 @@ class ActorService:
     def rows(self) -> list[ActorRow]:
         """All that is known, for tests and people."""
         return self._actors.rows()
+
+
+def _listed(info: protocol.ActorInfo) -> protocol.ActorInfo:
+    death = None if info.death is None else msgspec.structs.replace(info.death, error=b"")
+    return msgspec.structs.replace(info, handle=b"", death=death)
 
 
 def _job(row: ActorRow) -> bytes:

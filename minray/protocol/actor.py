@@ -145,7 +145,7 @@ class ActorsReply(Record, frozen=True):
 
 
 class ListActors(Request[ActorsReply], frozen=True):
-    """All that are known, dead ones too."""
+    """All that are known, dead ones too, but without what makes a handle of them, and without errors: they are many."""
 
 
 class KillActor(Request[ActorReply], frozen=True):

@@ -150,6 +150,8 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
     """The group of this name in this job's namespace; ValueError if there is none (any more)."""
+    if not isinstance(placement_group_name, str):
+        raise TypeError(f"get_placement_group takes a name, not {type(placement_group_name).__name__}")
     if not placement_group_name:
         raise ValueError("Please supply a non-empty value to get_placement_group")
     api = worker.current_api()

@@ -14,6 +14,7 @@ import minray
 from minray import experimental, internal
 from minray.core_worker import user_api
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, ObjectFreedError, RaySystemError, RayTaskError
+from minray.platform.base import PlatformError, RemoteFailure
 from minray.rpc.connection import PeerUnreachable
 from minray.util.placement_group import placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -338,12 +339,15 @@ def test_who_has_awaited_in_vain_waits_no_more(driver: Core) -> None:
 
 
 def test_what_cannot_be_asked_is_an_error_of_the_system(driver: Core) -> None:
-    async def ask() -> None:
-        raise PeerUnreachable("it is gone")
+    async def ask(error: PlatformError) -> None:
+        raise error
 
     def program() -> None:
+        api = minray.worker.current_api()
         with pytest.raises(RaySystemError, match="the cluster does not answer: it is gone"):
-            minray.worker.current_api().run_on_loop(ask)
+            api.run_on_loop(lambda: ask(PeerUnreachable("it is gone")))
+        with pytest.raises(RaySystemError, match="the cluster does not do what it is asked: too-large: a reply"):
+            api.run_on_loop(lambda: ask(RemoteFailure("too-large", "a reply of 9 bytes")))
 
     driver.run(program)
 

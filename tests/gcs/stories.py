@@ -67,10 +67,8 @@ class Cluster:
         return await asyncio.gather(*asking)
 
     def register_message(self, number: int, **fields: Any) -> protocol.RegisterActor:
-        values = {"name": "", "owner": self.driver, "detached": False, "max_restarts": 0, **fields}
-        actor = ActorInfo(
-            self.actor_id(number), DEPENDENCIES_UNREADY, "Counter", namespace="", restarts=0, handle=b"", **values
-        )
+        values = {"name": "", "owner": self.driver, "detached": False, "max_restarts": 0, "handle": b"", **fields}
+        actor = ActorInfo(self.actor_id(number), DEPENDENCIES_UNREADY, "Counter", namespace="", restarts=0, **values)
         return protocol.RegisterActor(actor)
 
     async def register(self, number: int, **fields: Any) -> protocol.RegisterActorReply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from minray.common.config import SystemConfig
@@ -11,7 +12,7 @@ from minray.gcs.actor_manager import MAX_DEAD_ACTORS
 from minray.gcs.actor_scheduler import ASK_AGAIN_S
 from minray.protocol import actor as protocol
 from minray.protocol import core_worker
-from minray.protocol.actor import ALIVE, DEAD, DEPENDENCIES_UNREADY, PENDING_CREATION, RESTARTING
+from minray.protocol.actor import ALIVE, DEAD, DEPENDENCIES_UNREADY, PENDING_CREATION, RESTARTING, DeathCause
 from minray.protocol.base import DONE, encode
 from minray.protocol.core_worker import FAILED, NOT_STARTED, OK, PushTask, PushTaskReply
 from minray.protocol.gcs import (
@@ -477,6 +478,17 @@ async def test_actors_are_found_by_name_and_listed(it: Cluster) -> None:
     assert [(actor.actor_id, actor.state) for actor in listed] == [
         (it.actor_id(1), DEPENDENCIES_UNREADY), (it.actor_id(2), DEAD),
     ]  # fmt: skip
+
+
+@story
+async def test_a_list_of_actors_has_nothing_in_it_that_is_large(it: Cluster) -> None:
+    await it.register(1, handle=b"how it is called")
+    cause = DeathCause(protocol.CREATION_TASK_FAILED, "why", b"the text")
+    await it.ask(protocol.EndActor(it.actor_id(1), cause))
+    known = await it.known(1)
+    assert known.handle and known.death == cause
+    (listed,) = (await it.ask(protocol.ListActors())).actors
+    assert listed == msgspec.structs.replace(known, handle=b"", death=msgspec.structs.replace(cause, error=b""))
 
 
 # --- Another gcs goes on ---

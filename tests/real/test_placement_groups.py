@@ -234,6 +234,8 @@ def test_wrong_uses_are_value_errors() -> None:
         echo.options(**inside(None, 0)).remote(1)
     with pytest.raises(ValueError, match="non-empty"):
         get_placement_group("")
+    with pytest.raises(TypeError):
+        get_placement_group(5)  # type: ignore[arg-type]
     with pytest.raises((TypeError, AssertionError)):
         echo.options(**inside("mine")).remote(1)  # type: ignore[arg-type]
     remove_placement_group(group)

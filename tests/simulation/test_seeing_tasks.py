@@ -12,6 +12,8 @@ import pytest
 
 import minray
 from minray import worker
+from minray.core_worker.state_reader import StateReader
+from minray.platform.base import RemoteFailure
 from minray.simulation import SimCluster, run
 from minray.util import placement_group
 from minray.util.metrics import Counter, Gauge, Histogram, metrics_text
@@ -392,6 +394,18 @@ def test_who_is_silent_is_an_error_unless_parts_are_enough() -> None:
 
     with SimCluster([{"num_cpus": 2}, {"num_cpus": 2, "resources": {"there": 1}}], show_output=False) as cluster:
         assert cluster.run(body) == ["SUBMITTED_TO_WORKER"]
+
+
+def test_a_gcs_that_cannot_answer_is_an_error_of_these_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any) -> Any:
+        raise RemoteFailure("too-large", "a reply of 9 bytes")
+
+    def body() -> Any:
+        monkeypatch.setattr(StateReader, "actors", fail)
+        with pytest.raises(RayStateApiException, match="too-large: a reply of 9 bytes"):
+            list_actors()
+
+    run(body, nodes=1)
 
 
 def test_unknown_ids() -> None:

@@ -1,0 +1,56 @@
+"""The command line without a cluster: what goes wrong is an error of one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from minray import cli
+from minray.cli_state import ask
+from minray.platform.base import RemoteFailure
+
+
+class Client:
+    """A cluster whose answer is an error."""
+
+    address = "there"
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self, _question: Any) -> Any:
+        raise self.error
+
+    nodes = objects = lambda self: self.read(None)
+
+
+ERRORS = [
+    (RemoteFailure("too-large", "a reply of 9 bytes"), "Error: too-large: a reply of 9 bytes\n"),
+    (TimeoutError(), "Error: the cluster does not answer in time\n"),
+]
+
+
+@pytest.mark.parametrize(("error", "said"), ERRORS)
+@pytest.mark.parametrize("command", ["status", "memory"])
+def test_a_cluster_that_fails_is_an_error_of_one_line(
+    command: str, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "_client", lambda *_: Client(error))
+    done = CliRunner().invoke(cli.main, [command])
+    assert (done.exit_code, done.output) == (1, said)
+
+
+def test_a_gcs_that_cannot_say_what_there_is_is_an_error_of_one_line() -> None:
+    def connect(*_: Any) -> Any:
+        return Client(RemoteFailure("too-large", "a reply of 9 bytes"))
+
+    with pytest.raises(cli.click.ClickException, match="^too-large: a reply of 9 bytes$"):
+        ask(connect, None, None, 1.0, lambda reader: reader.nodes(1.0))
