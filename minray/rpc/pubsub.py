@@ -9,6 +9,9 @@ needs no handling of its own: the next poll repairs it.
 
 A table may be larger than a record can be. A reply therefore holds the oldest of the changes, as many as fit, and the
 version of the last of them, from which the next poll goes on.
+
+A channel on which there is nothing, and of which nobody waits for news, is forgotten. All channels count with one counter,
+so that one which begins anew is ahead of whatever anybody knows of it.
 """
 
 from __future__ import annotations
@@ -33,17 +36,17 @@ POLL_TIMEOUT_S = 30.0
 class _Topic:
     """One channel of the publisher."""
 
-    def __init__(self) -> None:
-        self.version = 0
+    def __init__(self, version: int) -> None:
+        self.version = version
         self.values: dict[bytes, bytes] = {}
         self.changed_at: dict[bytes, int] = {}
         """Key to version, in the order of the changes; removed keys too."""
-        self.complete_since = 0
+        self.complete_since = version
         """Subscribers with an older version than this cannot be told what was removed."""
         self.waiters: list[asyncio.Future[None]] = []
 
-    def publish(self, key: bytes, value: bytes | None) -> None:
-        self.version += 1
+    def publish(self, version: int, key: bytes, value: bytes | None) -> None:
+        self.version = version
         self.changed_at.pop(key, None)
         self.changed_at[key] = self.version
         if value is None:
@@ -90,14 +93,29 @@ class Publisher:
     def __init__(self, epoch: bytes) -> None:
         self._epoch = epoch
         self._topics: dict[str, _Topic] = {}
+        self._version = 0
+        """Of the last change."""
+        self._forgotten = 0
+        """The newest version of any channel that was forgotten."""
 
     def publish(self, channel: str, key: bytes, value: bytes | None) -> None:
         """Set (or with None remove) a key; wakes those who poll."""
-        self._topics.setdefault(channel, _Topic()).publish(key, value)
+        self._version += 1
+        topic = self._topic(channel)
+        topic.publish(self._version, key, value)
+        self._maybe_forget(channel, topic)
+
+    def _topic(self, channel: str) -> _Topic:
+        return self._topics.setdefault(channel, _Topic(self._forgotten))
+
+    def _maybe_forget(self, channel: str, topic: _Topic) -> None:
+        if not topic.values and not topic.waiters and self._topics.get(channel) is topic:
+            del self._topics[channel]
+            self._forgotten = max(self._forgotten, topic.version)
 
     async def poll(self, request: Poll) -> PollReply:
         """Answer one poll: at once if there is news, else when there is, at the latest after the asked time."""
-        topic = self._topics.setdefault(request.channel, _Topic())
+        topic = self._topic(request.channel)
         if request.epoch == self._epoch and request.version >= topic.version:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             topic.waiters.append(waiter)
@@ -107,6 +125,7 @@ class Publisher:
             except TimeoutError:
                 if waiter in topic.waiters:
                     topic.waiters.remove(waiter)
+        self._maybe_forget(request.channel, topic)
         full = request.epoch != self._epoch or max(request.version, request.begun) < topic.complete_since
         version, begun = (0, topic.version) if full else (request.version, request.begun)
         entries, reached = topic.changes_since(version, begun)

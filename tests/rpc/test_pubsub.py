@@ -162,6 +162,32 @@ def test_a_snapshot_that_missed_a_removal_begins_anew(monkeypatch: pytest.Monkey
     run(story)
 
 
+def test_a_channel_with_nothing_on_it_is_forgotten_when_nobody_waits() -> None:
+    async def story() -> None:
+        publisher = publisher_with(a=b"1")
+        waiting = asyncio.ensure_future(poll(publisher, b"epoch-1", 1, 30))
+        await turns()
+        publisher.publish(CHANNEL, A, None)
+        assert publisher._topics == {} and (await waiting).entries == [(A, None)]
+        assert await poll(publisher, b"epoch-1", 2, 30) == PollReply(b"epoch-1", 2, False, [])
+        assert publisher._topics == {}
+
+    run(story)
+
+
+def test_a_channel_that_begins_anew_is_ahead_of_what_anybody_knows_of_it() -> None:
+    async def story() -> None:
+        publisher = publisher_with(a=b"1", b=b"2")
+        for key in (A, B):
+            publisher.publish(CHANNEL, key, None)
+        assert await poll(publisher, b"epoch-1", 2) == PollReply(b"epoch-1", 4, True, [], 4)
+        publisher.publish(CHANNEL, C, b"3")
+        assert await poll(publisher, b"epoch-1", 2) == PollReply(b"epoch-1", 5, True, [(C, b"3")], 5)
+        assert await poll(publisher, b"epoch-1", 4) == PollReply(b"epoch-1", 5, False, [(C, b"3")])
+
+    run(story)
+
+
 # --- a subscription
 
 
@@ -414,7 +440,7 @@ def test_a_table_larger_than_a_record_is_read_in_parts(monkeypatch: pytest.Monke
 KEYS = st.sampled_from([A, B, C])
 STEPS = st.one_of(
     st.tuples(st.just("publish"), KEYS, st.none() | st.sampled_from([b"1", b"2"])),
-    st.tuples(st.sampled_from(["break", "restart", "turns", "second"]), st.none(), st.none()),
+    st.tuples(st.sampled_from(["break", "restart", "another", "turns", "second"]), st.none(), st.none()),
 )
 
 
@@ -430,6 +456,8 @@ def test_whatever_happens_the_subscriber_ends_with_the_publishers_table(
         for number, (what, key, value) in enumerate(steps):
             if what == "publish":
                 scene.publish(key, value)
+            elif what == "another":
+                scene.publisher.publish("another", A, None)
             elif what == "break":
                 scene.network.break_channels()
             elif what == "restart":
@@ -439,7 +467,8 @@ def test_whatever_happens_the_subscriber_ends_with_the_publishers_table(
             else:
                 await turns(3)
         await pass_time(40)
-        assert scene.view == scene.publisher._topics[CHANNEL].values
+        topic = scene.publisher._topics.get(CHANNEL)
+        assert scene.view == (topic.values if topic is not None else {})
         for key in (A, B, C):
             of_key: list[Any] = [None, *(value for each, value in scene.told if each == key)]
             assert all(before != after for before, after in zip(of_key, of_key[1:], strict=False))
