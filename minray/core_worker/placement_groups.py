@@ -42,6 +42,8 @@ WAIT_S = 30.0
 """How long one question to the gcs may take."""
 ASK_AGAIN_S = 1.0
 """The pause after the gcs could not answer."""
+MAX_KNOWN_GROUPS = 1000
+"""Of so many groups it is remembered what is in them."""
 
 
 class PlacementGroups:
@@ -52,7 +54,7 @@ class PlacementGroups:
         self._waiting: dict[bytes, tuple[bytes, asyncio.Task[None]]] = {}
         """Objects of ``begin_ready`` that have no value yet: their group, and who waits for it."""
         self._bundles: dict[bytes, list[ResourceSet]] = {}
-        """Of the groups that this process has made or looked up; they never change."""
+        """Of the groups that this process has made or looked up last, and has not removed; they never change."""
         self._new: set[bytes] = set()
         """Groups whose making the gcs has not answered yet; user threads add to it."""
         self._telling: dict[bytes, deque[Request[Any]]] = {}
@@ -85,7 +87,7 @@ class PlacementGroups:
 
     def create(self, group: PlacementGroupInfo) -> None:
         """One without a name, which nobody can refuse."""
-        self._bundles[group.group_id] = [bundle.resources for bundle in group.bundles]
+        self._remember(group.group_id, group)
         self._tell(group.group_id, CreatePlacementGroup(group))
 
     async def create_named(self, group: PlacementGroupInfo) -> None:
@@ -94,10 +96,11 @@ class PlacementGroups:
         reply = await self._core.gcs.call(CreatePlacementGroup(group))
         if reply.refused:
             raise ValueError(reply.refused)
-        self._bundles[group.group_id] = [bundle.resources for bundle in group.bundles]
+        self._remember(group.group_id, group)
 
     def remove(self, group_id: bytes) -> None:
         """Nothing happens if it was removed before."""
+        self._bundles.pop(group_id, None)
         self._tell(group_id, RemovePlacementGroup(group_id))
 
     def is_known(self, group_id: bytes) -> bool:
@@ -155,8 +158,13 @@ class PlacementGroups:
             group = await self.get(group_id)
             if group is None:
                 return []
-            self._bundles[group_id] = [bundle.resources for bundle in group.bundles]
+            self._remember(group_id, group)
         return self._bundles[group_id]
+
+    def _remember(self, group_id: bytes, group: PlacementGroupInfo) -> None:
+        self._bundles[group_id] = [bundle.resources for bundle in group.bundles]
+        if len(self._bundles) > MAX_KNOWN_GROUPS:
+            del self._bundles[next(iter(self._bundles))]
 
     async def wait(self, group_id: bytes, timeout_s: float | None) -> bool:
         """Until the group is created (True), removed, or the time is up; with 0, as it is now."""

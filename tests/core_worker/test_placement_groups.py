@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from minray.core_worker import placement_groups
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.placement_groups import ASK_AGAIN_S, PlacementGroups
 from minray.exceptions import LocalRayletDiedError, TaskPlacementGroupRemoved
@@ -182,6 +183,28 @@ def test_what_is_in_a_group_is_asked_once_unless_it_was_made_here() -> None:
         await turns()
         asker.peers.take(GetPlacementGroup).answer(GONE)
         assert await forgotten == []
+
+    tell(story)
+
+
+def test_of_groups_that_were_removed_or_are_too_many_it_is_forgotten_what_is_in_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement_groups, "MAX_KNOWN_GROUPS", 2)
+
+    async def story(asker: Asker) -> None:
+        group = asker.create()
+        assert list(asker.groups._bundles) == [group.group_id]
+        asker.groups.remove(group.group_id)
+        assert asker.groups._bundles == {}
+        asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply())
+        asker.peers.take(RemovePlacementGroup).answer(DONE)
+        for name in (b"1", b"2", b"3"):
+            asking = asker.begin(asker.groups.bundles_of(name))
+            await turns()
+            asker.peers.take(GetPlacementGroup).answer(about(group, "PENDING"))
+            assert await asking == BUNDLES
+        assert list(asker.groups._bundles) == [b"2", b"3"]
 
     tell(story)
 
