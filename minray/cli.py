@@ -453,7 +453,7 @@ for _command in [*state_commands(_client), *process_commands(_client)]:
 def describe_cluster(
     address: str, nodes: Sequence[NodeInfo], reports: dict[bytes, NodeResources], stats: dict[bytes, NodeStats]
 ) -> str:
-    """The text of ``minray status``."""
+    """The text of ``minray status``; what is said of nodes that have joined since they were listed is left out."""
     alive = [info for info in nodes if info.alive]
     names = {info.node_id: info.name for info in nodes}
     parts = [f"Cluster {address}; nodes alive: {len(alive)}, dead: {len(nodes) - len(alive)}"]
@@ -473,7 +473,8 @@ def describe_cluster(
         ],
     )
     parts += table(("RESOURCE", "IN USE", "TOTAL"), _resource_rows(alive, reports))
-    pending = [(need, count, names[report.node_id]) for report in reports.values() for need, count in report.pending]
+    known = [report for report in reports.values() if report.node_id in names]
+    pending = [(need, count, names[report.node_id]) for report in known for need, count in report.pending]
     parts += table(
         ("WAITING TASKS NEED", "COUNT", "AT NODE"), [(_describe_need(need), str(count), at) for need, count, at in pending]
     )

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from minray import cli
 from minray.cli_state import ask
 from minray.platform.base import RemoteFailure
+from minray.protocol.base import Address
+from minray.protocol.gcs import NodeInfo, NodeResources
 
 
 class Client:
@@ -46,6 +48,16 @@ def test_a_cluster_that_fails_is_an_error_of_one_line(
     monkeypatch.setattr(cli, "_client", lambda *_: Client(error))
     done = CliRunner().invoke(cli.main, [command])
     assert (done.exit_code, done.output) == (1, said)
+
+
+def test_a_node_that_has_joined_since_the_nodes_were_listed_is_left_out() -> None:
+    here = NodeInfo(b"h" * 16, "here", "", "", Address(b"", b"", "", ""), {"CPU": 10_000}, {}, True)
+    waiting = [({"CPU": 20_000}, 3)]
+    reports = {
+        node_id: NodeResources(node_id, 1, {"CPU": 10_000}, {"CPU": 0}, waiting) for node_id in (here.node_id, b"n" * 16)
+    }
+    text = cli.describe_cluster("there", [here], reports, {})
+    assert [line.split() for line in text.splitlines() if "CPU: 2" in line] == [["CPU:", "2", "3", "here"]]
 
 
 def test_a_gcs_that_cannot_say_what_there_is_is_an_error_of_one_line() -> None:
