@@ -3,8 +3,8 @@
 Ray: src/ray/common/ray_config_def.h
 
 Names are Ray's where Ray has the constant. ``init(_system_config={...})`` overrides any of them for a whole cluster;
-an unknown name or a wrong type is an error. A process never reads environment variables below the front porch: what it
-must know is in the config record that it was started with.
+an unknown name, a wrong type or a senseless number is an error. A process never reads environment variables below the
+front porch: what it must know is in the config record that it was started with.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_overrides(cls, overrides: dict[str, Any] | None) -> SystemConfig:
-        """Raises ValueError for an unknown name, TypeError for a value of the wrong type."""
+        """Raises ValueError for an unknown name or a number that makes no sense, TypeError for a value of the wrong type."""
         known = {entry.name for entry in msgspec.structs.fields(cls)}
         for name in overrides or {}:
             if name not in known:
@@ -134,12 +134,32 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             config = msgspec.convert(overrides or {}, cls)
         except msgspec.ValidationError as error:
             raise TypeError(f"_system_config: {error}") from None
+        for name in overrides or {}:
+            value, least = getattr(config, name), LEAST.get(name, 0)
+            if not isinstance(value, str) and not least <= value:
+                raise ValueError(f"_system_config: {name} must be a number from {least}, not {value}")
         if config.object_spilling_compression not in ("", "zlib"):
             name = config.object_spilling_compression
             raise ValueError(f"_system_config: object_spilling_compression must be '' or 'zlib', not {name!r}")
         if config.transport not in ("stream", "grpc"):
             raise ValueError(f"_system_config: transport must be 'stream' or 'grpc', not {config.transport!r}")
         return config
+
+
+LEAST = {
+    "max_pending_lease_requests_per_scheduling_category": -1,
+    "num_prestart_workers": -1,
+    "max_tasks_in_flight_per_worker": 1,
+    "raylet_report_resources_period_milliseconds": 1,
+    "kill_idle_workers_interval_ms": 1,
+    "health_check_period_ms": 1,
+    "health_check_timeout_ms": 1,
+    "health_check_failure_threshold": 1,
+    "object_manager_default_chunk_size": 1,
+    "max_fused_object_count": 1,
+    "max_io_workers": 1,
+}
+"""Where the smallest number that makes sense is not 0."""
 
 
 def store_endpoint(socket_dir: str, node_id: bytes) -> str:

@@ -30,6 +30,22 @@ def test_a_wrong_type_is_an_error_that_names_the_entry(wrong: Any) -> None:
         SystemConfig.from_overrides({"health_check_period_ms": wrong})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "least"),
+    [
+        ("health_check_period_ms", -5, 1),
+        ("health_check_period_ms", 0, 1),
+        ("task_retry_delay_ms", -1, 0),
+        ("get_warning_s", float("nan"), 0),
+        ("num_prestart_workers", -2, -1),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_an_error_that_says_what_would(name: str, value: float, least: int) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a number from {least}, not {value}"):
+        SystemConfig.from_overrides({name: value})
+    assert getattr(SystemConfig.from_overrides({name: least}), name) == least
+
+
 def test_there_are_two_transports() -> None:
     with pytest.raises(ValueError, match="'stream' or 'grpc', not 'pigeon'"):
         SystemConfig.from_overrides({"transport": "pigeon"})
