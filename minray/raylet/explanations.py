@@ -47,7 +47,9 @@ class Explanations:
                 return "no node is known to hold such a bundle (yet)"
             if request in self._broker.cluster.infeasible():
                 return self._broker.cluster.why_infeasible(request)
-            return f"asks whether node {request.shape.strategy.node_id.hex()} exists"
+            if request.shape.strategy.node_id in self._broker.cluster.unknown_nodes():
+                return f"asks whether node {request.shape.strategy.node_id.hex()} exists"
+            return "waits for a node to be chosen"
         return ""
 
     def _explain_queued(self, entry: Entry, now: float) -> str:

@@ -162,6 +162,16 @@ async def test_a_node_that_nobody_has_named_is_asked_for(scene: Scene) -> None:
     assert said == f"asks whether node {nobody.hex()} exists"
 
 
+@scenario(cpus=1)
+async def test_what_has_come_this_moment_waits_for_a_choice(scene: Scene) -> None:
+    request = scene.request({"GPU": 1})
+    await asked(scene, request)
+    broker = scene.raylets["head"]._broker
+    broker.cluster.withdraw(request.lease_id)
+    broker.cluster.submit(broker.entries[request.lease_id].request)
+    assert await why(scene, request) == "waits for a node to be chosen"
+
+
 # --- the node
 
 
