@@ -13,6 +13,7 @@ The questions are those of ``minray.util.state``. Who does not answer is named a
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from minray.text_table import table
 from minray.util.state import filters as choosing
 from minray.util.state.api import DEFAULT_LIMIT, MAX_LIMIT
 from minray.util.state.common import ActorSummaries, ObjectSummaries, TaskSummaries
-from minray.util.state.rows import KINDS, Kind, Listing, check_id
+from minray.util.state.rows import KINDS, Kind, Listing, plain_id
 
 T = TypeVar("T")
 TIMEOUT_S = 5.0
@@ -47,10 +48,23 @@ def state_commands(connect: Connect) -> list[click.Command]:
     return [listing, getting, summing]
 
 
+def _check_timeout(_context: click.Context, _parameter: click.Parameter, timeout: float) -> float:
+    if not math.isfinite(timeout):
+        raise click.BadParameter(f"{timeout} is no time.")
+    return timeout
+
+
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """Which cluster, and how long to wait for each of its processes."""
     for option in (
-        click.option("--timeout", type=click.FloatRange(0.001), default=TIMEOUT_S, show_default=True, help="In seconds."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0.001),
+            callback=_check_timeout,
+            default=TIMEOUT_S,
+            show_default=True,
+            help="In seconds.",
+        ),
         click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else a known one."),
         click.option("--address", metavar="HOST:PORT", help="Of the cluster; else the newest that was started here."),
     ):
@@ -80,7 +94,7 @@ def _read(
 ) -> Listing:
     if id is not None:
         try:
-            check_id(id)
+            id = plain_id(id)
         except ValueError as error:
             raise click.ClickException(str(error)) from None
     return ask(connect, address, token_file, timeout, lambda reader: KINDS[name].read(reader, timeout, id))

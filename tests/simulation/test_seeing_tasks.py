@@ -408,6 +408,15 @@ def test_a_gcs_that_cannot_answer_is_an_error_of_these_functions(monkeypatch: py
     run(body, nodes=1)
 
 
+def test_an_id_may_be_written_in_capitals() -> None:
+    def body() -> Any:
+        (node,), (job,) = list_nodes(), list_jobs()
+        assert node.node_id != node.node_id.upper()
+        return get_node(node.node_id.upper()) == node, get_job(job.job_id.upper()) == job
+
+    assert run(body, nodes=1) == (True, True)
+
+
 def test_unknown_ids() -> None:
     def body() -> Any:
         with pytest.raises(ValueError, match="'not hexadecimal' is no id"):

@@ -34,7 +34,7 @@ from minray.util.state.common import (
 )
 from minray.util.state.exception import RayStateApiException
 from minray.util.state.filters import Filter
-from minray.util.state.rows import KINDS, Listing, check_id
+from minray.util.state.rows import KINDS, Listing, plain_id
 from minray.worker import connected_api
 
 DEFAULT_LIMIT = 100
@@ -244,7 +244,7 @@ def _read(kind: str, address: str | None, timeout: float, id: str | None) -> Lis
     if address not in (None, "auto"):
         raise ValueError("these functions look at the cluster of this process; for another one: minray list --address")
     if id is not None:
-        check_id(id)
+        id = plain_id(id)
     api = connected_api()
     if api is None:
         raise RayStateApiException("this process is not connected to a cluster; call minray.init()")

@@ -47,10 +47,10 @@ class Kind(NamedTuple):
     """Of one id (hex), or of all."""
 
 
-def check_id(text: str) -> None:
-    """Raises ValueError for what is not the id of anything."""
+def plain_id(text: str) -> str:
+    """An id as it is written here; raises ValueError for what is not the id of anything."""
     try:
-        bytes.fromhex(text)
+        return bytes.fromhex(text).hex()
     except ValueError:
         raise ValueError(f"{text!r} is no id, for that has hexadecimal digits only") from None
 
