@@ -336,14 +336,20 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 
 def exit_actor() -> NoReturn:
-    """End the actor that calls this, for good (C2): its running calls finish, its waiting ones fail.
+    """End the actor in whose process this is called, for good (C2): its running calls finish, its waiting ones fail.
 
-    Raises TypeError outside of an actor's method.
+    So it does also if what this raises is swallowed, or ends a thread or an asyncio task only: in an async actor
+    AsyncioActorExit, else SystemExit. Raises TypeError outside of actors.
     """
-    running = worker.current_api().core.executor.current
-    if running is None or not running.actor_id:
+    api = worker.current_api()
+    actor = api.core.actor_receiver.actor
+    if actor is None:
         raise TypeError("exit_actor can be called in an actor's method only")
-    raise AsyncioActorExit("exit_actor was called")
+    reason = "exit_actor was called"
+    ActorApi(api).end_own(reason)
+    if actor.options.is_async:
+        raise AsyncioActorExit(reason)
+    raise SystemExit(0)
 
 
 def named_actors(all_namespaces: bool) -> list[tuple[str, str]]:

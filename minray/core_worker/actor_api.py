@@ -102,6 +102,13 @@ class ActorApi:
         infos: list[ActorInfo] = reply.actors
         return infos
 
+    def end_own(self, reason: str) -> None:
+        """The actor that lives here ends, when its running calls have; a forked copy of its process decides nothing."""
+        core = self._core
+        if not core.platform.processes.is_copy:
+            core.executor.ask_to_exit(reason)
+            self._api.post(core.host.end_actor, reason)
+
     def kill(self, actor_id: bytes, no_restart: bool) -> None:
         """Returns when the gcs has done it; calls that are made here later know of it."""
         core = self._core

@@ -79,7 +79,7 @@ class ActorHost:
 
     async def _end(self, actor: ActorProcess, reason: str) -> None:
         core = self._core
-        while not core.actor_receiver.is_idle():
+        while actor.constructor.reply is None or not core.actor_receiver.is_idle():
             await asyncio.sleep(LOOK_AGAIN_S)
         if not core.is_through():
             core.waiting.begin_to_end()

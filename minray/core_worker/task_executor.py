@@ -103,7 +103,11 @@ class TaskExecutor:
         self._actor_words = ""
         """How it has described itself after its constructor, if its class says how; empty otherwise."""
         self.wants_exit = ""
-        """Why the actor wants to end; the user thread writes it."""
+        """Why the actor wants to end; user threads write it."""
+        self._leaving: list[ReceivedTask] = []
+        """Calls that have asked for the end: none of them has a value, also if it has swallowed what that has raised."""
+        self._birthplace = 0
+        """The thread in which the actor was made."""
         self.used_up = False
         """A function has been called ``max_calls`` times: nothing more is run here (G23); the user thread writes it."""
         self._call_counts: dict[bytes, int] = {}
@@ -128,6 +132,15 @@ class TaskExecutor:
         if self._actor_words and template.name.endswith(f".{template.method}"):
             return f"{self._actor_words}.{template.method}"
         return template.name
+
+    def ask_to_exit(self, reason: str) -> None:
+        """The actor is to end when its running calls have. A thread that a call has begun does not speak for that."""
+        self.wants_exit = self.wants_exit or reason
+        task = _beside_main.get()
+        if task is None and threading.get_ident() == self._birthplace:
+            task = self._in_main
+        if task is not None:
+            self._leaving.append(task)
 
     def execute(self, task: ReceivedTask) -> None:
         """Run it, and leave an ``Execution`` on it; not if it was cancelled or taken back, or this process is used up."""
@@ -187,6 +200,8 @@ class TaskExecutor:
             if task.header.template.is_streaming:
                 await self._generators.run_async(_streaming(task), as_async_iterator(result, task.header.template.name))
                 result = None
+            if task in self._leaving:
+                raise AsyncioActorExit(self.wants_exit)
             if task.cancelled:
                 raise asyncio.CancelledError
             execution = Execution(OK, self._returns.keep(task, result), b"", _us_since(started), False)
@@ -234,6 +249,8 @@ class TaskExecutor:
         if task.header.template.is_streaming:
             self._generators.run(_streaming(task), as_iterator(result, task.header.template.name))
             result = None
+        if task in self._leaving:
+            raise AsyncioActorExit(self.wants_exit)
         if task.cancelled and task.header.template.method:
             raise asyncio.CancelledError
         return self._returns.keep(task, result)
@@ -248,6 +265,7 @@ class TaskExecutor:
         return (function if template.actor is None else partial(self._construct, function)), args, kwargs
 
     def _construct(self, actor_class: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self._birthplace = threading.get_ident()
         self.actor = actor_class(*args, **kwargs)
         self._actor_words = _words_of(self.actor)
 
@@ -282,10 +300,14 @@ class TaskExecutor:
         # An exception and the frames that it has left often keep each other (asyncio.run makes such a cycle, and so does the
         # result of an executor's future): what they held would stay in the cluster for as long as this worker rests.
         self._platform.user_code.collect_later()
-        exits = bool(task.header.template.method) and self._is_orderly_exit(error)
+        is_leaving = task in self._leaving
+        exits = bool(task.header.template.method) and (is_leaving or self._is_orderly_exit(error))
         if exits:
-            self.wants_exit = str(error.args[0]) if error.args and isinstance(error.args[0], str) else "it has exited"
+            reason = str(error.args[0]) if error.args and isinstance(error.args[0], str) else "it has exited"
+            self.wants_exit = self.wants_exit or reason
             error = ActorDiedError(actor_id=task.actor_id.hex(), reason=self.wants_exit)
+        elif is_leaving:
+            error = AsyncioActorExit(self.wants_exit).with_traceback(error.__traceback__)
         elif isinstance(error, SystemExit):
             self._exit(error)
         if task.cancelled and (is_coroutine or isinstance(error, KeyboardInterrupt | asyncio.CancelledError)):

@@ -137,6 +137,12 @@ class ActorScheduler:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
+    async def settle(self, actor_id: bytes) -> None:
+        """Wait for what comes of the creation that is under way, if one is."""
+        task = self._creating.get(actor_id)
+        if task is not None:
+            await asyncio.wait([task])
+
     def give_back(self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]) -> None:
         """End a lease, and its worker, wherever it is in its life; told again until the raylet has heard it, or is dead."""
         returning = self._give_back(lease_id, raylet, reason, on_returned)

@@ -226,6 +226,7 @@ class ActorService:
 
     @durable
     async def handle_ReportActorExit(self, request: protocol.ReportActorExit, call: Call) -> Done:
+        await self._scheduler.settle(request.actor_id)  # An actor may say so before its constructor's answer is here.
         row = self._actors.of_worker(request.worker_id)
         if row is not None and row.info.actor_id == request.actor_id:
             kind = protocol.OUT_OF_SCOPE if request.actor_id in self._exiting else protocol.EXITED

@@ -21,7 +21,7 @@ from minray.exceptions import RaySystemError
 from minray.packed_exception import pack_exception
 from minray.protocol.actor import ReportActorExit
 from minray.protocol.base import DONE
-from minray.protocol.core_worker import FAILED, FIRST_RUN, OK, TaskHeader
+from minray.protocol.core_worker import FAILED, FIRST_RUN, OK, PushTaskReply, TaskHeader
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply, WorkerDeath
 from tests.core_worker.parts import OWN, address, config, id_of, template
 from tests.core_worker.peers import RecordingPeers, unreachable
@@ -29,6 +29,7 @@ from tests.rpc.fake_network import in_virtual_time, pass_time, turns
 
 GRACE_S = 10
 ACTOR_ID, CALLER = id_of("actor"), address("caller")
+CONSTRUCTED = PushTaskReply(OK, [], 0)
 
 
 class Home:
@@ -96,8 +97,9 @@ class Home:
 
     def live(self) -> None:
         """Its constructor has run."""
-        self.construct()
+        task = self.construct()
         self.user_is_done()
+        task.reply = CONSTRUCTED
         self.log.clear()
 
     def user_is_done(self) -> None:
@@ -156,6 +158,18 @@ async def test_g27_c2_an_actor_ends_step_by_step() -> None:
     told.answer(DONE)
     await turns()
     assert home.log[3:] == ["exit 0"]
+
+
+@in_virtual_time
+async def test_an_actor_that_ends_while_it_is_constructed_answers_that_first() -> None:
+    home = Home()
+    task = home.construct()
+    home.host.end_actor("exit_actor")
+    await pass_time(1)
+    assert home.log == ["constructor", "begins no more"]
+    task.reply = CONSTRUCTED
+    await pass_time(2 * LOOK_AGAIN_S)
+    assert home.log[2:] == ["clean-up"]
 
 
 @in_virtual_time

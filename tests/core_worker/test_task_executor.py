@@ -403,6 +403,42 @@ def test_an_actor_that_exits_without_an_error_ends_in_an_orderly_way(error: Base
         assert task.execution is None, "nothing begins after that"
 
 
+@pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
+@pytest.mark.parametrize("end", ["swallows", "raises", "yields"])
+def test_a_call_that_has_asked_for_the_end_of_its_actor_has_no_value_however_it_ends(kind: str, end: str) -> None:
+    machine = Machine()
+
+    def method() -> Any:
+        machine.executor.ask_to_exit("it is done")
+        if end == "raises":
+            raise ValueError("of a finally clause")
+        return iter([1])
+
+    machine.of(lambda: SimpleNamespace(method=method, other=lambda: "a value"), actor=True)
+    task = machine.task(None, method="method", actor_id=b"actor", is_streaming=end == "yields", retry_exceptions=True)
+    ran = getattr(machine.executor, kind)(task)
+    if ran is not None:
+        run(lambda: ran)
+    error = error_of(task.execution)
+    assert task.execution.status == FAILED and isinstance(error, ActorDiedError) and "it is done" in str(error)
+    assert not task.execution.retryable and machine.executor.wants_exit == "it is done"
+    running = machine.of_coroutine("other", actor_id=b"actor", sequence=2)
+    assert running.values == ["a value"], "running calls finish"
+
+
+@pytest.mark.parametrize("is_swallowed", [True, False])
+def test_a_constructor_that_asks_for_the_end_does_not_succeed(is_swallowed: bool) -> None:
+    machine = Machine()
+
+    def construct() -> None:
+        machine.executor.ask_to_exit("it is done")
+        if not is_swallowed:
+            raise SystemExit(0)
+
+    execution = machine.of(construct, actor=True, actor_id=b"actor")
+    assert execution.status == FAILED and isinstance(error_of(execution), AsyncioActorExit) and machine.codes == []
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
     ("error", "code", "words"),

@@ -363,6 +363,18 @@ async def test_g34_an_actor_that_wants_to_end_does_not_begin_anew(it: Cluster) -
 
 
 @story
+async def test_g34_an_actor_may_want_to_end_before_its_constructors_answer_comes(it: Cluster) -> None:
+    await it.register(1, max_restarts=-1)
+    await it.create(1)
+    _, constructor = await it.grant("w")
+    report = asyncio.create_task(it.ask(protocol.ReportActorExit(it.actor_id(1), id_of("w"), "exit_actor")))
+    await it.client.pass_time(A_MOMENT_S)
+    constructor.reply(PushTaskReply(OK, [], 0))
+    await report
+    assert (await it.known(1)).death == protocol.DeathCause(protocol.EXITED, "exit_actor")
+
+
+@story
 async def test_g24_an_actor_that_is_not_alive_yet_is_ended_at_once(it: Cluster) -> None:
     for number in (1, 2):
         await it.register(number)

@@ -112,6 +112,70 @@ def test_calls_run_in_order_in_a_process_of_the_actors_own() -> None:
     assert isinstance(caught.value, RayTaskError) and ray.get(counter.add.remote(ray.put(1))) == 106
 
 
+class Leaver:
+    """Ends itself, and keeps that to itself."""
+
+    def swallow(self, kind: type[BaseException]) -> str:
+        try:
+            ray.actor.exit_actor()
+        except kind:
+            return "gone on"
+
+    def in_a_thread(self) -> str:
+        thread = threading.Thread(target=ray.actor.exit_actor)
+        thread.start()
+        thread.join()
+        return "later"
+
+    def later(self) -> str:
+        threading.Timer(0.1, ray.actor.exit_actor).start()
+        return "later"
+
+    def call(self) -> None: ...
+
+
+class AsyncLeaver(Leaver):
+    async def in_a_task(self) -> str:
+        async def leave() -> None:
+            ray.actor.exit_actor()
+
+        asyncio.get_running_loop().call_later(0.1, asyncio.ensure_future, leave())
+        return "later"
+
+
+@pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}])
+@pytest.mark.parametrize(
+    ("leaver", "method", "args", "first"),
+    [
+        (Leaver, "swallow", [Exception], None),
+        (Leaver, "swallow", [BaseException], None),
+        (Leaver, "in_a_thread", [], "later"),
+        (Leaver, "later", [], "later"),
+        (AsyncLeaver, "swallow", [Exception], None),
+        (AsyncLeaver, "later", [], "later"),
+        (AsyncLeaver, "in_a_task", [], "later"),
+    ],
+)
+def test_c2_an_actor_exits_although_what_exit_actor_raises_is_swallowed(
+    leaver: type, method: str, args: list[Any], first: str | None, options: dict[str, int]
+) -> None:
+    actor = ray.remote(leaver).options(**options).remote()
+    if first is None:
+        with pytest.raises(ActorDiedError, match=words("exit_actor was called")):
+            ray.get(getattr(actor, method).remote(*args))
+    else:
+        assert ray.get(getattr(actor, method).remote(*args)) == first
+    wait_for_condition(lambda: _is_dead(actor))
+
+
+def _is_dead(actor: Any) -> bool:
+    try:
+        ray.get(actor.call.remote())
+    except ActorDiedError:
+        return True
+    return False
+
+
 def test_handles_go_to_tasks_and_actors_and_an_actor_makes_others() -> None:
     counter, other = Counter.remote(), Counter.remote()
     assert [ray.get(add_to.remote(counter)), ray.get(other.call.remote(counter))] == [1, 2]

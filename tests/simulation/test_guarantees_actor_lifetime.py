@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -167,6 +168,40 @@ def test_g24_g110_an_actor_whose_handles_are_dropped_around_a_restart_of_the_gcs
 
     result, cluster = judged(body, strike, storage="gcs.db", faults=QUIET)
     assert result == 1 and deaths(cluster) == [protocol.OUT_OF_SCOPE]
+
+
+@minray.remote(max_restarts=-1)
+class Leaver:
+    """Ends itself, and keeps that to itself."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        if seconds is not None:
+            self.leaving = asyncio.get_running_loop().create_task(self.leave(seconds))
+
+    async def leave(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        minray.actor.exit_actor()
+
+    async def swallow(self) -> str:
+        try:
+            minray.actor.exit_actor()
+        except Exception:
+            return "gone on"
+
+    async def call(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g34_c2_an_actor_that_keeps_its_exit_to_itself_ends_all_the_same(seed: int) -> None:
+    def body() -> list[Any]:
+        swallows, later, at_once = Leaver.remote(), Leaver.remote(2.0), Leaver.remote(0.0)
+        first = [outcome_of(swallows.swallow.remote()), outcome_of(later.call.remote())]
+        time.sleep(5)
+        return [*first, *(outcome_of(actor.call.remote()) for actor in (swallows, later, at_once))]
+
+    result, cluster = judged(body, seed=seed)
+    assert result == [DEAD, 1, DEAD, DEAD, DEAD] and deaths(cluster) == [protocol.EXITED] * 3
 
 
 # --- G25, G26: owners, and detached ones
