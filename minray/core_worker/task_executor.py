@@ -18,7 +18,6 @@ import logging
 import struct
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,13 +29,14 @@ import cloudpickle
 import msgspec
 
 from minray import serialization
+from minray.common.clock import Clock
 from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.results import Result
 from minray.core_worker.return_values import BrokenOff, ReturnValues
-from minray.exceptions import ActorDiedError, AsyncioActorExit, TaskCancelledError
+from minray.exceptions import ActorDiedError, AsyncioActorExit, RaySystemError, TaskCancelledError
 from minray.object_ref import ObjectRef
 from minray.packed_exception import pack_exception
 from minray.platform.base import Platform
@@ -57,6 +57,7 @@ _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", defaul
 MOST_WORDS = 100
 """An actor's description of itself is cut there, in characters."""
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+UNNOTED = "a task was run, and not noted"
 Speaker = tuple[int, bytes]
 """Who prints: a thread, and the id of the call that it runs, if that is not the main thread's."""
 
@@ -148,7 +149,7 @@ class TaskExecutor:
             return
         if task.lease_tag:
             MARKS.pack_into(self._platform.processes.marks, 0, task.sequence, task.lease_tag)
-        started = time.perf_counter_ns()
+        started = Clock.perf_counter_ns()
         try:
             try:
                 self._in_main = task
@@ -157,25 +158,28 @@ class TaskExecutor:
                 values = self._call(task)
             finally:
                 self._in_main = None
-            execution = Execution(OK, values, b"", (time.perf_counter_ns() - started) // 1000, False)
+            execution = Execution(OK, values, b"", (Clock.perf_counter_ns() - started) // 1000, False)
         except BaseException as error:
             self._in_main = None
-            execution = self._on_exception(task, error, (time.perf_counter_ns() - started) // 1000)
-        if self.unended:
-            self._end_lines(task, b"")
-        template = task.header.template
-        if template.max_calls:
-            count = self._call_counts[template.function_id] = self._call_counts.get(template.function_id, 0) + 1
-            self.used_up = count >= template.max_calls
-        if template.is_recorded:
-            self._note(task, started, execution)
+            execution = self._on_exception(task, error, (Clock.perf_counter_ns() - started) // 1000)
         task.execution = execution
+        try:
+            if self.unended:
+                self._end_lines(task, b"")
+            template = task.header.template
+            if template.max_calls:
+                count = self._call_counts[template.function_id] = self._call_counts.get(template.function_id, 0) + 1
+                self.used_up = count >= template.max_calls
+            if template.is_recorded:
+                self._note(task, started, execution)
+        except Exception:
+            logger.exception(UNNOTED)
 
     def execute_beside(self, task: ReceivedTask) -> None:
         """The same in a thread beside the main one, for an actor with several."""
         if self.wants_exit or not task.claim():
             return
-        started = time.perf_counter_ns()
+        started = Clock.perf_counter_ns()
         token = _beside_main.set(task)
         try:
             execution = Execution(OK, self._call(task), b"", _us_since(started), False)
@@ -187,7 +191,7 @@ class TaskExecutor:
 
     async def execute_async(self, task: ReceivedTask) -> None:
         """The same on an actor's event loop; the caller has claimed it."""
-        started = time.perf_counter_ns()
+        started = Clock.perf_counter_ns()
         _beside_main.set(task)
         try:
             function, args, kwargs = self._prepare(task)
@@ -212,14 +216,17 @@ class TaskExecutor:
     def end_unstarted(self, task: ReceivedTask) -> None:
         """Its coroutine was cancelled before the first step, so nothing of ``execute_async`` has run."""
         error = asyncio.CancelledError()
-        self._end(task, time.perf_counter_ns(), self._on_exception(task, error, 0, is_coroutine=True))
+        self._end(task, Clock.perf_counter_ns(), self._on_exception(task, error, 0, is_coroutine=True))
 
     def _end(self, task: ReceivedTask, started: int, execution: Execution) -> None:
-        if self.unended:
-            self._end_lines(task, task.task_id)
-        if task.header.template.is_recorded:
-            self._note(task, started, execution)
         task.execution = execution
+        try:
+            if self.unended:
+                self._end_lines(task, task.task_id)
+            if task.header.template.is_recorded:
+                self._note(task, started, execution)
+        except Exception:
+            logger.exception(UNNOTED)
 
     def _end_lines(self, task: ReceivedTask, call: bytes) -> None:
         """What it has begun to print ends with it; so does what a call beside the main thread has begun in any thread."""
@@ -295,6 +302,14 @@ class TaskExecutor:
     def _on_exception(
         self, task: ReceivedTask, error: BaseException, duration_us: int, is_coroutine: bool = False
     ) -> Execution:
+        try:
+            return self._failure(task, error, duration_us, is_coroutine)
+        except Exception as problem:  # whatever is wrong with it, the call is answered
+            logger.exception("what a task has raised cannot be told")
+            broken = RaySystemError(reason=f"what was raised cannot be told: {type(problem).__name__}")
+            return Execution(FAILED, [], self._pack(task, broken), duration_us, False)
+
+    def _failure(self, task: ReceivedTask, error: BaseException, duration_us: int, is_coroutine: bool) -> Execution:
         if self._platform.processes.is_copy:
             self._end_copy(error)
         # An exception and the frames that it has left often keep each other (asyncio.run makes such a cycle, and so does the
@@ -383,4 +398,4 @@ def _words_of(actor: Any) -> str:
 
 
 def _us_since(started_ns: int) -> int:
-    return (time.perf_counter_ns() - started_ns) // 1000
+    return (Clock.perf_counter_ns() - started_ns) // 1000

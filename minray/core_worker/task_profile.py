@@ -18,9 +18,9 @@ import itertools
 import mmap
 import struct
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
+from minray.common.clock import Clock
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.task_account import kind_of
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
@@ -65,7 +65,7 @@ class TaskProfile:
 
     def events(self, core: CoreWorker) -> ProfileEvents:
         """The answer of this process, without what is noted at this moment."""
-        zero_us = int(core.platform.host.time() * 1e6) - time.perf_counter_ns() // 1000
+        zero_us = int(core.platform.host.time() * 1e6) - Clock.perf_counter_ns() // 1000
         config, pid = core.config, core.platform.processes.pid
         before, rows, after = list(self._templates), self._rows[:] if self._rows is not None else b"", self._templates
         events = [

@@ -38,6 +38,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+from minray.common.clock import Clock
 from minray.common.environment_variables import update_environment
 from minray.platform.threads_beside import ThreadsBeside
 from minray.platform.user_code import TURN_S, LoopBorder
@@ -78,6 +79,7 @@ class MainThreadUserCode(LoopBorder):
         super().__init__(loop)
         assert threading.current_thread() is threading.main_thread()
         self._main_thread_id = threading.get_ident()
+        loop.time = Clock.monotonic  # type: ignore[method-assign]
         self._works: deque[tuple[Work, Work | None]] = deque()
         """What the main thread will run, and what is then called on the loop."""
         self._stopping = False
@@ -146,13 +148,13 @@ class MainThreadUserCode(LoopBorder):
         self._away = True
         if self._relief_sleeps:
             _release(self._alarm)
-        until = time.monotonic() + TURN_S
+        until = Clock.monotonic() + TURN_S
         while self._works:
             work, then = self._works.popleft()
             work()
             if then is not None:
                 self.follow(then)
-            if time.monotonic() > until:
+            if Clock.monotonic() > until:
                 break
         self._away = False
 
@@ -279,9 +281,9 @@ class MainThreadUserCode(LoopBorder):
     def _collect(self) -> None:
         """In the main thread, where users' destructors may block."""
         self._will_collect = False
-        began = time.monotonic()
+        began = Clock.monotonic()
         self.collect_garbage()
-        self._collect_after_s = max(COLLECT_S, (time.monotonic() - began) / MOST_COLLECTING)
+        self._collect_after_s = max(COLLECT_S, (Clock.monotonic() - began) / MOST_COLLECTING)
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self._interrupts.append(applies)

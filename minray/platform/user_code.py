@@ -24,7 +24,6 @@ import gc
 import os
 import sys
 import threading
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -33,6 +32,7 @@ from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
+from minray.common.clock import Clock
 from minray.platform.base import WOULD_BLOCK, Threads
 from minray.platform.stream_connection import Outbox
 
@@ -152,7 +152,7 @@ class LoopBorder:
         return Future()
 
     def time(self) -> float:
-        return time.monotonic()
+        return Clock.monotonic()
 
     def collect_garbage(self) -> None:
         if gc.isenabled():

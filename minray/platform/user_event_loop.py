@@ -20,11 +20,11 @@ import math
 import selectors
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Never
 
+from minray.common.clock import Clock
 from minray.platform.base import UserCode
 from minray.platform.user_code import TURN_S
 
@@ -81,11 +81,11 @@ class UserEventLoop(asyncio.SelectorEventLoop):
     def _run_piece(self) -> None:
         """In the main thread: do what there is to do."""
         self._is_due = False
-        until = time.monotonic() + TURN_S
+        until = Clock.monotonic() + TURN_S
         asyncio._set_running_loop(self)
         try:
             self._run_once()
-            while self._ready and time.monotonic() < until:
+            while self._ready and Clock.monotonic() < until:
                 self._run_once()
         finally:
             asyncio._set_running_loop(None)

@@ -138,6 +138,7 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
         "perf_counter": lambda real, process: process.time(),
         "perf_counter_ns": lambda real, process: int(process.time() * 1e9),
     },
+    "minray.common.clock:Clock": {"perf_counter_ns": lambda real, process: int(process.time() * 1e9)},
     "os": {
         "_exit": _exit,
         "kill": _kill,

@@ -20,7 +20,7 @@ from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.return_values import BrokenOff
 from minray.core_worker.task_executor import MARKS, Execution, TaskExecutor
-from minray.exceptions import ActorDiedError, AsyncioActorExit, RayError, TaskCancelledError
+from minray.exceptions import ActorDiedError, AsyncioActorExit, RayError, RaySystemError, TaskCancelledError
 from minray.packed_exception import unpack_exception
 from minray.protocol.core_worker import CANCELLED, FAILED, OK, Rerun
 from tests.core_worker.parts import OWN, id_of, task_ids
@@ -368,6 +368,44 @@ def test_what_a_generator_has_yielded_before_its_error_stays_unless_it_runs_agai
     execution = machine.of(lambda: error, retry_exceptions=is_retried)
     assert isinstance(error_of(execution), ValueError) and execution.retryable == is_retried
     assert (execution.values, machine.discarded) == (([], ["first"]) if is_retried else (["first"], []))
+
+
+@pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
+def test_a_call_is_answered_although_its_process_cannot_note_it_or_tell_its_error(kind: str) -> None:
+    for method, status in ((lambda: "value", OK), (raising(cast(Any, Strange)()), FAILED)):
+        machine = Machine()
+        machine.executor.actor = SimpleNamespace(method=method)
+        machine.executor._note = raising(ValueError("no room"))  # type: ignore[assignment]
+        task = machine.task(method="method", actor_id=b"actor")
+        ran = getattr(machine.executor, kind)(task)
+        if ran is not None:
+            run(lambda ran=ran: ran)
+        assert task.execution.status == status
+        assert status == OK or isinstance(error_of(task.execution), RaySystemError)
+
+
+class Strange(SystemExit):
+    """Cannot even be looked at."""
+
+    def __init__(self) -> None:
+        """Without a code."""
+
+    @property
+    def code(self) -> int:  # type: ignore[override]
+        raise ValueError("nobody shall know")
+
+
+@pytest.mark.parametrize("now", [0, 1577836800 * 10**9])
+def test_the_time_of_user_code_is_not_ours(now: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests stop clocks, and let them go on: freezegun does this."""
+    machine = Machine()
+
+    def stop() -> None:
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: now)
+        monkeypatch.setattr(time, "monotonic", lambda: now / 1e9)
+
+    for task in (stop, monkeypatch.undo, raising(ValueError())):
+        assert 0 <= machine.of(task).duration_us < 60e6
 
 
 # --- the end of the process

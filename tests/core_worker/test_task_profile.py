@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from minray.common.clock import Clock
 from minray.common.ids import TASK_ID_BYTES, UNIQUE_ID_BYTES
 from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker import task_profile
@@ -38,7 +38,7 @@ def test_a_process_says_who_it_is() -> None:
 
 
 def test_times_are_told_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "perf_counter_ns", lambda: 9_000_000_000)
+    monkeypatch.setattr(Clock, "perf_counter_ns", lambda: 9_000_000_000)
     profile = TaskProfile()
     note(profile, template("f"), began=7_000_123_456)
     (event,) = told(profile, wall_s=1_000_000.0).events

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -100,6 +101,24 @@ def add_to(handle: Any) -> int:
     return int(ray.get(handle.add.remote()))
 
 
+class Frozen:
+    """Stops the clocks, as a user's tests do."""
+
+    def stop(self, now: float) -> float:
+        self.clocks = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter_ns")}
+        for name in self.clocks:
+            setattr(time, name, lambda: now)
+        return time.monotonic()
+
+    def go_on(self) -> None:
+        for name, clock in self.clocks.items():
+            setattr(time, name, clock)
+
+
+class AsyncFrozen(Frozen):
+    async def call(self) -> None: ...
+
+
 # --- basics
 
 
@@ -174,6 +193,14 @@ def _is_dead(actor: Any) -> bool:
     except ActorDiedError:
         return True
     return False
+
+
+@pytest.mark.parametrize("now", [0, 1577836800])
+@pytest.mark.parametrize(("frozen", "max_concurrency"), [(Frozen, 1), (Frozen, 2), (AsyncFrozen, 1000)])
+def test_calls_are_answered_when_user_code_stops_the_clocks(frozen: type, max_concurrency: int, now: int) -> None:
+    actor = ray.remote(frozen).options(max_concurrency=max_concurrency).remote()
+    assert ray.get(actor.stop.remote(now)) == now
+    assert ray.get(actor.go_on.remote()) is None and ray.get(actor.go_on.remote()) is None
 
 
 def test_handles_go_to_tasks_and_actors_and_an_actor_makes_others() -> None:
