@@ -31,7 +31,7 @@ from minray.discovery import session_token
 from minray.gcs.server import GcsServer
 from minray.platform.base import PlatformError
 from minray.platform.endpoints import UnixEndpoint, make_room, parse
-from minray.platform.main_thread import MainThreadUserCode
+from minray.platform.main_thread import TERMINATED, MainThreadUserCode
 from minray.platform.processes import WorkerProcesses, ZygoteProcesses
 from minray.platform.real import make_platform
 from minray.platform.session import LOGS
@@ -155,6 +155,8 @@ def _run_worker(config: WorkerConfig, ends: ChildEnds) -> None:
     worker.connect_process(api)
     sys.stdout = TaskNamedStream(sys.stdout, api.core.executor)
     sys.stderr = TaskNamedStream(sys.stderr, api.core.executor)
+    executor = api.core.executor
+    user_code.end_on_signal(executor.is_in_task, lambda: executor.end_process(SystemExit(TERMINATED)))
     user_code.serve()
 
 

@@ -236,6 +236,15 @@ class TaskExecutor:
             with suppress(OSError, ValueError):  # Nobody reads it any more, or it cannot be encoded.
                 one[1](one[0], self.shown_name(task))
 
+    def is_in_task(self) -> bool:
+        """Whether the main thread runs one now."""
+        return self._in_main is not None
+
+    def end_process(self, error: SystemExit) -> None:
+        """By an exit that is not an actor's orderly one, after the user's clean-up."""
+        self.shut_down_actor()
+        self._exit(error)
+
     def shut_down_actor(self) -> None:
         """The user's own clean-up, and then what the end of an interpreter brings: exit handlers, the destructor (G27)."""
         clean_up = getattr(self.actor, "__ray_shutdown__", None)
@@ -324,7 +333,7 @@ class TaskExecutor:
         elif is_leaving:
             error = AsyncioActorExit(self.wants_exit).with_traceback(error.__traceback__)
         elif isinstance(error, SystemExit):
-            self._exit(error)
+            self.end_process(error)
         if task.cancelled and (is_coroutine or isinstance(error, KeyboardInterrupt | asyncio.CancelledError)):
             cancelled = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
             packed = self._pack(task, cancelled.with_traceback(error.__traceback__), is_bodys=True)

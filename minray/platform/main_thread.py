@@ -15,6 +15,8 @@ Rules
   * KeyboardInterrupt is raised by the SIGINT handler, in the main thread, and only if the interrupt still applies there; a
     stray SIGINT does nothing. The signal is repeated until the handler has run, at a moment when that ends the task and
     nothing else: not in a destructor (which would swallow it), not while a reference is being made.
+  * SIGTERM ends what runs in the main thread by SystemExit, and then the process, after the user's clean-up; a second one
+    ends it at once. Forked copies of it do without.
   * While user code has a signal handler of its own installed, which may raise at any time, the main thread does not lead:
     it waits for work beside the relief. What such a handler raises after its task is logged. To know of handlers, the
     worker puts its own function in the place of ``signal.signal``.
@@ -58,6 +60,7 @@ COLLECT_S = 0.5
 """So long after user code has failed garbage is collected; longer, where that takes much time."""
 MOST_COLLECTING = 0.05
 """So large a part of the time."""
+TERMINATED = "this process was told to end (SIGTERM)"
 _COUNTING = (
     "minray/object_ref.py",
     "minray/core_worker/actor_api.py",
@@ -109,9 +112,18 @@ class MainThreadUserCode(LoopBorder):
         self._bell = _thread.allocate_lock()
         """Released when there is work for a main thread that does not lead."""
         self._bell.acquire()
+        self._is_in_task: Callable[[], bool] = _no
+        self._end: Work = _nothing
+        """What ends the process, when it was told to and the main thread is free."""
         signal.signal(signal.SIGINT, self._on_interrupt)
 
     # --- the main thread
+
+    def end_on_signal(self, is_in_task: Callable[[], bool], end: Work) -> None:
+        """From now on SIGTERM ends this process in an orderly way: by ``end``, in the main thread."""
+        self._is_in_task, self._end = is_in_task, end
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        os.register_at_fork(after_in_child=self._forget_signal)
 
     def serve(self) -> None:
         """Run work and the loop in the main thread, until ``stop``."""
@@ -189,8 +201,8 @@ class MainThreadUserCode(LoopBorder):
         @functools.wraps(install)
         def watching(signal_number: int, handler: Any) -> Any:
             before = install(signal_number, handler)
-            handlers = map(signal.getsignal, signal.valid_signals())
-            self._is_exposed = any(callable(each) and each != self._on_interrupt for each in handlers)
+            handlers, ours = map(signal.getsignal, signal.valid_signals()), (self._on_interrupt, self._on_terminate)
+            self._is_exposed = any(callable(each) and each not in ours for each in handlers)
             return before
 
         return watching
@@ -331,6 +343,27 @@ class MainThreadUserCode(LoopBorder):
             self._deferred = True
         elif applying:
             raise KeyboardInterrupt
+
+    def _on_terminate(self, signal_number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._works.appendleft((self._end, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        _release(self._bell)
+        if self._is_in_task():
+            raise SystemExit(TERMINATED)
+
+    def _forget_signal(self) -> None:
+        """In a copy that user code has forked, whose main thread is the one that has forked."""
+        if signal.getsignal(signal.SIGTERM) == self._on_terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _no() -> bool:
+    return False
+
+
+def _nothing() -> None:
+    """Nobody cleans up."""
 
 
 def _release(lock: _thread.LockType) -> None:

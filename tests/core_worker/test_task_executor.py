@@ -500,7 +500,7 @@ def test_an_actor_that_exits_with_an_error_is_gone() -> None:
     machine.executor.actor = SimpleNamespace(method=raising(SystemExit(4)))
     with pytest.raises(Exited):
         machine.of(None, method="method")
-    assert machine.codes == [4]
+    assert machine.codes == [4] and machine.cleaned == 1, "its exit handlers have run"
 
 
 @pytest.mark.parametrize("has_failed", [False, True])

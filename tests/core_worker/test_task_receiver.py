@@ -235,6 +235,9 @@ class Worker:
     def collect_later(self) -> None:
         """Nothing here is garbage."""
 
+    def run_exit_handlers(self) -> None:
+        """There are none."""
+
     def make_refs(self, value: StoredObject) -> list[ObjectRef[Any]]:
         for info in value.nested:
             self.references.add_local(info.object_id, info.owner)

@@ -263,6 +263,55 @@ def test_an_interrupt_while_the_main_thread_is_idle_does_nothing() -> None:
     """) == ["still there", "over"]
 
 
+# --- SIGTERM ---
+
+
+def test_sigterm_ends_what_runs_and_then_the_process() -> None:
+    assert run_program("""
+        running = [True]
+
+        def work():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(60)
+            except SystemExit as error:
+                print(error)
+            running.clear()
+
+        code.end_on_signal(lambda: bool(running), lambda: print("ended"))
+        code.run(work)
+        code.run(lambda: print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL), code.stop)
+    """) == ["this process was told to end (SIGTERM)", "ended", "True", "over"]
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_DFL", "print"])
+def test_sigterm_ends_a_process_that_rests(handler: str) -> None:
+    """While the main thread leads, or only waits, because user code has a handler of its own."""
+    assert run_program(f"""
+        def end():
+            print("ended by", threading.current_thread().name)
+            code.stop()
+
+        code.end_on_signal(lambda: False, end)
+        kill = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        code.run(lambda: signal.signal(signal.SIGUSR1, {handler}), lambda: loop.call_later(0.05, kill))
+    """) == ["ended by MainThread", "over"]
+
+
+def test_sigterm_ends_a_forked_copy_as_any_process() -> None:
+    assert run_program("""
+        def work():
+            pid = os.fork()
+            if not pid:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(0)
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+        code.end_on_signal(lambda: True, lambda: print("ended"))
+        code.run(work, code.stop)
+    """) == ["-15", "over"]
+
+
 # --- Signal handlers of user code ---
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import atexit
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -201,6 +203,54 @@ def test_calls_are_answered_when_user_code_stops_the_clocks(frozen: type, max_co
     actor = ray.remote(frozen).options(max_concurrency=max_concurrency).remote()
     assert ray.get(actor.stop.remote(now)) == now
     assert ray.get(actor.go_on.remote()) is None and ray.get(actor.go_on.remote()) is None
+
+
+class Guest:
+    """Writes down how it leaves."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        atexit.register(journal.note, "atexit")
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def exit(self, code: int) -> None:
+        sys.exit(code)
+
+    def hold(self, started: Signal) -> None:
+        try:
+            started.set()
+            threading.Event().wait()
+        finally:
+            self.journal.note("finally")
+
+    def __ray_shutdown__(self) -> None:
+        self.journal.note("shutdown")
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_an_actor_that_is_told_to_end_by_sigterm_cleans_up(is_busy: bool, files: Files) -> None:
+    journal, started = files.journal(), files.signal("started")
+    guest = ray.remote(Guest).remote(journal)
+    pid = ray.get(guest.pid.remote())
+    running = [guest.hold.remote(started)] if is_busy else []
+    if is_busy:
+        started.wait()
+    os.kill(pid, signal.SIGTERM)
+    wait_for_condition(lambda: not is_alive(pid))
+    for ref in [*running, guest.pid.remote()]:
+        with pytest.raises(ActorDiedError):
+            ray.get(ref)
+    assert journal.lines() == ["finally"] * is_busy + ["shutdown", "atexit"]
+
+
+def test_an_actor_that_exits_with_an_error_cleans_up(files: Files) -> None:
+    journal = files.journal()
+    guest = ray.remote(Guest).remote(journal)
+    with pytest.raises(ActorDiedError):
+        ray.get(guest.exit.remote(3))
+    wait_for_condition(lambda: journal.lines() == ["shutdown", "atexit"])
 
 
 def test_handles_go_to_tasks_and_actors_and_an_actor_makes_others() -> None:
