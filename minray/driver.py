@@ -15,10 +15,12 @@ import functools
 import logging
 import os
 import secrets
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from minray import worker
@@ -151,12 +153,28 @@ def _one_at_a_time(function: Callable[Parameters, Returned]) -> Callable[Paramet
 
 
 def _after_fork() -> None:
-    """Another thread of the parent's may have held it."""
+    """Another thread of the parent's may have held it; and a child's end is not the program's."""
     global _changing
     _changing = threading.RLock()
+    _leave_sigterm()
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _on_sigterm(signal_number: int, _frame: FrameType | None) -> None:
+    sys.exit(signal_number)
+
+
+def _take_sigterm() -> None:
+    """So that the program cleans up when it is told to end, unless it sees to that itself."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_sigterm)
+
+
+def _leave_sigterm() -> None:
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == _on_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def is_initialized() -> bool:
@@ -191,7 +209,8 @@ def init(
     short, one directory or URL (``s3://...``), or several joined by ``os.pathsep``, which take turns. ``runtime_env``
     holds for all tasks of this driver; its ``worker_process_setup_hook``, a function or the name of one, is what each of its
     workers calls before its first task. ``log_to_driver=False`` does not show what workers print. Returns a mapping with the
-    cluster's addresses that is also a context manager.
+    cluster's addresses that is also a context manager. Until ``shutdown`` SIGTERM ends the program by ``sys.exit``, if this
+    is the main thread and nobody handles that signal.
 
     Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
     ConnectionError if the named cluster cannot be reached or does not know our token, ValueError and TypeError for
@@ -311,6 +330,7 @@ def _connect(
         raise ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}") from None
     core.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
     worker.connect_process(UserApi(core))
+    _take_sigterm()
     return _Connection(node, file, thread, user_code, core, printer)
 
 
@@ -388,6 +408,7 @@ def shutdown() -> None:
     if connection is None:
         return
     worker.connect_process(None)
+    _leave_sigterm()
     if connection.pid != os.getpid():
         _inherited.append(connection)
         return

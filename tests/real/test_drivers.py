@@ -587,15 +587,47 @@ def test_init_in_another_thread_than_the_main_one() -> None:
 
 
 def test_the_drivers_signal_handlers_are_its_own() -> None:
+    """But for SIGTERM, if it has none, and while it is connected."""
     done = run_driver(
         """
-        import signal
-        before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
-        ray.init(num_cpus=1, logging_level="ERROR")
-        assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
+        import os, signal
+        before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGCHLD)]
+        for handler, is_taken in ((signal.SIG_DFL, True), (signal.SIG_IGN, False), (print, False)):
+            signal.signal(signal.SIGTERM, handler)
+            ray.init(num_cpus=1, logging_level="ERROR")
+            assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGCHLD)]
+            assert (signal.getsignal(signal.SIGTERM) != handler) == is_taken
+            if is_taken and not (child := os.fork()):
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert not is_taken or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+            ray.shutdown()
+            assert signal.getsignal(signal.SIGTERM) == handler
         """
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("waits", ["ray.get(Host.remote().hold.remote())", "threading.Event().wait()"])
+def test_a_driver_that_is_told_to_end_by_sigterm_cleans_up(waits: str) -> None:
+    driver = start_driver(
+        f"""
+        import atexit, threading
+        @ray.remote
+        class Host:
+            def hold(self): threading.Event().wait()
+        atexit.register(print, "atexit")
+        ray.init(num_cpus=1, logging_level="ERROR")
+        try:
+            print("begun", flush=True)
+            {waits}
+        finally:
+            print("finally", ray.is_initialized())
+        """
+    )
+    assert driver.stdout is not None and driver.stdout.readline() == "begun\n"
+    driver.terminate()
+    output, errors = driver.communicate(timeout=30)
+    assert (driver.returncode, output, errors) == (signal.SIGTERM, "finally True\natexit\n", "")
 
 
 def test_a_driver_may_use_subprocesses_of_its_own() -> None:
