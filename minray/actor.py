@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cached_property
+from types import GenericAlias
 from typing import Any, NamedTuple, NoReturn
 
 from minray import worker
@@ -47,6 +48,9 @@ class ActorClassInheritanceException(TypeError):
 
 class ActorClass:
     """A class whose instances are actors."""
+
+    __class_getitem__: Any = classmethod(GenericAlias)
+    """``ActorClass[T]``, in annotations."""
 
     def __init__(self, definition: Definition, options: dict[str, Any], *derived: Any) -> None:
         if derived or isinstance(definition, str):
@@ -162,53 +166,63 @@ class _Prepared(NamedTuple):
 class ActorHandle:
     """An actor, from afar. Its methods are attributes: ``handle.method.remote(...)``."""
 
-    __slots__ = ("_actor_id", "_spec", "_owner", "_ref", "_client", "_api", "_methods", "_prepared", "__weakref__")
+    __slots__ = (
+        "_actor_id",
+        "_minray_spec",
+        "_minray_owner",
+        "_minray_ref",
+        "_minray_client",
+        "_minray_api",
+        "_minray_methods",
+        "_minray_prepared",
+        "__dict__",
+        "__weakref__",
+    )
+    """Names that no method has; and ``__dict__`` for what a user notes on his handle, which stays there."""
+    __class_getitem__: Any = classmethod(GenericAlias)
+    """``ActorHandle[T]`` says to people, and to Ray's type checkers, whose handle it is."""
 
     def __init__(self, actor_id: bytes, spec: HandleSpec, owner: Address, ref: ObjectRef[Any] | None) -> None:
         self._actor_id = actor_id
-        self._spec = spec
-        self._owner = owner
-        self._ref = ref
+        self._minray_spec = spec
+        self._minray_owner = owner
+        self._minray_ref = ref
         """Keeps the actor alive; None for handles that do not."""
-        self._api = api = worker.current_api()
-        self._client = ActorApi(api).client(actor_id, owner, spec.in_order)
-        self._methods = {method.name: method for method in spec.methods}
-        self._prepared: dict[str, _Prepared] = {}
+        self._minray_api = api = worker.current_api()
+        self._minray_client = ActorApi(api).client(actor_id, owner, spec.in_order)
+        self._minray_methods = {method.name: method for method in spec.methods}
+        self._minray_prepared: dict[str, _Prepared] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
-        method = self._methods.get(name)
+        method = self._minray_methods.get(name)
         if method is not None:
             return ActorMethod(self, method, "")
         if name in EVERY_ACTORS:
             return ActorMethod(self, MethodSpec(name, parameters=ANYTHING), "")
-        raise AttributeError(f"actor class {self._spec.class_name} has no method {name!r}")
+        raise AttributeError(f"actor class {self._minray_spec.class_name} has no method {name!r}")
 
     def __dir__(self) -> list[str]:
-        return list(self._methods)
+        return list(self._minray_methods)
 
-    @property
-    def _actor_id_hex(self) -> str:
-        return self._actor_id.hex()
-
-    def _call(self, method: _Prepared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _minray_call(self, method: _Prepared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         template, signature = method
         if not signature.takes(args, kwargs):
             raise signature.refusal(template.template.name, args, kwargs)
-        client, most = self._client, self._spec.max_pending_calls
+        client, most = self._minray_client, self._minray_spec.max_pending_calls
         if 0 < most <= client.submitted - client.ended:
             raise PendingCallsLimitExceeded(reason=f"{most} calls of actor {self._actor_id.hex()} are pending")
-        refs = self._api.submit(template, args, kwargs, b"" if self._ref is None else self._ref._id)
+        refs = self._minray_api.submit(template, args, kwargs, b"" if self._minray_ref is None else self._minray_ref._id)
         client.submitted += 1
         return refs
 
-    def _prepare(self, method: MethodSpec, name: str) -> _Prepared:
-        if worker.current_api() is not self._api:
+    def _minray_prepare(self, method: MethodSpec, name: str) -> _Prepared:
+        if worker.current_api() is not self._minray_api:
             raise ActorHandleNotFoundError("this handle belongs to a cluster that this process has left")
-        template = make_method_template(self._spec, method, name, self._api.core.job_id)
-        return _Prepared(self._api.prepare_call(template, self._client), Signature(method.parameters))
+        template = make_method_template(self._minray_spec, method, name, self._minray_api.core.job_id)
+        return _Prepared(self._minray_api.prepare_call(template, self._minray_client), Signature(method.parameters))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _rebuild, (self._actor_id, encode(self._spec), encode(self._owner), self._ref)
+        return _rebuild, (self._actor_id, encode(self._minray_spec), encode(self._minray_owner), self._minray_ref)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is ActorHandle and other._actor_id == self._actor_id
@@ -217,7 +231,7 @@ class ActorHandle:
         return hash(self._actor_id)
 
     def __repr__(self) -> str:
-        return f"Actor({self._spec.class_name}, {self._actor_id.hex()})"
+        return f"Actor({self._minray_spec.class_name}, {self._actor_id.hex()})"
 
 
 ActorProxy = ActorHandle
@@ -247,24 +261,24 @@ class ActorMethod:
         """
         handle, method = self._handle, self._method
         if self._name:
-            return handle._call(handle._prepare(method, self._name), args, kwargs)
-        prepared = handle._prepared.get(method.name)
+            return handle._minray_call(handle._minray_prepare(method, self._name), args, kwargs)
+        prepared = handle._minray_prepared.get(method.name)
         if prepared is None:
-            prepared = handle._prepared[method.name] = handle._prepare(method, "")
-        return handle._call(prepared, args, kwargs)
+            prepared = handle._minray_prepared[method.name] = handle._minray_prepare(method, "")
+        return handle._minray_call(prepared, args, kwargs)
 
     def options(self, **options: Any) -> ActorMethod:
         """The same method with other options."""
         check_method_options(options, at_call=True)
-        group, groups = options.get("concurrency_group"), self._handle._spec.groups
+        group, groups = options.get("concurrency_group"), self._handle._minray_spec.groups
         if group and group not in groups:
-            name, there = self._handle._spec.class_name, ", ".join(groups) or "none"
+            name, there = self._handle._minray_spec.class_name, ", ".join(groups) or "none"
             raise ValueError(f"actor class {name} has no concurrency group {group!r}; it has {there}")
-        name = options.get("name") or f"{self._handle._spec.class_name}.{self._method.name}"
+        name = options.get("name") or f"{self._handle._minray_spec.class_name}.{self._method.name}"
         return ActorMethod(self._handle, with_method_options(self._method, options), name)
 
     def __repr__(self) -> str:
-        return f"ActorMethod({self._handle._spec.class_name}.{self._method.name})"
+        return f"ActorMethod({self._handle._minray_spec.class_name}.{self._method.name})"
 
 
 def _rebuild(actor_id: bytes, spec: bytes, owner: bytes, ref: ObjectRef[Any] | None) -> ActorHandle:

@@ -24,7 +24,7 @@ def why(thing: ObjectRef[Any] | ActorHandle | PlacementGroup) -> str:
         text, _ = api.run_on_loop(lambda: api.core.placement_groups.explain(thing.id.binary()))
         return str(text)
     if isinstance(thing, ActorHandle):
-        return ActorApi(current_api()).why(thing._actor_id, thing._owner)
+        return ActorApi(current_api()).why(thing._actor_id, thing._minray_owner)
     if type(thing) is not ObjectRef:
         raise TypeError(f"why takes an ObjectRef, an actor handle or a placement group, not {type(thing).__name__}")
     return current_api().why(thing)

@@ -54,8 +54,8 @@ def test_what_there_is_is_listed_shown_and_counted(busy: Any) -> None:
     assert lines_with(actors, "Clerk", "PENDING_CREATION", "waiting") and "NUM_RESTARTS" not in actors
     assert "NUM_RESTARTS" in told("list", "actors", "--detail")
     (alive,) = json.loads(told("list", "actors", "--format=json", "-f", "state=ALIVE"))
-    assert alive["actor_id"] == clerk._actor_id_hex and alive["pid"] == pid
-    shown = told("get", "actors", clerk._actor_id_hex)
+    assert alive["actor_id"] == clerk._actor_id.hex() and alive["pid"] == pid
+    shown = told("get", "actors", clerk._actor_id.hex())
     assert lines_with(shown, f"pid: {pid}") and lines_with(shown, "is_detached: False")
 
     tasks = told("list", "tasks", "--limit=3", "-f", "name=answer")

@@ -77,11 +77,11 @@ def test_a_name_finds_a_living_actor_and_an_id_any(driver: Core) -> None:
         actor = Clerk.options(name="n").remote()
         minray.get(actor.read.remote())
         namespace = api().namespace()
-        found, same = api().named("n", namespace), api().get(actor._actor_id, actor._owner)
+        found, same = api().named("n", namespace), api().get(actor._actor_id, actor._minray_owner)
         assert found is not None and same is not None and found.actor_id == same.actor_id == actor._actor_id
         assert found.state == ALIVE and api().named("n", "elsewhere") is None
         minray.kill(actor)
-        dead = api().get(actor._actor_id, actor._owner)
+        dead = api().get(actor._actor_id, actor._minray_owner)
         assert api().named("n", namespace) is None and dead is not None and dead.state == DEAD
         assert [info.state for info in api().all()] == [DEAD]
 
@@ -130,7 +130,7 @@ def test_what_an_actor_does_is_told(driver: Core) -> None:
         actor = Clerk.remote()
         resting = actor.rest.remote(1)
         let_pass(0.5)
-        assert api().why(actor._actor_id, actor._owner).endswith("Clerk.rest runs")
+        assert api().why(actor._actor_id, actor._minray_owner).endswith("Clerk.rest runs")
         minray.get(resting)
 
     driver.run(program)

@@ -26,7 +26,7 @@ from minray.exceptions import (
     TaskCancelledError,
 )
 from tests.helpers import wait_for_condition
-from tests.real.support import POLL_S, Files, Journal, Signal, api, is_alive, run_driver, words
+from tests.real.support import POLL_S, Files, Journal, Signal, api, echo, is_alive, run_driver, words
 
 pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"num_cpus": 4, "namespace": "tests"}
@@ -205,6 +205,24 @@ def test_calls_are_answered_when_user_code_stops_the_clocks(frozen: type, max_co
     assert ray.get(actor.go_on.remote()) is None and ray.get(actor.go_on.remote()) is None
 
 
+def test_a_method_may_have_any_name() -> None:
+    names = ["_call", "_prepare", "_prepared", "_client", "_api", "_spec", "_ref", "_owner", "_methods", "_actor_id_hex"]
+    odd = ray.remote(type("Odd", (), {name: lambda self, name=name: name for name in names})).remote()
+    assert ray.get([getattr(odd, name).remote() for name in names]) == names
+
+
+def test_a_handle_takes_notes_which_stay_where_they_are() -> None:
+    counter = Counter.remote()
+    counter.tag = "first"
+    assert counter.tag == "first" and ray.get(counter.add.remote()) == 1
+    assert not hasattr(ray.get(echo.remote([counter]))[0], "tag")
+
+
+def test_actors_are_generic_in_annotations() -> None:
+    for kind in (ray.actor.ActorHandle, ray.actor.ActorProxy, ray.actor.ActorClass):
+        assert kind[Counter] is not None
+
+
 class Guest:
     """Writes down how it leaves."""
 
@@ -380,7 +398,7 @@ def test_g35_g36_a_killed_process_is_replaced_and_its_calls_are_lost(files: File
     connected = api()
     from minray.core_worker.actor_api import ActorApi
 
-    (pid,) = [info.pid for info in ActorApi(connected).all() if info.actor_id.hex() == counter._actor_id_hex]
+    (pid,) = [info.pid for info in ActorApi(connected).all() if info.actor_id.hex() == counter._actor_id.hex()]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ActorUnavailableError):
         ray.get(running)

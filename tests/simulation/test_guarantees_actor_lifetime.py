@@ -558,7 +558,7 @@ def test_g33_concurrent_creators_get_one_and_the_same_actor(seed: int) -> None:
     def program() -> tuple[str, int]:
         actor = Counter.options(name="n", namespace="x", get_if_exists=True, lifetime="detached").remote()
         count = minray.get(actor.add.remote())
-        return actor._actor_id_hex, count
+        return actor._actor_id.hex(), count
 
     def end() -> None:
         minray.kill(minray.get_actor("n", "x"))

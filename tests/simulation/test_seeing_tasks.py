@@ -88,7 +88,7 @@ def test_actors_in_all_states() -> None:
         time.sleep(1)
         by_state = {actor.state: actor for actor in list_actors()}
         pid = minray.get(alive.serve.remote())
-        found = get_actor(alive._actor_id_hex)
+        found = get_actor(alive._actor_id.hex())
         assert found["state"] == found.get("state") == "ALIVE" and found.get("anything", 1) == 1
         assert found == by_state["ALIVE"] == list_actors(filters=[("class_name", "=", "Clerk"), ("state", "!=", "dead")])[0]
         summary = summarize_actors()["cluster"]
@@ -147,7 +147,7 @@ def test_calls_of_an_actor_and_its_creation() -> None:
         pid = minray.get(refs[1])
         minray.wait(refs, num_returns=3)
         failed = list_tasks(filters=[("state", "=", "FAILED")])
-        return before, pid, clerk._actor_id_hex, failed
+        return before, pid, clerk._actor_id.hex(), failed
 
     before, pid, actor_id, (failed,) = seen(body)
     running, waiting, created = before["RUNNING"], before["PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"], before["FINISHED"]
@@ -184,7 +184,7 @@ def test_a_timeline_has_what_has_run_and_when() -> None:
         clerk = Clerk.remote()
         call, task = clerk.serve.remote(2), rest.options(name="task").remote(3)
         minray.wait([clerk.fail.remote(), call, task], num_returns=3)
-        return began, clerk._actor_id_hex, task.task_id().hex(), minray.timeline()
+        return began, clerk._actor_id.hex(), task.task_id().hex(), minray.timeline()
 
     began, actor_id, task_id, trace = seen(body)
     events = events_of(trace)

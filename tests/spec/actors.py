@@ -100,7 +100,7 @@ class Create(Tagged, frozen=True):
         except ActorAlreadyExistsError:
             return outcome | {"taken": True}
         stage.refs[self.name] = handle
-        return outcome | ({"is": handle._actor_id_hex} if self.called else {})
+        return outcome | ({"is": handle._actor_id.hex()} if self.called else {})
 
     def cpus_to_be_placed(self) -> int:
         return 1 if self.num_cpus is None else self.num_cpus
@@ -129,7 +129,7 @@ class Find(Tagged, frozen=True):
         except ValueError:
             return {"of": [], "found": False}
         stage.refs[self.name] = handle
-        return {"of": [], "found": True, "is": handle._actor_id_hex}
+        return {"of": [], "found": True, "is": handle._actor_id.hex()}
 
     def foresee(self, scope: Scope) -> None:
         scope.foresee_found(self)
