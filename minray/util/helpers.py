@@ -43,11 +43,11 @@ def map_unordered(
     """The results of ``fn.remote(item)`` for all items, those that are ready first.
 
     At most ``backpressure_size`` results have been asked for and not handed over (None: no limit); items are taken from the
-    iterable as late as that allows. Raises ValueError if it is smaller than ``chunk_size``.
+    iterable as late as that allows, and portions are not larger than that. Raises ValueError if it is below 1.
     """
     _check(chunk_size, kwargs)
-    if backpressure_size is not None and backpressure_size < chunk_size:
-        raise ValueError(f"backpressure_size ({backpressure_size}) must not be smaller than chunk_size ({chunk_size})")
+    if backpressure_size is not None and backpressure_size < 1:
+        raise ValueError(f"backpressure_size must be at least 1, not {backpressure_size}")
     return _map(fn, iter(items), backpressure_size, chunk_size, yield_obj_refs, kwargs)
 
 

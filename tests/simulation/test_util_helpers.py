@@ -68,6 +68,15 @@ def test_items_are_taken_as_late_as_the_limit_allows() -> None:
     assert run(body) == (0, 0, 4, list(range(1, 10)))
 
 
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_limit_may_be_smaller_than_a_portion(limit: int) -> None:
+    def body() -> Any:
+        before = time.monotonic()
+        return list(map_unordered(rest, [1, 1, 1], backpressure_size=limit)), round(time.monotonic() - before)
+
+    assert run(body) == ([1, 1, 1], 3 // limit)
+
+
 def test_without_a_limit_all_items_are_taken_at_once() -> None:
     def body() -> Any:
         before = time.monotonic()
@@ -82,7 +91,7 @@ def test_without_a_limit_all_items_are_taken_at_once() -> None:
     [
         (lambda: as_completed([], chunk_size=0), "chunk_size must be at least 1"),
         (lambda: as_completed([], num_returns=2), "does not go together with chunk_size"),
-        (lambda: map_unordered(rest, [], backpressure_size=3, chunk_size=4), r"\(3\) must not be smaller than chunk_size"),
+        (lambda: map_unordered(rest, [], backpressure_size=0), "backpressure_size must be at least 1, not 0"),
     ],
 )
 def test_arguments_that_make_no_sense(use: Any, complaint: str) -> None:
