@@ -4,8 +4,9 @@ Ray: python/ray/_private/log_monitor.py, python/ray/_private/ray_logging/__init_
 
 Worker side: standard output and error are pipes that the raylet reads. ``TaskNamedStream`` writes, before the first line of
 a task, a line with a control character and the task's name (of a call: after its actor, which may describe itself by its
-``__repr__``), which the raylet takes out and attaches to what follows; so output of C libraries and child processes, which
-does not pass here, is named too. A line that a task has begun ends with it, but not one that a thread of its own has begun.
+``__repr__``), which the raylet takes out and attaches to what follows. Output of C libraries and child processes, which does
+not pass here, is named too when their task has printed something, and until another one begins: then it is the worker's. A
+line that a task has begun ends with it, but not one that a thread of its own has begun.
 
 Driver side: ``LinePrinter`` shows ``(f pid=123) text``. A line that several workers print within a few seconds is shown
 at once, and counted from the second of them on; what one worker alone repeats is shown each time.
@@ -51,6 +52,7 @@ class TaskNamedStream:
     def __init__(self, stream: IO[str], executor: TaskExecutor) -> None:
         self._stream = stream
         self._executor = executor
+        executor.forget_names.append(self._forget_name)
         self._named = ""
         self._open: Speaker | None = None
         """Who has flushed the beginning of a line; None: what is written is at the beginning of one."""
@@ -103,7 +105,7 @@ class TaskNamedStream:
             if name != self._named:
                 end = "\n" if self._open is not None else ""
                 self._stream.write(f"{end}{TASK_NAME_MARK}{' '.join(name.split())}\n")
-                self._named = name
+                self._named = self._executor.named = name
             self._stream.write(text)
             if text.endswith("\n"):
                 self._open = None
@@ -111,6 +113,13 @@ class TaskNamedStream:
             else:
                 self._open = speaker
                 self._executor.unended.add((speaker, self._end_line))
+
+    def _forget_name(self) -> None:
+        """Another task begins: what it has written past this stream is not taken for the words of the last one."""
+        with _writing:
+            if self._named and self._open is None:
+                self._stream.write(f"{TASK_NAME_MARK}\n")
+                self._named = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -121,6 +121,8 @@ class Runs:
 
     def __init__(self) -> None:
         self.unended: set[Any] = set()
+        self.named = ""
+        self.forget_names: list[Any] = []
 
     @property
     def speaker(self) -> tuple[int, bytes]:
@@ -186,6 +188,22 @@ def test_a_line_that_a_task_has_begun_ends_with_it(
         other.submit(stream.write, "\n").result()
     assert not runs.unended
     assert kept.getvalue() == "\x1ef\nwhole\nbegun\n\x1e\nby another\n"
+
+
+def test_a_name_is_forgotten_when_another_task_begins_but_not_within_a_line(
+    stream: TaskNamedStream, kept: io.StringIO, runs: Runs
+) -> None:
+    (forget,) = runs.forget_names
+    forget()
+    stream.write("one\n")
+    assert runs.named == "f"
+    forget()
+    forget()
+    stream.write("two")
+    stream.flush()
+    forget()
+    stream.write("\n")
+    assert kept.getvalue() == "\x1ef\none\n\x1e\n\x1ef\ntwo\n"
 
 
 def test_a_long_beginning_of_a_line_is_not_held_back(stream: TaskNamedStream, kept: io.StringIO) -> None:

@@ -115,6 +115,10 @@ class TaskExecutor:
         """Calls per function that has ``max_calls``."""
         self.unended: set[tuple[Speaker, Callable[[Speaker, str], None]]] = set()
         """Who has begun a line of output, and what ends it if that has not happened; written by the streams."""
+        self.named = ""
+        """Under whose name output is shown that does not pass the streams; written by them."""
+        self.forget_names: list[Callable[[], None]] = []
+        """Let the streams forget it."""
 
     @property
     def current(self) -> ReceivedTask | None:
@@ -149,6 +153,8 @@ class TaskExecutor:
             return
         if task.lease_tag:
             MARKS.pack_into(self._platform.processes.marks, 0, task.sequence, task.lease_tag)
+        if self.named:
+            self._forget_name(task)
         started = Clock.perf_counter_ns()
         try:
             try:
@@ -179,6 +185,8 @@ class TaskExecutor:
         """The same in a thread beside the main one, for an actor with several."""
         if self.wants_exit or not task.claim():
             return
+        if self.named:
+            self._forget_name(task)
         started = Clock.perf_counter_ns()
         token = _beside_main.set(task)
         try:
@@ -191,6 +199,8 @@ class TaskExecutor:
 
     async def execute_async(self, task: ReceivedTask) -> None:
         """The same on an actor's event loop; the caller has claimed it."""
+        if self.named:
+            self._forget_name(task)
         started = Clock.perf_counter_ns()
         _beside_main.set(task)
         try:
@@ -227,6 +237,14 @@ class TaskExecutor:
                 self._note(task, started, execution)
         except Exception:
             logger.exception(UNNOTED)
+
+    def _forget_name(self, task: ReceivedTask) -> None:
+        """Unless it is this task's."""
+        if self.named != self.shown_name(task):
+            self.named = ""
+            for forget in self.forget_names:
+                with suppress(OSError, ValueError):  # Nobody reads it any more, or it is closed.
+                    forget()
 
     def _end_lines(self, task: ReceivedTask, call: bytes) -> None:
         """What it has begun to print ends with it; so does what a call beside the main thread has begun in any thread."""

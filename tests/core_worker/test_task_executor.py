@@ -236,6 +236,21 @@ def test_g23_a_process_is_used_up_when_a_function_was_called_max_calls_times() -
     assert machine.execute(machine.task(lambda: 1)) is None
 
 
+@pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
+def test_the_name_under_which_output_is_shown_is_forgotten_when_another_task_begins(kind: str) -> None:
+    machine = Machine()
+    forgotten: list[str] = []
+    machine.executor.forget_names = [lambda: forgotten.append("once"), raising(OSError())]
+    machine.executor.actor = SimpleNamespace(speaks=lambda: 1, other=lambda: 1)
+    for name in ("speaks", "speaks", "other", "other"):
+        if name == "speaks":
+            machine.executor.named = name
+        ran = getattr(machine.executor, kind)(machine.task(method=name, actor_id=b"actor"))
+        if ran is not None:
+            run(lambda ran=ran: ran)
+    assert forgotten == ["once"] and machine.executor.named == ""
+
+
 # --- what is remembered of it
 
 

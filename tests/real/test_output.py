@@ -70,6 +70,29 @@ def test_lines_carry_the_tasks_name_and_pid_on_the_same_stream() -> None:
     assert any(line.endswith("from a child") for line in out) and any(line.endswith("raw") for line in out)
 
 
+def test_what_does_not_pass_pythons_streams_is_not_shown_as_the_words_of_an_earlier_task() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=1, logging_level="ERROR")
+        @ray.remote
+        def f():
+            print("from f")
+        @ray.remote
+        def g():
+            import os
+            os.system("echo from a child of g")
+            sys.stdout.buffer.write(b"bytes of g\\n")
+            sys.stdout.flush()
+            os.write(2, b"raw words of g\\n")
+        ray.get(f.remote())
+        ray.get(g.remote())
+        """
+    )
+    lines = [re.sub(r"pid=\d+", "pid", line) for line in (done.stdout + done.stderr).splitlines()]
+    shown = ["(f pid) from f", "(worker pid) from a child of g", "(worker pid) bytes of g", "(worker pid) raw words of g"]
+    assert done.returncode == 0 and lines == shown
+
+
 def test_what_tasks_log_is_shown_as_they_have_configured_it() -> None:
     """As in any Python program: warnings alone, until they call ``basicConfig``."""
     done = run_driver(
