@@ -91,6 +91,10 @@ class RayTaskError(RayError):
     def task_failure(self) -> TaskFailure | None:
         return self._minray_failure
 
+    def as_instanceof_cause(self) -> RayTaskError:
+        """This error: ``get`` raises one that is an instance of its cause's type already, if there can be one."""
+        return self
+
     def __str__(self) -> str:
         if self._minray_failure is None:
             return super().__str__()

@@ -11,9 +11,10 @@ sent and why, and how it can be; an ``Executor`` like those of ``concurrent.futu
 from minray.util import queue
 from minray.util.actor_pool import ActorPool
 from minray.util.check_serialize import inspect_serializability
+from minray.util.debug import log_once
 from minray.util.executor import Executor
 from minray.util.helpers import as_completed, map_unordered
-from minray.util.lookup import get_node_ip_address, list_named_actors
+from minray.util.lookup import get_node_instance_id, get_node_ip_address, list_named_actors
 from minray.util.placement_group import (
     get_current_placement_group,
     get_placement_group,
@@ -37,10 +38,12 @@ __all__ = [
     "as_completed",
     "deregister_serializer",
     "get_current_placement_group",
+    "get_node_instance_id",
     "get_node_ip_address",
     "get_placement_group",
     "inspect_serializability",
     "list_named_actors",
+    "log_once",
     "map_unordered",
     "placement_group",
     "placement_group_table",

@@ -1,13 +1,14 @@
 """Small questions to the cluster: which actors have names, and which address this node has.
 
-Ray: python/ray/util/__init__.py (list_named_actors), python/ray/_private/services.py (get_node_ip_address)
+Ray: python/ray/util/__init__.py (list_named_actors), python/ray/_private/services.py (the other two)
 
-Both answer from what the gcs knows at this moment. Actors that are dead have lost their names; those that are being
+The first two answer from what the gcs knows at this moment. Actors that are dead have lost their names; those that are being
 created or restarted have them.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import minray as ray
@@ -29,3 +30,8 @@ def get_node_ip_address() -> str:
     own = ray.get_runtime_context().get_node_id()
     address: str = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == own)
     return address
+
+
+def get_node_instance_id() -> str:
+    """What whoever has made this machine in a cloud has called it, in ``RAY_CLOUD_INSTANCE_ID``; else empty."""
+    return os.environ.get("RAY_CLOUD_INSTANCE_ID", "")

@@ -173,6 +173,14 @@ def test_g2_a_class_that_forbids_subclasses_is_found_at_cause() -> None:
     assert type(error.cause) is Sealed and error.cause.args == ("tight",)
 
 
+@pytest.mark.parametrize("kind", [ValueError, Sealed])
+def test_g2_the_error_as_an_instance_of_its_cause(kind: type[Exception]) -> None:
+    with pytest.raises(RayTaskError) as caught:
+        ray.get(fail.remote(kind, "no"))
+    error = caught.value.as_instanceof_cause()
+    assert isinstance(error, RayTaskError) and isinstance(error, kind) == (kind is ValueError)
+
+
 def test_g2_an_exception_group_arrives_as_one() -> None:
     @ray.remote
     def fail_twice() -> None:

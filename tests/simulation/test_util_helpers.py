@@ -9,7 +9,7 @@ import pytest
 
 import minray
 from minray.simulation import run
-from minray.util import as_completed, get_node_ip_address, list_named_actors, map_unordered
+from minray.util import as_completed, get_node_instance_id, get_node_ip_address, list_named_actors, log_once, map_unordered
 
 
 @minray.remote(num_cpus=0.01)
@@ -124,3 +124,14 @@ def test_the_address_of_the_own_node() -> None:
     assert run(body)
     with pytest.raises(RuntimeError, match="not connected"):
         get_node_ip_address()
+
+
+def test_the_name_that_a_cloud_has_given_to_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_CLOUD_INSTANCE_ID", raising=False)
+    assert get_node_instance_id() == ""
+    monkeypatch.setenv("RAY_CLOUD_INSTANCE_ID", "i-7")
+    assert get_node_instance_id() == "i-7"
+
+
+def test_what_is_said_once() -> None:
+    assert [log_once(key) for key in ("here", "there", "here", "there")] == [True, True, False, False]
