@@ -332,6 +332,7 @@ class TaskExecutor:
         try:
             return self._failure(task, error, duration_us, is_coroutine)
         except Exception as problem:  # whatever is wrong with it, the call is answered
+            problem.__context__ = None  # What was raised does not want to be looked at.
             logger.exception("what a task has raised cannot be told")
             broken = RaySystemError(reason=f"what was raised cannot be told: {type(problem).__name__}")
             return Execution(FAILED, [], self._pack(task, broken), duration_us, False)
