@@ -37,7 +37,7 @@ from minray.object_ref import ObjectRef
 from minray.protocol.actor import ActorInfo, HandleSpec, MethodSpec
 from minray.protocol.base import Address, decode, encode
 from minray.signature import ANYTHING, Signature, parameters_of
-from minray.task_options import check_one_placement
+from minray.task_options import check_one_placement, given_options
 
 EVERY_ACTORS = (CALL, READY, TERMINATE)
 
@@ -98,7 +98,7 @@ class ActorClass:
         api = worker.current_api()
         spec = self._spec or make_handle_spec(self._class, self._options)
         self._spec = spec
-        given = {name: value for name, value in self._options.items() if value is not None}
+        given = given_options(self._options)
         actors = ActorApi(api)
         namespace, name = given.get("namespace") or actors.namespace(), given.get("name", "")
         if given.get("get_if_exists"):

@@ -148,7 +148,7 @@ def is_async_class(actor_class: type) -> bool:
 
 def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpec:
     """What callers must know of an actor. Raises ValueError for options that do not go together."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = given_options(options)
     process = make_process_options(actor_class, given)
     is_plain = not process.is_async and process.max_concurrency == 1 and not process.groups
     out_of_order = given.get("allow_out_of_order_execution", not is_plain)
@@ -186,7 +186,7 @@ def _method_spec(
 
 def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodSpec:
     """The same method with other options (checked before)."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = given_options(options)
     retry, types = spec.retry_exceptions, spec.retry_exception_types
     if "retry_exceptions" in given:
         classes = given["retry_exceptions"]

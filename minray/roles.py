@@ -153,9 +153,9 @@ def _run_worker(config: WorkerConfig, ends: ChildEnds) -> None:
         logging.getLogger(__name__).error("this worker cannot join its node: %s", error)
         return
     worker.connect_process(api)
-    sys.stdout = TaskNamedStream(sys.stdout, api.core.executor)
-    sys.stderr = TaskNamedStream(sys.stderr, api.core.executor)
     executor = api.core.executor
+    sys.stdout = TaskNamedStream(sys.stdout, executor)
+    sys.stderr = TaskNamedStream(sys.stderr, executor)
     user_code.end_on_signal(executor.is_in_task, lambda: executor.end_process(SystemExit(TERMINATED)))
     user_code.serve()
 
