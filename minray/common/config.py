@@ -82,6 +82,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long an actor waits for a call that its caller made before others that have come (G56)."""
     timeout_ms_task_wait_for_death_info: int = 1000
     """How long a caller whose actor cannot be reached waits for the reason."""
+    busy_wait_microseconds: int = 500
+    """So long whoever waits for a call looks for its answer again and again before it sleeps, as does a worker for the next
+    call, where such waits are short and cores are free (0: never)."""
     record_ref_creation_sites: bool = False
     """Whether processes remember which line of the user's code has made each reference; costs microseconds for each."""
     local_gc_min_interval_s: float = 10.0

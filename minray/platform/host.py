@@ -75,6 +75,18 @@ def raise_file_limit() -> int:
     return soft
 
 
+def runnable_threads() -> int:
+    """How many threads of the machine run or could run, this one included; 0 where that is not told."""
+    try:
+        descriptor = os.open("/proc/loadavg", os.O_RDONLY)
+        try:
+            return int(os.read(descriptor, 100).split()[3].partition(b"/")[0])
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError, IndexError):  # macOS; too many open files
+        return 0
+
+
 def _cpu_count(root: Path) -> int:
     try:
         available = len(os.sched_getaffinity(0))

@@ -20,6 +20,7 @@ Rules
   * While user code has a signal handler of its own installed, which may raise at any time, the main thread does not lead:
     it waits for work beside the relief. What such a handler raises after its task is logged. To know of handlers, the
     worker puts its own function in the place of ``signal.signal``.
+  * While there is no work the main thread waits awake for a moment, if its last task came alone and soon (``spinning``).
   * The loop is asyncio's own: uvloop takes 24 us to begin and end a run in a main thread, asyncio's 4 us.
 """
 
@@ -92,6 +93,8 @@ class MainThreadUserCode(LoopBorder):
         """Held by the thread that runs the loop."""
         self._away = False
         """The main thread is in user code."""
+        self._pieces = 0
+        """How many works it has run since it has led."""
         self._rounds = 0
         """How often it has gone there."""
         self._alarm = _thread.allocate_lock()
@@ -154,6 +157,7 @@ class MainThreadUserCode(LoopBorder):
 
     def _run_works(self) -> None:
         """Run what is queued, but not for longer than a turn and a piece."""
+        self._pieces = 0
         if not self._works:
             return
         self._rounds += 1
@@ -163,6 +167,7 @@ class MainThreadUserCode(LoopBorder):
         until = Clock.monotonic() + TURN_S
         while self._works:
             work, then = self._works.popleft()
+            self._pieces += 1
             work()
             if then is not None:
                 self.follow(then)
@@ -185,7 +190,11 @@ class MainThreadUserCode(LoopBorder):
                     asyncio._set_running_loop(None)
             if self._works or self._stopping:
                 self._loop.call_soon(self._loop.stop)
+            elif self._pieces == 1:  # What sends several at once is in no hurry.
+                self.spinner.begin()
             self._loop.run_forever()
+            if self._works:
+                self.spinner.end()
         finally:
             self._lead.release()
 

@@ -39,6 +39,7 @@ def make_platform(
     gRPC is imported only where it is used: it does not survive a fork.
     """
     host = RealHost()
+    user_code.spinner.allow(system_config.busy_wait_microseconds / 1e6, host.cpu_count)
     network: Network
     if system_config.transport == "grpc":
         from minray.platform.grpc_transport import GrpcNetwork

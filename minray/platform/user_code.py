@@ -34,6 +34,7 @@ from typing import Any, TypeVar
 
 from minray.common.clock import Clock
 from minray.platform.base import WOULD_BLOCK, Threads
+from minray.platform.spinning import Spinner
 from minray.platform.stream_connection import Outbox
 
 Result = TypeVar("Result")
@@ -83,6 +84,31 @@ class LockParker:
         self.release()
 
 
+class BorderParker(LockParker):
+    """Of a thread that waits for the loop, which may end meanwhile."""
+
+    __slots__ = ("_border",)
+
+    def __init__(self, border: LoopBorder) -> None:
+        super().__init__()
+        self._border = border
+
+    def wait(self, timeout_s: float | None) -> bool:
+        border = self._border
+        border.parked.add(self)
+        try:
+            is_released = border.on_closed is not None or super().wait(timeout_s)
+        finally:
+            border.parked.discard(self)
+        if border.on_closed is not None:
+            raise border.on_closed()
+        return is_released
+
+    def release(self) -> None:
+        self._border.spinner.end()
+        super().release()
+
+
 class LoopBorder:
     """What any thread may ask of the loop."""
 
@@ -105,6 +131,12 @@ class LoopBorder:
         """Whether ``_drain`` is on its way."""
         self.outbox: Outbox | None = None
         """Written out when posted callbacks have been called."""
+        self.spinner = Spinner(loop)
+        """Keeps the loop awake while short calls are waited for."""
+        self.parked: set[BorderParker] = set()
+        """What threads wait with."""
+        self.on_closed: Callable[[], Exception] | None = None
+        """Once the loop calls nobody back any more: what threads that wait for that are told."""
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         """Call back on the loop; a loop that is closed for good calls nobody."""
@@ -139,9 +171,9 @@ class LoopBorder:
         """Have ``_drain`` called on the loop."""
         self._loop.call_soon_threadsafe(self._drain)
 
-    def parker(self) -> LockParker:
+    def parker(self) -> BorderParker:
         self.refuse_on_loop()
-        return LockParker()
+        return BorderParker(self)
 
     def refuse_on_loop(self) -> None:
         """RuntimeError there: what is to come would wait for the loop."""
@@ -191,6 +223,8 @@ class LoopBorder:
         if self._has_posted() and not self._waking:
             self._waking = True
             self._loop.call_soon(self._drain)
+        elif self.parked:
+            self.spinner.begin()
 
     def _has_posted(self) -> bool:
         """Whether there is anything to be called."""
@@ -220,43 +254,14 @@ def _ignore(_names: Sequence[bytes]) -> None:
     """Nobody keeps count."""
 
 
-class DriverParker(LockParker):
-    """Of a thread in a driver, which may leave its cluster meanwhile."""
-
-    __slots__ = ("_border",)
-
-    def __init__(self, border: DriverUserCode) -> None:
-        super().__init__()
-        self._border = border
-
-    def wait(self, timeout_s: float | None) -> bool:
-        border = self._border
-        border.parked.add(self)
-        try:
-            is_released = border.on_closed is not None or super().wait(timeout_s)
-        finally:
-            border.parked.discard(self)
-        if border.on_closed is not None:
-            raise border.on_closed()
-        return is_released
-
-
 class DriverUserCode(LoopBorder):
     """A driver's user code: threads of the user's own, which only call in."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
-        self.parked: set[DriverParker] = set()
-        """What threads wait with."""
         self.futures: set[Future[Any]] = set()
         """Those that are not done."""
-        self.on_closed: Callable[[], Exception] | None = None
-        """Once the loop calls nobody back any more: what threads that wait for that are told."""
         self._collector: threading.Thread | None = None
-
-    def parker(self) -> DriverParker:
-        self.refuse_on_loop()
-        return DriverParker(self)
 
     def future(self) -> Future[Any]:
         future: Future[Any] = Future()
