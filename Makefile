@@ -86,7 +86,9 @@ docs: $(STAMP)
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+# Compiled first, as pip does it for the peers, also where Python is told not to (PYTHONDONTWRITEBYTECODE).
 bench: $(BENCH_STAMP)
+	$(BENCH_VENV)/bin/python -m compileall -q minray
 	$(BENCH_VENV)/bin/python -m benchmarks $(BENCH_ARGS)
 
 conformance: $(BENCH_STAMP)

@@ -1,6 +1,7 @@
 """How long starting and stopping take, and what an idle cluster weighs; for minray and Ray alike.
 
-Memory is the proportional set size (PSS) of all processes of the cluster, the driver included.
+Memory is the proportional set size (PSS) of all processes of the cluster, the driver included, which is a program that
+has imported nothing else.
 """
 
 from __future__ import annotations
@@ -35,14 +36,22 @@ def hello():
 
 assert ray.get(hello.remote()) == "hello"
 """
+IDLE = """
+import time
+time.sleep({seconds})  # So that what is started lazily is there.
+from benchmarks.start_and_stop import cluster_pss_bytes
+print(cluster_pss_bytes())
+"""
 
 
 def measure(system: str, size: Size) -> Iterator[Sample]:
-    ray = library(system)
-    start = time.perf_counter()
     script = HELLO.format(library={MINRAY: "minray", RAY: "ray"}[system])
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    start = time.perf_counter()
+    _output(script)
     yield Sample(NAME, "hello-world script, whole process", time.perf_counter() - start)
+    idle = _output(script + IDLE.format(seconds=size.pick(2, 1, 0)))
+    yield Sample(MEMORY, "cluster with 2 workers", int(idle.split()[-1]) / 1e6)
+    ray = library(system)
     start = time.perf_counter()
     ray.init(num_cpus=WORKERS, logging_level="ERROR")
     yield Sample(NAME, "init", time.perf_counter() - start)
@@ -54,8 +63,6 @@ def measure(system: str, size: Size) -> Iterator[Sample]:
     start = time.perf_counter()
     ray.get(first.remote())
     yield Sample(NAME, "first task after init", time.perf_counter() - start)
-    time.sleep(size.pick(2, 1, 0))  # Idle, so that what was started lazily is there.
-    yield Sample(MEMORY, "cluster with 2 workers", cluster_pss_bytes() / 1e6)
     start = time.perf_counter()
     ray.shutdown()
     yield Sample(NAME, "shutdown", time.perf_counter() - start)
@@ -71,3 +78,8 @@ def cluster_pss_bytes() -> int:
         except psutil.Error:  # It has ended meanwhile.
             continue
     return total
+
+
+def _output(script: str) -> str:
+    """Of a program of its own."""
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
