@@ -276,7 +276,7 @@ class MainThreadUserCode(LoopBorder):
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         def begin() -> None:
-            self._event_loop = UserEventLoop(self, self._loop)
+            self._event_loop = UserEventLoop(self, self._loop, self.spinner)
             asyncio.set_event_loop(self._event_loop)
             self._event_loop.call_soon_threadsafe(on_open, self._event_loop)
 

@@ -12,7 +12,9 @@ Rules
   * Between two looks the core goes to whoever else is to run on it (``sched_yield``).
   * While more threads are to run than there are cores, everybody sleeps: a thread that has slept is let in sooner by the
     kernel than one that has not. How many there are is asked every few milliseconds of waiting awake, and after a pause.
-  * It takes two cores, and a kernel that says how many threads are to run: Linux.
+  * What comes unasked (timers and files of an actor's own) is not what somebody waits for, and keeps nobody awake.
+  * It takes two cores, and a kernel that says how many threads are to run: Linux. It tells those of the whole machine, also
+    in a container, which on a busy machine will rarely wait awake.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import os
 from minray.common.clock import Clock
 from minray.platform.host import runnable_threads
 
+_sched_yield = os.sched_yield
+"""The real one, whatever tests put in its place."""
 LOOK_S = 0.002
 """So often it is asked how many threads are to run."""
 PAUSE_S = 0.05
@@ -71,29 +75,36 @@ class Spinner:
         if self._is_promising and now >= self._not_before:
             self._until = since + self._limit_s
             if not self._is_turning:
-                self._is_turning = True
-                self._loop.call_soon(self._turn)
+                self._turn_soon()
 
     def end(self) -> None:
-        """From any thread: it is over."""
+        """From any thread: what was waited for has come."""
         since, self._since, self._until = self._since, 0.0, 0.0
         if since:
             self._is_promising = Clock.monotonic() - since < self._limit_s
 
+    def give_up(self) -> None:
+        """From any thread: the wait is over, but nothing has come; who waits next sleeps."""
+        self._since = self._until = 0.0
+        self._is_promising = False
+
+    def _turn_soon(self) -> None:
+        self._loop.call_soon(self._turn)
+        self._is_turning = True
+
     def _turn(self) -> None:
+        self._is_turning = False
         now = Clock.monotonic()
         if self._look_at <= now < self._until:
             self._look(now)
         if now < self._until:
-            os.sched_yield()
-            self._loop.call_soon(self._turn)
-        else:
-            self._is_turning = False
+            _sched_yield()
+            self._turn_soon()
 
     def _look(self, now: float) -> None:
         """Are there too many others?"""
         self._look_at = now + LOOK_S
-        if runnable_threads() <= self._most_threads:
+        if 0 < runnable_threads() <= self._most_threads:
             self._patience = min(PATIENCE, self._patience + 1)
             return
         self._patience = max(0, self._patience - 1)

@@ -94,17 +94,20 @@ class BorderParker(LockParker):
         self._border = border
 
     def wait(self, timeout_s: float | None) -> bool:
-        border = self._border
-        border.parked.add(self)
+        border, is_released = self._border, False
         try:
+            border.parked.add(self)
             is_released = border.on_closed is not None or super().wait(timeout_s)
         finally:
             border.parked.discard(self)
+            if not is_released:
+                border.spinner.give_up()
         if border.on_closed is not None:
             raise border.on_closed()
         return is_released
 
     def release(self) -> None:
+        self._border.parked.discard(self)
         self._border.spinner.end()
         super().release()
 
@@ -134,7 +137,7 @@ class LoopBorder:
         self.spinner = Spinner(loop)
         """Keeps the loop awake while short calls are waited for."""
         self.parked: set[BorderParker] = set()
-        """What threads wait with."""
+        """What threads wait with, and is not released."""
         self.on_closed: Callable[[], Exception] | None = None
         """Once the loop calls nobody back any more: what threads that wait for that are told."""
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Never
 
 from minray.common.clock import Clock
 from minray.platform.base import UserCode
+from minray.platform.spinning import Spinner
 from minray.platform.user_code import TURN_S
 
 LASTING = "an actor's event loop runs as long as the actor does; to end both, call exit_actor()"
@@ -39,9 +40,11 @@ class UserEventLoop(asyncio.SelectorEventLoop):
         _scheduled: list[asyncio.TimerHandle]
         _run_once: Callable[[], None]
 
-    def __init__(self, user_code: UserCode, worker_loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, user_code: UserCode, worker_loop: asyncio.AbstractEventLoop, spinner: Spinner) -> None:
         self._user_code = user_code
         self._worker_loop = worker_loop
+        self._spinner = spinner
+        """The worker's loop's; events of the user's own are not what that waits for."""
         self._is_due = False
         """A piece is on its way."""
         self._timer: asyncio.TimerHandle | None = None
@@ -105,6 +108,7 @@ class UserEventLoop(asyncio.SelectorEventLoop):
 
     def _on_timer(self) -> None:
         self._timer_due = math.inf
+        self._spinner.give_up()
         self._write_to_self()
 
     def _watch_files(self) -> None:
@@ -112,6 +116,7 @@ class UserEventLoop(asyncio.SelectorEventLoop):
 
     def _on_file_ready(self) -> None:
         """It stays so until a piece has polled."""
+        self._spinner.give_up()
         self._worker_loop.remove_reader(self._files.fileno())
         self._files.some_ready = True
         self._user_code.run(self._run_piece, self._watch_files)

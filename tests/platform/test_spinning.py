@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -154,10 +155,44 @@ def test_it_takes_two_cores_and_a_kernel_that_counts(loop: Loop, limit_s: float,
     assert not any(loop.wait(spinner, 0.0) for _ in range(3))
 
 
-def test_threads_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_in_vain_says_nothing_of_the_next_one(loop: Loop, spinner: Spinner) -> None:
+    loop.wait(spinner, SHORT_S)
+    spinner.begin()
+    assert loop.turn()
+    spinner.give_up()
+    assert not loop.turn() and not loop.wait(spinner, SHORT_S)
+
+
+def test_a_look_that_fails_ends_one_wait(loop: Loop, spinner: Spinner, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop.wait(spinner, SHORT_S)
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(spinning, "runnable_threads", lambda: 1 / 0)
+        loop.wait(spinner, SHORT_S)
+    spinner.end()
+    loop.wait(spinner, SHORT_S)
+    assert loop.wait(spinner, SHORT_S)
+
+
+def test_threads_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.runnable_threads() >= 1, "this one runs"
-    monkeypatch.setattr(host.os, "open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
-    assert host.runnable_threads() == 0
+    monkeypatch.setattr("os.open", None)
+    assert host.runnable_threads() >= 1, "whatever a test does to the module"
+    assert host.runnable_threads(str(tmp_path / "missing")) == 0
+    told = tmp_path / "told"
+    for text, count in [("0.1 0.2 0.3 7/200 99", 7), ("nothing", 0), ("a b c d e", 0)]:
+        told.write_text(text)
+        assert host.runnable_threads(str(told)) == count
+
+
+def test_threads_that_wait_in_vain_or_no_more_keep_nobody_awake(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    user_code.spinner.allow(60.0, 1_000_000)
+    parker = user_code.parker()
+    assert not parker.wait(0.001) and not user_code.parked and not user_code.spinner._is_promising
+    released = user_code.parker()
+    user_code.parked.add(released)
+    released.release()
+    assert not user_code.parked and released.wait(0)
 
 
 @pytest.fixture

@@ -186,6 +186,27 @@ def test_an_idle_loop_costs_nothing() -> None:
     """) == ["1", "over"]
 
 
+def test_timers_and_files_keep_nobody_awake() -> None:
+    """The worker's loop waits awake for calls that come one after the other, not for what the user's loop has planned."""
+    assert run_coroutine("""
+        async def main():
+            import socket
+            code.spinner.allow(60.0, 1_000_000)
+            awake = set()
+            for _ in range(20):
+                await asyncio.sleep(0.0001)
+                awake.add(code.spinner._is_turning)
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            for _ in range(20):
+                loop.call_soon_threadsafe(loop.call_later, 0.001, theirs.send, b"x")
+                await user.sock_recv(ours, 1)
+                awake.add(code.spinner._is_turning)
+            ours.close(), theirs.close()
+            print(awake)
+    """) == ["{False}", "over"]
+
+
 def test_nobody_is_told_twice() -> None:
     """Of what the loop adds itself, of timers that earlier ones replaced, of a file that nobody reads yet."""
     assert run_unhurried("""
