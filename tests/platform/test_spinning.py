@@ -61,11 +61,11 @@ class Loop(asyncio.AbstractEventLoop):
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     made = Loop()
     monkeypatch.setattr(Clock, "monotonic", staticmethod(lambda: made.now_s))
     monkeypatch.setattr(spinning, "runnable_threads", made.count_threads)
-    yield made
+    return made
 
 
 @pytest.fixture
@@ -73,6 +73,13 @@ def spinner(loop: Loop) -> Spinner:
     made = Spinner(loop)
     made.allow(LIMIT_S, CORES)
     return made
+
+
+@pytest.fixture
+def io() -> Iterator[IoThread]:
+    thread = IoThread()
+    yield thread
+    thread.stop()
 
 
 def test_a_wait_is_awake_if_the_one_before_was_short(loop: Loop, spinner: Spinner) -> None:
@@ -193,13 +200,6 @@ def test_threads_that_wait_in_vain_or_no_more_keep_nobody_awake(io: IoThread) ->
     user_code.parked.add(released)
     released.release()
     assert not user_code.parked and released.wait(0)
-
-
-@pytest.fixture
-def io() -> Iterator[IoThread]:
-    thread = IoThread()
-    yield thread
-    thread.stop()
 
 
 def test_a_thread_that_waits_for_the_loop_keeps_it_awake(io: IoThread) -> None:
