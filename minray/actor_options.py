@@ -12,8 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import cloudpickle
-
+from minray import cloudpickle
 from minray.common.resources import CPU, GPU, resource_set
 from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
 from minray.protocol.actor import HandleSpec, MethodSpec

@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import cloudpickle  # noqa: F401  (imported once, in the zygote, for all workers)
 import msgspec
 
 from minray.cluster_client import end_gracefully

@@ -26,8 +26,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard, cast
 
-import cloudpickle
-
+from minray import cloudpickle
 from minray.exception_parts import ARGS, group_of, members_of, new_exception, reduces_itself, set_members
 from minray.exceptions import Hops, RayError, RayTaskError, TaskFailure, UnserializableException
 from minray.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
@@ -290,7 +289,7 @@ def _links_of(error: BaseException, *, is_root: bool = True, is_end: bool = Fals
     )
 
 
-class _ExceptionPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _ExceptionPickler(cloudpickle.Pickler):
     """cloudpickle, but for exceptions, wherever they occur."""
 
     def __init__(self, buffer: io.BytesIO, root: BaseException, stand_ins: Mapping[int, RayError]) -> None:

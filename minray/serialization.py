@@ -26,8 +26,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import cloudpickle
-
+from minray import cloudpickle
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.object_ref import ObjectRef, serialising
 

@@ -15,9 +15,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import cloudpickle
 import msgspec
 
+from minray import cloudpickle
 from minray.common.bundles import ANY_BUNDLE, within
 from minray.common.ids import PlacementGroupID
 from minray.common.labels import parse_selector

@@ -363,7 +363,8 @@ def test_a_class_of_the_drivers_main_comes_home_from_another_process(tmp_path: P
     driver = tmp_path / "driver.py"
     driver.write_text(
         textwrap.dedent("""
-        import subprocess, sys, cloudpickle
+        import subprocess, sys
+        from minray import cloudpickle
         from minray.exceptions import RayTaskError
         from minray.packed_exception import unpack_exception
 

@@ -13,8 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
-
+from minray import cloudpickle
 from minray.platform.base import PlatformError
 from minray.protocol.gcs import KvGet, KvGetReply, KvPut, KvPutReply, job_namespace
 from minray.rpc.connection import Peer

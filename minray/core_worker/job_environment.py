@@ -15,8 +15,7 @@ import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
+from minray import cloudpickle
 from minray.common.ids import TaskIdFactory
 from minray.common.task_spec import TaskTemplate
 from minray.exceptions import RuntimeEnvSetupError

@@ -25,10 +25,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import msgspec
 
-from minray import serialization
+from minray import cloudpickle, serialization
 from minray.common.clock import Clock
 from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator

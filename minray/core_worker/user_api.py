@@ -15,9 +15,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-import cloudpickle
-
-from minray import serialization
+from minray import cloudpickle, serialization
 from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
 from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate

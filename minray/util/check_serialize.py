@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TextIO
 
-import cloudpickle
+from minray import cloudpickle
 
 LINE = "=" * 80
 INDENT = "    "

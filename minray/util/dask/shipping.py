@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy
 from dask.task_spec import GraphNode, Task
 
@@ -76,7 +75,7 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     except ValueError as error:
         if not READ_ONLY.search(str(error)):
             raise
-    args, kwargs = pickle.loads(cloudpickle.dumps((args, kwargs), IN_BAND))
+    args, kwargs = pickle.loads(ray.cloudpickle.dumps((args, kwargs), IN_BAND))
     return function(*args, **kwargs)
 
 
@@ -157,7 +156,7 @@ class _HoldsReference(Exception):
     """The function cannot be pickled apart from the call that takes it along."""
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(ray.cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, ray.ObjectRef):
             raise _HoldsReference
