@@ -42,16 +42,16 @@ class ActorHost:
     def __init__(self, core: CoreWorker) -> None:
         self._core = core
 
-    def run_constructor(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+    def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         """This process is the actor's from now on."""
         core = self._core
-        actor = core.actor_receiver.actor = ActorProcess(core.platform, core.executor, task)
+        actor = core.actor_receiver.actor = ActorProcess(core.platform, core.executor, task, core.actor_receiver.on_executed)
 
-        def on_over() -> None:
+        def on_over(task: ReceivedTask) -> None:
             failed = task.execution is not None and task.execution.status == FAILED and task.execution.error
             if failed and core.config.system_config.report_unseen_errors:  # perhaps nobody will ever call it
                 logger.error("the constructor of an actor has failed:\n%s", describe_packed(failed))
-            then()
+            then(task)
 
         actor.construct(on_over)
 

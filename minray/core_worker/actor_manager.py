@@ -161,7 +161,7 @@ class ActorManager:
             task.prepared.header,
             task.args,
             task.arguments,
-            list(task.nested),
+            task.nested,
             task.inline_buffers,
         )
 

@@ -38,8 +38,8 @@ WORKS_PER_TURN = 20
 class Place(Protocol):
     """Where calls run."""
 
-    def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
-        """Run a call; ``then`` is called when it is over, or was passed over."""
+    def run(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
+        """Run a call; ``then(task)`` is called on our own loop when it is over, or was passed over."""
 
     def cancel(self, task: ReceivedTask) -> None:
         """A running call is told that it is not wanted any more (G45)."""
@@ -48,19 +48,41 @@ class Place(Protocol):
 class ConcurrencyGroup:
     """Calls that share a limit, and a place."""
 
-    __slots__ = ("limit", "place", "running", "waiting")
+    __slots__ = ("limit", "place", "running", "waiting", "_on_over")
 
-    def __init__(self, limit: int, place: Place) -> None:
+    def __init__(self, limit: int, place: Place, on_over: Callable[[ReceivedTask], None]) -> None:
+        """``on_over``: see ``ActorProcess``."""
         self.limit = limit
         self.place = place
         self.running = 0
-        self.waiting: deque[tuple[ReceivedTask, Callable[[], None]]] = deque()
+        self.waiting: deque[ReceivedTask] = deque()
+        self._on_over = on_over
+
+    def run(self, task: ReceivedTask) -> None:
+        if self.running < self.limit:
+            self.running += 1
+            self.place.run(task, self._end)
+        else:
+            self.waiting.append(task)
+
+    def _end(self, task: ReceivedTask) -> None:
+        self.running -= 1
+        self._on_over(task)
+        while self.waiting and self.running < self.limit:
+            self.run(self.waiting.popleft())
 
 
 class ActorProcess:
     """The loop's side of an actor."""
 
-    def __init__(self, platform: Platform, executor: TaskExecutor, constructor: ReceivedTask) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        executor: TaskExecutor,
+        constructor: ReceivedTask,
+        on_over: Callable[[ReceivedTask], None],
+    ) -> None:
+        """``on_over`` is called on the loop with each call that is over, or was passed over."""
         options = constructor.header.template.actor
         assert options is not None
         self.actor_id = constructor.actor_id
@@ -72,6 +94,8 @@ class ActorProcess:
         """No call begins any more."""
         self._user_code = platform.user_code
         self._executor = executor
+        self._execute = executor.execute
+        self._on_over = on_over
         self._user_loop = UserLoop(platform, executor) if options.is_async else None
         self.is_plain = self._user_loop is None and options.max_concurrency == 1 and not options.groups
         self._groups: dict[str, ConcurrencyGroup] = {}
@@ -88,44 +112,29 @@ class ActorProcess:
             else:
                 place = UserLoop(platform, self._executor)
                 place.start_beside()
-            self._groups[name] = ConcurrencyGroup(limit, place)
+            self._groups[name] = ConcurrencyGroup(limit, place, self._on_over)
 
     @property
     def class_name(self) -> str:
         return self.constructor.header.template.name.partition(".")[0]
 
-    def construct(self, then: Callable[[], None]) -> None:
-        """Run the constructor; ``then`` is called when it is over."""
+    def construct(self, then: Callable[[ReceivedTask], None]) -> None:
+        """Run the constructor; ``then`` is called with it when it is over."""
         if self._user_loop is None:
-            self._user_code.run(partial(self._executor.execute, self.constructor), then)
+            self._user_code.run(self._execute, then, self.constructor)
         else:
             self._user_loop.start()
             self._user_loop.run(self.constructor, then)
 
-    def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
-        """Run a call when its turn comes; ``then`` is called when it is over, or was passed over."""
+    def run(self, task: ReceivedTask) -> None:
+        """Run a call when its turn comes."""
         if self.is_plain:
-            self._user_code.run(partial(self._executor.execute, task), then)
-            return
-        group = self._group(task)
-        if group.running < group.limit:
-            self._begin(group, task, then)
+            self._user_code.run(self._execute, self._on_over, task)
         else:
-            group.waiting.append((task, then))
+            self._group(task).run(task)
 
     def _group(self, task: ReceivedTask) -> ConcurrencyGroup:
         return self._groups.get(task.header.template.concurrency_group) or self._groups[DEFAULT_GROUP]
-
-    def _begin(self, group: ConcurrencyGroup, task: ReceivedTask, then: Callable[[], None]) -> None:
-        group.running += 1
-
-        def on_over() -> None:
-            group.running -= 1
-            then()
-            while group.waiting and group.running < group.limit:
-                self._begin(group, *group.waiting.popleft())
-
-        group.place.run(task, on_over)
 
     def coroutines(self) -> list[asyncio.Task[Any]]:
         """All that run on the event loops of this actor, the user's own tasks too."""
@@ -150,10 +159,10 @@ class CallThreads:
 
     def __init__(self, threads: Threads, executor: TaskExecutor) -> None:
         self._threads = threads
-        self._executor = executor
+        self._execute = executor.execute_beside
 
-    def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
-        self._threads.run(partial(self._executor.execute_beside, task), then)
+    def run(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
+        self._threads.run(self._execute, then, task)
 
     def cancel(self, task: ReceivedTask) -> None:
         """Whoever wants to know asks ``is_canceled``."""
@@ -165,11 +174,11 @@ class UserLoop:
     def __init__(self, platform: Platform, executor: TaskExecutor) -> None:
         self._user_code = platform.user_code
         self._executor = executor
-        self._follow: Callable[[Callable[[], None]], None] = platform.user_code.follow
+        self._follow: Callable[..., None] = platform.user_code.follow
         """How our own loop is called back."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Made in its thread; until then calls wait in ``_inbox``."""
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         """What the loop is to do next; filled by our own loop, emptied by the user's."""
         self._waking = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -182,21 +191,21 @@ class UserLoop:
         self._follow = self._user_code.post
         self._user_code.run_event_loop_beside(self._open)
 
-    def run(self, task: ReceivedTask, then: Callable[[], None]) -> None:
-        self._post(partial(self._begin, task, then))
+    def run(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
+        self._post(self._begin, task, then)
 
     def cancel(self, task: ReceivedTask) -> None:
-        self._post(partial(self._cancel, task))
+        self._post(self._cancel, task)
 
     def shut_down(self, then: Callable[[], None]) -> None:
-        self._post(partial(self._shut_down, then))
+        self._post(self._shut_down, then)
 
     def coroutines(self) -> list[asyncio.Task[Any]]:
         return [] if self._loop is None else list(asyncio.all_tasks(self._loop))
 
-    def _post(self, work: Callable[[], None]) -> None:
+    def _post(self, work: Callable[..., None], *args: Any) -> None:
         """From our own loop; many of these cost one wake-up."""
-        self._inbox.append(work)
+        self._inbox.append((work, args))
         if not self._waking and self._loop is not None:
             self._waking = True
             self._loop.call_soon_threadsafe(self._drain)
@@ -211,15 +220,16 @@ class UserLoop:
     def _drain(self) -> None:
         self._waking = False
         for _ in range(min(len(self._inbox), WORKS_PER_TURN)):
-            self._inbox.popleft()()
+            work, args = self._inbox.popleft()
+            work(*args)
         if self._inbox and not self._waking:
             self._waking = True
             assert self._loop is not None
             self._loop.call_soon(self._drain)
 
-    def _begin(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+    def _begin(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         if not task.claim():
-            self._follow(then)
+            self._follow(then, task)
             return
         assert self._loop is not None
         name = task.header.template.name
@@ -227,13 +237,13 @@ class UserLoop:
         self._tasks[id(task)] = running
         running.add_done_callback(partial(self._on_done, task, then))
 
-    def _on_done(self, task: ReceivedTask, then: Callable[[], None], running: asyncio.Task[Any]) -> None:
+    def _on_done(self, task: ReceivedTask, then: Callable[[ReceivedTask], None], running: asyncio.Task[Any]) -> None:
         del self._tasks[id(task)]
         if running.cancelled():
             self._executor.end_unstarted(task)
         elif running.exception() is not None:
             logger.error("running a call failed", exc_info=running.exception())
-        self._follow(then)
+        self._follow(then, task)
 
     def _cancel(self, task: ReceivedTask) -> None:
         running = self._tasks.get(id(task))

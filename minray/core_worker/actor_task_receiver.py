@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import Protocol
@@ -110,7 +111,7 @@ class CallerStream:
         """Whether calls in it have not been answered."""
         return any(task.reply is None for task in self.tasks.values())
 
-    def forget(self, acknowledged: int, answered: list[tuple[int, int]]) -> None:
+    def forget(self, acknowledged: int, answered: Sequence[tuple[int, int]]) -> None:
         """These replies have come."""
         while self.acknowledged < acknowledged:
             self.acknowledged += 1
@@ -161,9 +162,7 @@ class ActorTaskReceiver:
         known = stream.tasks.get(request.sequence)
         if known is not None or stream.is_over(request.sequence):
             if known is not None:
-                known.calls.append(call)
-                if known.reply is not None:
-                    call.reply(known.reply, known.reply_buffers)
+                known.repeat(call)
             return None
         stream.forget(request.acknowledged, request.answered)
         if actor.is_ending:
@@ -318,11 +317,12 @@ class ActorTaskReceiver:
         assert actor is not None
         failed = self._intake.failed_slot(task)
         if failed is None:
-            actor.run(task, partial(self._on_executed, task))
+            actor.run(task)
         elif task.claim():
             self._intake.answer_failed_argument(task, failed)
 
-    def _on_executed(self, task: ReceivedTask) -> None:
+    def on_executed(self, task: ReceivedTask) -> None:
+        """It is over, or was passed over."""
         execution, task.execution = task.execution, None
         if execution is not None:
             self._intake.answer_executed(task, execution)

@@ -52,12 +52,12 @@ class Connection:
         """All replies up to this sequence have come."""
         return next(iter(self.in_flight), self.next_sequence) - 1
 
-    def take_answered(self) -> list[tuple[int, int]]:
+    def take_answered(self) -> tuple[tuple[int, int], ...]:
         """What the next push tells of; once is enough, because it arrives or the stream is over."""
         if not len(self.answered):
-            return []
+            return ()
         ranges, self.answered = self.answered.ranges(), SequenceRanges()
-        return ranges
+        return tuple(ranges)
 
 
 class ActorClient:

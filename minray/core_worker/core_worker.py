@@ -337,7 +337,7 @@ class CoreWorker:
         """This worker's first task: take on its job and runtime environment, for good."""
         await take_on(self, template)
 
-    def run_constructor(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+    def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         self.host.run_constructor(task, then)
 
     def on_over(self, task: ReceivedTask) -> None:

@@ -143,11 +143,11 @@ class DependencyResolver:
             size = stored.size()
             if stored.place is None and size <= MAX_DIRECT_CALL_OBJECT_SIZE and size <= room:
                 room -= size
-                value = Value(stored.data, False, [bytes(buffer) for buffer in stored.buffers], 0, list(stored.nested))
+                value = Value(stored.data, False, tuple(map(bytes, stored.buffers)), 0, tuple(stored.nested))
                 arguments.append(Argument(value, object_id, owner))
             else:
                 arguments.append(Argument(None, object_id, owner))
-        task.arguments = arguments
+        task.arguments = tuple(arguments)
         task.dependencies = tuple(dependencies.values())
         self._on_ready(task)
 

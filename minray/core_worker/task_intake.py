@@ -47,7 +47,10 @@ from minray.rpc.service import Call
 
 
 class ReceivedTask(msgspec.Struct, eq=False):
-    """One push. A Struct because there are a hundred thousand a second."""
+    """One push. A Struct because there are a hundred thousand a second.
+
+    Many may wait here, and answers many more: what the collector has to look at, beside the task itself, is kept small.
+    """
 
     task_id: bytes
     attempt: int
@@ -58,20 +61,21 @@ class ReceivedTask(msgspec.Struct, eq=False):
     sequence: int
     header: TaskHeader
     depth: int
-    gpu_ids: list[int]
+    gpu_ids: tuple[int, ...]
     rerun: Rerun
     """What is to be made."""
     takes_arguments: bool
-    calls: list[Call]
-    """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken."""
+    calls: tuple[Call, ...]
+    """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken.
+    Empty once it is answered."""
     stored_args: StoredObject | None = None
-    slots: list[StoredObject] = []
+    slots: Sequence[StoredObject] = ()
     """Values of top-level references, in their order, when all are here."""
-    held: list[bytes] = []
+    held: Sequence[bytes] = ()
     """Objects that this task keeps in the reference counter while it is here."""
     fetching: list[tuple[bytes, Address]] | None = None
     """Large arguments to be fetched; None: nothing is missing."""
-    missing: list[bytes] = []
+    missing: tuple[bytes, ...] = ()
     """Arguments that are being made again, why the task is given back."""
     keeps_place: bool = False
     """It waits for arguments that are being made again, and so do the calls of its caller behind it (G49)."""
@@ -85,11 +89,12 @@ class ReceivedTask(msgspec.Struct, eq=False):
     reply_buffers: Sequence[Buffer] = ()
     is_given_up: bool = False
     """Its caller takes no answer."""
-    _unclaimed: list[bool] = msgspec.field(default_factory=lambda: [True])
+    _unclaimed: bytearray = msgspec.field(default_factory=lambda: bytearray(1))
+    """One byte until somebody claims it: popped by one thread alone, and unlike a list no work for the collector."""
 
     @staticmethod
     def of(
-        request: PushTask | PushActorTask, header: TaskHeader, call: Call, lease_tag: int, gpu_ids: list[int]
+        request: PushTask | PushActorTask, header: TaskHeader, call: Call, lease_tag: int, gpu_ids: tuple[int, ...]
     ) -> ReceivedTask:
         return ReceivedTask(
             request.task_id,
@@ -102,8 +107,16 @@ class ReceivedTask(msgspec.Struct, eq=False):
             gpu_ids,
             request.rerun or FIRST_RUN,
             bool(request.args),
-            [call],
+            (call,),
+            _unclaimed=bytearray(1),
         )
+
+    def repeat(self, call: Call) -> None:
+        """It was pushed once more: answer here too."""
+        if self.reply is None:
+            self.calls += (call,)
+        else:
+            call.reply(self.reply, self.reply_buffers)
 
     def has_references(self) -> bool:
         """Whether there are any in its answer, or may be in that to come."""
@@ -112,9 +125,10 @@ class ReceivedTask(msgspec.Struct, eq=False):
     def claim(self) -> bool:
         """True for the one caller who decides what becomes of this task."""
         try:
-            return self._unclaimed.pop()
+            self._unclaimed.pop()
         except IndexError:
             return False
+        return True
 
     def is_claimed(self) -> bool:
         return not self._unclaimed
@@ -224,7 +238,7 @@ class TaskIntake:
                 on_ready()
 
         def on_gone(object_id: bytes) -> None:
-            task.missing = [object_id]
+            task.missing = (object_id,)
             on_missing()
 
         for object_id, owner in missing:
@@ -253,7 +267,7 @@ class TaskIntake:
                 return
             for index, value in zip(large, values, strict=True):
                 if value is None:
-                    task.missing.append(request.arguments[index].object_id)
+                    task.missing += (request.arguments[index].object_id,)
                 else:
                     slots[index] = value
             if task.missing:
@@ -280,9 +294,9 @@ class TaskIntake:
             beside: list[Any] = []
             first = execution.values[0].stored if len(execution.values) == 1 else None
             if first is not None and not first.buffers and first.place is None:
-                values = [Value(first.data)]
+                values: tuple[Value, ...] = (Value(first.data),)
             else:
-                values = to_values(((value.stored, []) for value in execution.values), beside)
+                values = to_values(((value.stored, ()) for value in execution.values), beside)
             self.answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
         else:
             self._answer_failed(task, execution, exiting)
@@ -341,7 +355,7 @@ class TaskIntake:
 
     def _give_back(self, task: ReceivedTask, exiting: bool) -> None:
         self.release(task)
-        self.answer(task, PushTaskReply(NOT_STARTED, [], 0, worker_exiting=exiting, missing=task.missing), ())
+        self.answer(task, PushTaskReply(NOT_STARTED, (), 0, worker_exiting=exiting, missing=task.missing), ())
 
     def _answer_failed(
         self, task: ReceivedTask, execution: Execution, exiting: bool, nested: Sequence[list[RefInfo]] = ()
@@ -351,18 +365,19 @@ class TaskIntake:
         if task.header.template.actor is not None and execution.status != ENVIRONMENT_FAILED:
             error = text_alone(error)  # of a constructor: the gcs keeps it, and nobody raises it
         stored = [*(value.stored for value in execution.values), StoredObject(error, (), True, ())]
-        values = to_values(zip(stored, itertools.chain(nested, itertools.repeat([])), strict=False), beside)
+        values = to_values(zip(stored, itertools.chain(nested, itertools.repeat(())), strict=False), beside)
         reply = PushTaskReply(execution.status, values, execution.duration_us, execution.retryable, exiting)
         self.release(task)
         self.answer(task, reply, beside)
 
     def answer(self, task: ReceivedTask, reply: PushTaskReply, beside: Sequence[Buffer]) -> None:
         task.reply = reply
-        task.reply_buffers = beside
+        task.reply_buffers = beside or ()
         for call in task.calls:
             call.reply(reply, beside)
+        task.calls = ()
         task.stored_args = None
-        task.slots = []
+        task.slots = ()
         if task.is_given_up:
             self._take_back(reply)
         if reply.worker_exiting and self.on_last_answer is not None:
@@ -389,7 +404,7 @@ class TaskIntake:
         if task.held:
             effects = Effects()
             self._references.remove_submitted(task.held, effects)
-            task.held = []
+            task.held = ()
             self._borrowing.apply(effects)
 
     def is_idle(self) -> bool:

@@ -38,7 +38,6 @@ NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
 )
 MOST_RECENT = 1000
 """So many tasks that have ended are remembered, for people."""
-NO_ARGUMENTS: list[Argument] = []
 NOTHING: list[bytes] = []
 """Shared by all that have none; never changed."""
 TRANSITIONS = {
@@ -96,7 +95,7 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """Top-level arguments that are references: id and owner."""
     nested: tuple[RefInfo, ...]
     """References inside the arguments."""
-    inline_buffers: list[bytes]
+    inline_buffers: tuple[bytes, ...]
     parent_id: bytes
     """The task that submitted this one; empty for a driver's."""
     depth: int
@@ -110,7 +109,7 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """Once True, never False; whatever its worker answers is then TaskCancelledError or its value."""
     waiting_for: set[bytes] | None = None
     """While WAITING: the arguments that do not exist yet."""
-    arguments: list[Argument] = NO_ARGUMENTS
+    arguments: tuple[Argument, ...] = ()
     """Resolved arguments, once not WAITING."""
     dependencies: tuple[Dependency, ...] = ()
     """Those of them that are in the object store, once not WAITING."""

@@ -48,7 +48,7 @@ class Surroundings(Protocol):
     def prepare_environment(self, template: TaskTemplate) -> Any:
         """Awaitable; raises RuntimeEnvSetupError."""
 
-    def run_constructor(self, task: ReceivedTask, then: Callable[[], None]) -> None:
+    def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         """This process is an actor's from now on."""
 
     def cancel_children(self, task_id: bytes, force: bool) -> None: ...
@@ -70,6 +70,8 @@ class TaskReceiver:
     ) -> None:
         self._platform = platform
         self._executor = executor
+        self._execute = executor.execute
+        self._then = self._on_executed
         self._functions = functions
         self._intake = intake
         self._surroundings = surroundings
@@ -99,9 +101,7 @@ class TaskReceiver:
         known = self._tasks.get(request.sequence)
         if known is not None or request.sequence <= self._acknowledged:
             if known is not None:
-                known.calls.append(call)
-                if known.reply is not None:
-                    call.reply(known.reply, known.reply_buffers)
+                known.repeat(call)
             return None
         self._forget_acknowledged(request.acknowledged)
         header = self._headers.get(request.header)
@@ -177,9 +177,9 @@ class TaskReceiver:
             if task.claim():
                 self._intake.answer_failed_argument(task, failed)
         elif task.actor_id:
-            self._surroundings.run_constructor(task, partial(self._on_executed, task))
+            self._surroundings.run_constructor(task, self._then)
         else:
-            self._platform.user_code.run(partial(self._executor.execute, task), partial(self._on_executed, task))
+            self._platform.user_code.run(self._execute, self._then, task)
 
     async def _prepare(self, template: TaskTemplate) -> None:
         try:

@@ -136,13 +136,13 @@ class UserApi:
         running = core.executor.current
         parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
         if not args and not kwargs:
-            return PendingTask(task_id, prepared, b"", (), (), [], parent_id, depth, retries, handle_id), ()
+            return PendingTask(task_id, prepared, b"", (), (), (), parent_id, depth, retries, handle_id), ()
         call = serialization.serialize_call(args, kwargs, self._inline_limit, self._put_serialized)
         value = call.value
         assert value is not None
         slots = tuple((ref._id, ref._owner) for ref in call.slots)
         nested = tuple(RefInfo(ref._id, ref._owner, b"") for ref in value.refs)
-        buffers = [bytes(buffer) for buffer in value.buffers]
+        buffers = tuple(map(bytes, value.buffers))
         task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries, handle_id)
         return task, [*call.slots, *value.refs]
 

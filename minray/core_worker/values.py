@@ -17,27 +17,27 @@ from minray.protocol.core_worker import RefInfo, Value
 
 
 def to_value(
-    stored: StoredObject, nested: list[RefInfo], beside: list[Any], room: int = TASK_RPC_INLINED_BYTES_LIMIT
+    stored: StoredObject, nested: Sequence[RefInfo], beside: list[Any], room: int = TASK_RPC_INLINED_BYTES_LIMIT
 ) -> Value:
     """The record; what does not fit in it is appended to ``beside``, the message's out-of-band buffers.
 
     ``room`` is how many bytes of values may still go into the message itself.
     """
     if stored.place is not None:
-        return Value(b"", False, [], 0, nested, stored.place)
+        return Value(b"", False, (), 0, tuple(nested), stored.place)
     most = min(MAX_DIRECT_CALL_OBJECT_SIZE, room)
     if stored.size() <= most:
-        inline = [bytes(buffer) for buffer in stored.buffers] if stored.buffers else []
-        return Value(stored.data, stored.is_error, inline, 0, nested)
+        inline = tuple(map(bytes, stored.buffers))
+        return Value(stored.data, stored.is_error, inline, 0, tuple(nested))
     if len(stored.data) > most:
         beside.append(stored.data)
         beside.extend(stored.buffers)
-        return Value(b"", stored.is_error, [], 1 + len(stored.buffers), nested)
+        return Value(b"", stored.is_error, (), 1 + len(stored.buffers), tuple(nested))
     beside.extend(stored.buffers)
-    return Value(stored.data, stored.is_error, [], len(stored.buffers), nested)
+    return Value(stored.data, stored.is_error, (), len(stored.buffers), tuple(nested))
 
 
-def to_values(values: Iterable[tuple[StoredObject, list[RefInfo]]], beside: list[Any]) -> list[Value]:
+def to_values(values: Iterable[tuple[StoredObject, Sequence[RefInfo]]], beside: list[Any]) -> tuple[Value, ...]:
     """The values of one message, of which at most ``TASK_RPC_INLINED_BYTES_LIMIT`` bytes go into the message itself."""
     records: list[Value] = []
     room = TASK_RPC_INLINED_BYTES_LIMIT
@@ -45,7 +45,7 @@ def to_values(values: Iterable[tuple[StoredObject, list[RefInfo]]], beside: list
         value = to_value(stored, nested, beside, room)
         room -= len(value.data) + sum(map(len, value.inline_buffers))
         records.append(value)
-    return records
+    return tuple(records)
 
 
 def from_value(value: Value, beside: Sequence[Any], start: int = 0) -> StoredObject:

@@ -98,7 +98,7 @@ class _Lease(NamedTuple):
     raylet: Address
     worker: Address
     pid: int
-    gpu_ids: list[int]
+    gpu_ids: tuple[int, ...]
 
 
 class ActorScheduler:

@@ -283,23 +283,24 @@ class Parker(Protocol):
 class Threads(Protocol):
     """Threads beside the main user thread."""
 
-    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """From the loop: run ``work`` in one of them, when one has nothing else to do; ``then`` follows on the loop."""
+    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
+        """From the loop: run ``work(*args)`` in one of them, when one has nothing else to do; ``then(*args)`` follows on the
+        loop."""
 
 
 class UserCode(Protocol):
     """The border between the loop and threads that run code which may block."""
 
-    def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
-        """From the loop: queue ``work`` for the main user thread; first in, first out. ``work`` must not raise.
+    def run(self, work: Callable[..., None], then: Callable[..., None] | None = None, *args: Any) -> None:
+        """From the loop: queue ``work(*args)`` for the main user thread; first in, first out. ``work`` must not raise.
 
-        ``then`` is called on the loop when ``work`` has returned, which costs less than a ``post`` at its end.
+        ``then(*args)`` is called on the loop when ``work`` has returned, which costs less than a ``post`` at its end.
         """
 
     def threads_beside(self, limit: int) -> Threads:
         """From the loop: threads of their own for work of one kind, no more than ``limit``."""
 
-    def follow(self, then: Callable[[], None]) -> None:
+    def follow(self, then: Callable[..., None], *args: Any) -> None:
         """From the main user thread: call back on the loop when the work there is over, or before that if it takes long.
 
         It costs less than a ``post``, which makes somebody listen at once.

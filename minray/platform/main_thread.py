@@ -84,7 +84,7 @@ class MainThreadUserCode(LoopBorder):
         assert threading.current_thread() is threading.main_thread()
         self._main_thread_id = threading.get_ident()
         loop.time = Clock.monotonic  # type: ignore[method-assign]
-        self._works: deque[tuple[Work, Work | None]] = deque()
+        self._works: deque[tuple[Callable[..., None], Callable[..., None] | None, tuple[Any, ...]]] = deque()
         """What the main thread will run, and what is then called on the loop."""
         self._stopping = False
         self._over = True
@@ -166,11 +166,11 @@ class MainThreadUserCode(LoopBorder):
             _release(self._alarm)
         until = Clock.monotonic() + TURN_S
         while self._works:
-            work, then = self._works.popleft()
+            work, then, args = self._works.popleft()
             self._pieces += 1
-            work()
+            work(*args)
             if then is not None:
-                self.follow(then)
+                self.follow(then, *args)
             if Clock.monotonic() > until:
                 break
         self._away = False
@@ -253,8 +253,8 @@ class MainThreadUserCode(LoopBorder):
 
     # --- from the loop, or anywhere
 
-    def run(self, work: Work, then: Work | None = None) -> None:
-        self._works.append((work, then))
+    def run(self, work: Callable[..., None], then: Callable[..., None] | None = None, *args: Any) -> None:
+        self._works.append((work, then, args))
         if threading.get_ident() == self._main_thread_id:
             self._loop.stop()
         elif self._is_exposed:
@@ -265,8 +265,8 @@ class MainThreadUserCode(LoopBorder):
         if not self._lead.locked():
             _release(self._alarm)
 
-    def follow(self, then: Work) -> None:
-        self._posted.append((then, ()))
+    def follow(self, then: Callable[..., None], *args: Any) -> None:
+        self._posted.append((then, args))
         if self._lead.locked() and not self._waking:
             self._waking = True
             self._loop.call_soon_threadsafe(self._drain)
@@ -355,7 +355,7 @@ class MainThreadUserCode(LoopBorder):
 
     def _on_terminate(self, signal_number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._works.appendleft((self._end, None))
+        self._works.appendleft((self._end, None, ()))
         self._loop.call_soon_threadsafe(self._loop.stop)
         _release(self._bell)
         if self._is_in_task():

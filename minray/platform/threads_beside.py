@@ -24,20 +24,21 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
-Work = Callable[[], None]
+Work = Callable[..., None]
 
 
 class ThreadsBeside:
     """As many threads as there is work that blocks, up to a limit; they stay."""
 
-    def __init__(self, post: Callable[[Work], None], limit: int) -> None:
+    def __init__(self, post: Callable[..., None], limit: int) -> None:
         self._post = post
         """Has the loop call what follows a piece of work."""
         self._limit = limit
-        self._works: deque[tuple[Work, Work]] = deque()
+        self._works: deque[tuple[Work, Work, tuple[Any, ...]]] = deque()
         self._idle: deque[_thread.LockType] = deque()
         """The bells of threads that wait for being woken; the warmest last."""
         self._sought = False
@@ -46,9 +47,9 @@ class ThreadsBeside:
         self.count = 0
         """Threads that have been started."""
 
-    def run(self, work: Work, then: Work) -> None:
-        """In some thread, at once; ``then`` is posted when it is done."""
-        self._works.append((work, then))
+    def run(self, work: Work, then: Work, *args: Any) -> None:
+        """``work(*args)`` in some thread, at once; ``then(*args)`` is posted when it is done."""
+        self._works.append((work, then, args))
         if not self._sought:
             self._wake()
 
@@ -97,11 +98,11 @@ class ThreadsBeside:
 
     def _run_next(self) -> None:
         try:
-            work, then = self._works.popleft()
+            work, then, args = self._works.popleft()
         except IndexError:
             return
         if self._works and not self._sought:
             self._wake()
-        work()
+        work(*args)
         del work
-        self._post(then)
+        self._post(then, *args)

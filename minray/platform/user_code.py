@@ -291,13 +291,13 @@ class DriverUserCode(LoopBorder):
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
 
-    def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+    def run(self, work: Callable[..., None], then: Callable[..., None] | None = None, *args: Any) -> None:
         raise RuntimeError("a driver has no thread that runs work")
 
     def threads_beside(self, limit: int) -> Threads:
         raise RuntimeError("a driver has no threads that run work")
 
-    def follow(self, then: Callable[[], None]) -> None:
+    def follow(self, then: Callable[..., None], *args: Any) -> None:
         raise RuntimeError("a driver has no thread that runs work")
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:

@@ -10,8 +10,6 @@ else (``PushActorTask``); their sequence numbers count per caller and incarnatio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from minray.common.task_spec import LeaseShape
 from minray.protocol.base import Address, Done, Record, Request
 from minray.protocol.core_worker import Argument, PushTaskReply, RefInfo, Rerun
@@ -97,9 +95,9 @@ class ActorCreation(Record, frozen=True):
     header: bytes
     """An encoded TaskHeader."""
     args: bytes
-    arguments: list[Argument] = []
-    nested: list[RefInfo] = []
-    inline_buffers: list[bytes] = []
+    arguments: tuple[Argument, ...] = ()
+    nested: tuple[RefInfo, ...] = ()
+    inline_buffers: tuple[bytes, ...] = ()
 
 
 class RegisterActorReply(Record, frozen=True):
@@ -231,15 +229,15 @@ class PushActorTask(Request[PushTaskReply], frozen=True):
     """It is not begun before the calls with lower numbers have begun; False for retries (G52) and unordered actors."""
     acknowledged: int
     """All replies up to this sequence have come: the actor may forget them."""
-    answered: list[tuple[int, int]]
+    answered: tuple[tuple[int, int], ...]
     """Further ranges (first, last) of sequences whose replies have come."""
     header: bytes
     """An encoded TaskHeader."""
     depth: int
     args: bytes
-    arguments: list[Argument] = []
-    nested: Sequence[RefInfo] = ()
-    inline_buffers: list[bytes] = []
+    arguments: tuple[Argument, ...] = ()
+    nested: tuple[RefInfo, ...] = ()
+    inline_buffers: tuple[bytes, ...] = ()
     rerun: Rerun | None = None
     """As in ``PushTask``."""
 

@@ -9,8 +9,6 @@ receiver, and the receiver gives the ticket back when it drops the reference; so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from minray.common.task_spec import TaskTemplate
 from minray.protocol.base import Address, Done, Record, Request
 from minray.protocol.object_store import MOST_ENTRIES, Place
@@ -35,11 +33,11 @@ class Value(Record, frozen=True):
     """The pickle stream; empty when it is so long that it travels as the first out-of-band buffer."""
     is_error: bool = False
     """``data`` is a packed exception instead."""
-    inline_buffers: list[bytes] = []
+    inline_buffers: tuple[bytes, ...] = ()
     """Pickle-5 buffers of a small value."""
     buffer_count: int = 0
     """How many of the message's out-of-band buffers belong to this value, in order."""
-    nested: list[RefInfo] = []
+    nested: tuple[RefInfo, ...] = ()
     """The references inside, in the order in which the pickle stream names them by number."""
     place: Place | None = None
     """Of a large value: it is in the object store, and ``data`` is empty."""
@@ -55,14 +53,14 @@ class Argument(Record, frozen=True):
 
 class PushTaskReply(Record, frozen=True):
     status: int
-    values: list[Value]
+    values: tuple[Value, ...]
     """One per return value. If not OK: what a generator has yielded for some of them, and an error for all others."""
     duration_us: int
     retryable: bool = False
     """FAILED with an exception that ``retry_exceptions`` covers."""
     worker_exiting: bool = False
     """This was its last task (``max_calls``)."""
-    missing: list[bytes] = []
+    missing: tuple[bytes, ...] = ()
     """NOT_STARTED because of these arguments, which are lost and being made again."""
 
 
@@ -105,10 +103,10 @@ class PushTask(Request[PushTaskReply], frozen=True):
     """How deeply nested the task is: 0 when a driver submits it."""
     args: bytes
     """Pickled ``(args, kwargs)`` with numbers in place of references; empty: no arguments."""
-    arguments: list[Argument] = []
-    nested: Sequence[RefInfo] = ()
-    inline_buffers: list[bytes] = []
-    gpu_ids: list[int] = []
+    arguments: tuple[Argument, ...] = ()
+    nested: tuple[RefInfo, ...] = ()
+    inline_buffers: tuple[bytes, ...] = ()
+    gpu_ids: tuple[int, ...] = ()
     actor_id: bytes = b""
     """The task is the constructor of this actor, and the worker its home from now on."""
     rerun: Rerun | None = None

@@ -56,7 +56,7 @@ class LeaseReply(Record, frozen=True):
     worker: Address | None = None
     """GRANTED: whom to push to."""
     pid: int = 0
-    gpu_ids: list[int] = []
+    gpu_ids: tuple[int, ...] = ()
     contended: bool = False
     """GRANTED: others are waiting for this node, so that idle leases should not linger."""
     raylet: Address | None = None

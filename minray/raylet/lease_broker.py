@@ -498,7 +498,7 @@ class LeaseBroker:
             call.reply(reply)
 
     def _granted(self, entry: Entry, worker: Worker) -> LeaseReply:
-        gpu_ids = sorted(self.local.leases[entry.request.lease_id].gpus.taken)
+        gpu_ids = tuple(sorted(self.local.leases[entry.request.lease_id].gpus.taken))
         contended = self.local.is_contended(entry.request)
         return LeaseReply(GRANTED, worker.address, worker.pid, gpu_ids, contended)
 

@@ -26,13 +26,10 @@ from minray.protocol.base import Record, decoder, encode
 logger = logging.getLogger(__name__)
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One request being served: who asks, what came beside it, and the way to answer."""
 
-    __slots__ = ("_incoming",)
-
-    def __init__(self, incoming: Incoming) -> None:
-        self._incoming = incoming
+    _incoming: Incoming
 
     @property
     def peer(self) -> bytes:

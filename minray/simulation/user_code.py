@@ -124,7 +124,7 @@ class UserThread:
         self._parked = True
         self._waking = False
         """Whether ``resume`` is in the ready queue."""
-        self._works: deque[tuple[Callable[[], None], Callable[[], None] | None]] = deque()
+        self._works: deque[tuple[Callable[..., None], Callable[..., None] | None, tuple[Any, ...]]] = deque()
         self._interrupts: list[Callable[[], bool]] = []
         self._idle = True
         """Whether it has no work."""
@@ -144,14 +144,14 @@ class UserThread:
 
     # --- On the loop's side ---
 
-    def add_work(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+    def add_work(self, work: Callable[..., None], then: Callable[..., None] | None = None, *args: Any) -> None:
         if self.ident == 0:
             self.ident = _thread.start_new_thread(self._main, ())
             self.process.user_thread_idents[self.ident] = None
             _threads[self.ident] = self
             self.process.loop.on_close.append(self._unwind)
             self.process.loop.describers.append(self.describe)
-        self._works.append((work, then))
+        self._works.append((work, then, args))
         self.wake()
 
     def has_no_work(self) -> bool:
@@ -196,10 +196,10 @@ class UserThread:
             while not self._unwinding:
                 self._interrupts.clear()
                 if self._works:
-                    work, then = self._works.popleft()
-                    self._run(work)
+                    work, then, args = self._works.popleft()
+                    self._run(work, args)
                     if then is not None and self.process.alive:
-                        self.process.call_soon(then)
+                        self.process.call_soon(then, *args)
                 if self._works:
                     self.give_way()
                 else:
@@ -211,13 +211,13 @@ class UserThread:
             del _threads[self.ident]
             self._back.release()
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def _run(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
         context = self.process.context.copy()
         self._idle = False
         if self.switches is not None:
             sys.settrace(self.switches.on_call)
         try:
-            context.run(work)
+            context.run(work, *args)
         except Exception as error:
             if self.process.alive:
                 self.process.loop.failures.append(Failure(self.process.name, "user code's frame raised", error))
@@ -324,14 +324,14 @@ class SimThreads:
         self._limit = limit
         self._threads: list[UserThread] = []
 
-    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
         thread = next((thread for thread in self._threads if thread.has_no_work()), None)
         if thread is None:
             assert len(self._threads) < self._limit, "more work at once than was announced"
             thread = UserThread(self._process, self._main.switches)
             self._threads.append(thread)
         thread.environ, thread.working_dir = self._main.environ, self._main.working_dir
-        thread.add_work(work, then)
+        thread.add_work(work, then, *args)
 
 
 class SimUserCode:
@@ -349,7 +349,7 @@ class SimUserCode:
         """Asked at the n-th ``post`` of a user thread: shall the loop run right now?"""
         self.thread = UserThread(process, None if switch is None else Switches(switch))
         """The main user thread."""
-        self._held: list[tuple[Callable[[], None], Callable[[], None] | None]] | None = None
+        self._held: list[tuple[Any, ...]] | None = None
         """Work that came before ``serve``; None: it is run as it comes."""
         self.on_dropped: Callable[[Sequence[bytes]], None] = lambda _names: None
 
@@ -359,14 +359,14 @@ class SimUserCode:
 
     def serve(self) -> None:
         held, self._held = self._held or [], None
-        for work, then in held:
-            self.thread.add_work(work, then)
+        for work in held:
+            self.thread.add_work(*work)
 
-    def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+    def run(self, work: Callable[..., None], then: Callable[..., None] | None = None, *args: Any) -> None:
         if self._held is not None:
-            self._held.append((work, then))
+            self._held.append((work, then, *args))
         else:
-            self.thread.add_work(work, then)
+            self.thread.add_work(work, then, *args)
 
     def threads_beside(self, limit: int) -> SimThreads:
         return SimThreads(self._process, self.thread, limit)
@@ -387,8 +387,8 @@ class SimUserCode:
     def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         self.threads_beside(1).run(lambda: _run_event_loop(on_open), lambda: None)
 
-    def follow(self, then: Callable[[], None]) -> None:
-        self.post(then)
+    def follow(self, then: Callable[..., None], *args: Any) -> None:
+        self.post(then, *args)
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         if not self._process.alive:

@@ -67,7 +67,7 @@ def pending(
     parent_id: bytes = b"",
 ) -> PendingTask:
     retries = prepared.template.max_retries
-    return PendingTask(task_ids.next(), prepared, b"args", slots, nested, [], parent_id, depth, retries)
+    return PendingTask(task_ids.next(), prepared, b"args", slots, nested, (), parent_id, depth, retries)
 
 
 def stored(data: bytes = b"value", is_error: bool = False, buffers: list[Any] | None = None) -> StoredObject:

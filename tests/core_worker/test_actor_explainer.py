@@ -275,7 +275,7 @@ async def test_a_constructor_whose_arguments_are_there_is_the_gcs_affair() -> No
 
 def received(name: str, runs: bool = False) -> ReceivedTask:
     task = ReceivedTask(
-        id_of(name), 0, ACTOR, 0, 1, TaskHeader(template(f"A.{name}", method=name), OWN), 0, [], FIRST_RUN, False, []
+        id_of(name), 0, ACTOR, 0, 1, TaskHeader(template(f"A.{name}", method=name), OWN), 0, (), FIRST_RUN, False, ()
     )
     if runs:
         task.claim()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,7 @@ from tests.rpc.fake_network import in_virtual_time, pass_time, turns
 
 GRACE_S = 10
 ACTOR_ID, CALLER = id_of("actor"), address("caller")
-CONSTRUCTED = PushTaskReply(OK, [], 0)
+CONSTRUCTED = PushTaskReply(OK, (), 0)
 
 
 class Home:
@@ -55,16 +56,19 @@ class Home:
 
     # --- what it is made of
 
-    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
         """In the user thread; over when the test says so."""
-        work()
-        self._then.append(then)
+        work(*args)
+        self._then.append(partial(then, *args))
 
     def execute(self, task: ReceivedTask) -> None:
         self.log.append("constructor")
 
     def shut_down_actor(self) -> None:
         self.log.append("clean-up")
+
+    def on_executed(self, task: ReceivedTask) -> None:
+        raise AssertionError("no call is made here")
 
     def stop_beginning(self) -> None:
         self.log.append("begins no more")
@@ -91,8 +95,8 @@ class Home:
 
     def construct(self) -> ReceivedTask:
         header = TaskHeader(template("A.__init__", actor=ActorOptions()), OWN)
-        task = ReceivedTask(id_of("t"), 0, ACTOR_ID, 1, 1, header, 0, [], FIRST_RUN, False, [])
-        self.host.run_constructor(task, lambda: self.log.append("constructed"))
+        task = ReceivedTask(id_of("t"), 0, ACTOR_ID, 1, 1, header, 0, (), FIRST_RUN, False, ())
+        self.host.run_constructor(task, lambda _task: self.log.append("constructed"))
         return task
 
     def live(self) -> None:

@@ -559,7 +559,7 @@ def test_an_answer_counts_once_and_only_for_the_stream_that_the_call_is_in() -> 
         moved_to = Connection(ACTOR_HOST, RAYLET, 1, 2)
         stale.worker = moved_to
         answers = creator.peers.take_all(PushActorTask)
-        reply = PushTaskReply(OK, [], 5)
+        reply = PushTaskReply(OK, (), 5)
         answers[0].answer(reply)
         answers[1].answer(reply)
         assert creator.told == [(task, reply)] and connection.in_flight == {} and stale in moved.in_flight.values()
@@ -572,8 +572,8 @@ def test_an_answer_counts_once_and_only_for_the_stream_that_the_call_is_in() -> 
 def test_a_call_that_did_not_start_for_its_arguments_is_made_again() -> None:
     async def story(creator: Creator) -> None:
         task, _ = creator.call(follow(creator))
-        creator.peers.take_all(PushActorTask)[0].answer(PushTaskReply(NOT_STARTED, [], 0, missing=[b"x"]))
-        assert creator.told == [[b"x"], [task]]
+        creator.peers.take_all(PushActorTask)[0].answer(PushTaskReply(NOT_STARTED, (), 0, missing=(b"x",)))
+        assert creator.told == [(b"x",), [task]]
 
     tell(story)
 

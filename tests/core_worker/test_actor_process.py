@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,39 +42,42 @@ class Host:
         platform: Any = self
         executor: Any = self
         constructor: Any = self.constructor
-        self.actor = ActorProcess(platform, executor, constructor)
+        self.actor = ActorProcess(platform, executor, constructor, self.on_over)
 
     def task(self, name: str, group: str = "", may_run: bool = True, actor: Any = None) -> Any:
         template = SimpleNamespace(name=name, concurrency_group=group, actor=actor)
         header = SimpleNamespace(template=template)
-        return SimpleNamespace(header=header, claim=lambda: may_run, actor_id=b"actor", gpu_ids=[])
+        return SimpleNamespace(header=header, claim=lambda: may_run, actor_id=b"actor", gpu_ids=())
 
     def call(self, name: str, group: str = "", may_run: bool = True) -> Any:
         """A call arrives."""
         task = self.task(name, group, may_run)
-        self.actor.run(task, lambda: self.done.append(f"{name} is over"))
+        self.actor.run(task)
         return task
+
+    def on_over(self, task: Any) -> None:
+        self.done.append(f"{task.header.template.name} is over")
 
     # --- as user code
 
-    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        self.due.append((work, then))
+    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
+        self.due.append((partial(work, *args), partial(then, *args)))
 
     def threads_beside(self, limit: int) -> Any:
         self.limits.append(limit)
         return SimpleNamespace(run=self.run_beside)
 
-    def run_beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        work()
-        self.beside[self.done[-1]] = then
+    def run_beside(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
+        work(*args)
+        self.beside[self.done[-1]] = partial(then, *args)
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         self.open.append(on_open)
 
     run_event_loop_beside = run_event_loop
 
-    def follow(self, then: Callable[[], None]) -> None:
-        then()
+    def follow(self, then: Callable[..., None], *args: Any) -> None:
+        then(*args)
 
     post = follow
 
@@ -115,7 +119,7 @@ class Host:
 def test_calls_of_a_plain_actor_run_one_after_the_other_in_the_main_thread() -> None:
     host = Host()
     assert host.actor.is_plain
-    host.actor.construct(lambda: host.done.append("constructed"))
+    host.actor.construct(lambda _task: host.done.append("constructed"))
     host.call("first")
     host.call("second")
     host.actor.shut_down(lambda: host.done.append("clean"))
@@ -128,7 +132,7 @@ def test_calls_of_a_plain_actor_run_one_after_the_other_in_the_main_thread() -> 
 def test_calls_of_a_threaded_actor_begin_in_order_when_there_is_room(options: dict[str, Any]) -> None:
     host = Host(**options)
     assert not host.actor.is_plain
-    host.actor.construct(lambda: host.done.append("constructed"))
+    host.actor.construct(lambda _task: host.done.append("constructed"))
     host.work()
     for name in ("a", "b", "c", "d"):
         host.call(name)
@@ -159,9 +163,12 @@ def test_groups_do_not_wait_for_each_other() -> None:
 
 
 def test_a_call_that_goes_on_with_the_next_one_when_it_is_over_finds_its_room_free() -> None:
-    host = Host(groups=(("io", 1),))
-    task = host.task("a", "io")
-    host.actor.run(task, lambda: host.call("b", "io"))
+    class Eager(Host):
+        def on_over(self, task: Any) -> None:
+            self.call("b", "io")
+
+    host = Eager(groups=(("io", 1),))
+    host.call("a", "io")
     host.beside["a"]()
     assert host.done == ["a", "b"]
 
@@ -175,7 +182,7 @@ def on_loop(story: Any, **options: Any) -> None:
 
 def test_the_constructor_of_an_async_actor_is_the_first_that_its_loop_does() -> None:
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: host.done.append("constructed"))
+        host.actor.construct(lambda _task: host.done.append("constructed"))
         host.call("early")
         await turns()
         assert host.done == []
@@ -191,7 +198,7 @@ def test_the_constructor_of_an_async_actor_is_the_first_that_its_loop_does() -> 
 
 def test_calls_of_an_async_actor_run_at_once_as_far_as_there_is_room() -> None:
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: None)
+        host.actor.construct(lambda _task: None)
         host.open_loops()
         for name in "abc":
             host.call(name, "io")
@@ -206,7 +213,7 @@ def test_calls_of_an_async_actor_run_at_once_as_far_as_there_is_room() -> None:
 
 def test_many_calls_wake_the_loop_once_and_begin_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: None)
+        host.actor.construct(lambda _task: None)
         host.open_loops()
         await turns()
         loop, woken = asyncio.get_running_loop(), []
@@ -232,7 +239,7 @@ def test_a_loop_that_is_faster_than_we_are_is_woken_again(monkeypatch: pytest.Mo
     """It may be in another thread, and be done with what was posted before we have noted that it was woken."""
 
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: None)
+        host.actor.construct(lambda _task: None)
         host.open_loops()
         await turns()
         monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", lambda work: work())
@@ -247,7 +254,7 @@ def test_a_loop_that_is_faster_than_we_are_is_woken_again(monkeypatch: pytest.Mo
 
 def test_a_call_that_was_cancelled_before_its_turn_does_not_begin_and_leaves_its_room() -> None:
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: None)
+        host.actor.construct(lambda _task: None)
         host.open_loops()
         host.call("cancelled", "io", may_run=False)
         host.call("next", "io")
@@ -259,7 +266,7 @@ def test_a_call_that_was_cancelled_before_its_turn_does_not_begin_and_leaves_its
 
 def test_g45_a_running_coroutine_is_cancelled_and_what_does_not_run_is_not(caplog: pytest.LogCaptureFixture) -> None:
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: None)
+        host.actor.construct(lambda _task: None)
         host.open_loops()
         one, other = host.call("one"), host.call("other")
         await turns()
@@ -283,7 +290,7 @@ def test_g45_a_coroutine_that_is_cancelled_before_its_first_step_has_an_end_too(
     """Whoever cancels it has come between the claim and the coroutine, and so before its first step."""
 
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: None)
+        host.actor.construct(lambda _task: None)
         host.open_loops()
         task = host.task("call", "io")
 
@@ -292,7 +299,7 @@ def test_g45_a_coroutine_that_is_cancelled_before_its_first_step_has_an_end_too(
             return True
 
         task.claim = claim
-        host.actor.run(task, lambda: host.done.append("call is over"))
+        host.actor.run(task)
         await turns()
         assert host.cancelled == ["call, unstarted"] and host.done == ["A", "call is over"]
 
@@ -301,7 +308,7 @@ def test_g45_a_coroutine_that_is_cancelled_before_its_first_step_has_an_end_too(
 
 def test_a_mistake_of_ours_is_logged_and_the_call_is_over(caplog: pytest.LogCaptureFixture) -> None:
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: None)
+        host.actor.construct(lambda _task: None)
         host.open_loops()
         host.call("call")
         await turns()
@@ -318,7 +325,7 @@ def test_g53_each_group_of_an_async_actor_has_a_loop_of_its_own() -> None:
     """Also of calls that come before it is there."""
 
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: None)
+        host.actor.construct(lambda _task: None)
         io, main = host.open
         host.call("a")
         host.call("b", "io")
@@ -335,7 +342,7 @@ def test_g53_each_group_of_an_async_actor_has_a_loop_of_its_own() -> None:
 
 def test_an_async_actor_cleans_up_on_its_own_loop() -> None:
     async def story(host: Host) -> None:
-        host.actor.construct(lambda: None)
+        host.actor.construct(lambda _task: None)
         host.open_loops()
         await turns()
         host.actor.shut_down(lambda: host.done.append("clean"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,11 +60,11 @@ class Actor(Worker):
         self.asked_about: list[Address] = []
         platform: Any = SimpleNamespace(user_code=self, processes=self.executor._platform.processes)
         constructor: Any = SimpleNamespace(
-            actor_id=ACTOR, gpu_ids=[], header=SimpleNamespace(template=template("A.__init__", actor=options))
+            actor_id=ACTOR, gpu_ids=(), header=SimpleNamespace(template=template("A.__init__", actor=options))
         )
         myself: Any = self
         self.calls = ActorTaskReceiver(platform, self.executor, self.intake, myself, WAIT_S)
-        self.calls.actor = ActorProcess(platform, self.executor, constructor)
+        self.calls.actor = ActorProcess(platform, self.executor, constructor, self.calls.on_executed)
         self.executor.actor = SimpleNamespace(log=self.write, fail=self.fail, leave=self.leave)
 
     def write(self, *args: Any) -> Any:
@@ -77,7 +78,10 @@ class Actor(Worker):
         raise SystemExit
 
     def threads_beside(self, limit: int) -> SimpleNamespace:
-        return SimpleNamespace(run=lambda work, then: self.beside.append((work, then)))
+        def run(work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
+            self.beside.append((partial(work, *args), partial(then, *args)))
+
+        return SimpleNamespace(run=run)
 
     def run_beside_next(self, index: int = 0) -> None:
         work, then = self.beside[index]
@@ -127,11 +131,11 @@ class Actor(Worker):
             sequence,
             in_order,
             acknowledged,
-            list(answered),
+            tuple(answered),
             encode(TaskHeader(made, address(caller))),
             0,
             pickle.dumps((args, {}), 5) if args else b"",
-            list(arguments),
+            tuple(arguments),
         )
         return self.arrive(self.last_call)
 
@@ -379,7 +383,7 @@ def test_a_stream_that_is_over_is_kept_for_references_in_its_answers_and_not_for
         threaded.call(1, stream=stream, in_order=False)
         (task,) = threaded.calls._streams[address("owner").worker_id].tasks.values()
         assert task.claim()
-        threaded.intake.answer(task, PushTaskReply(OK, [Value(b"", nested=nested)], 0), ())
+        threaded.intake.answer(task, PushTaskReply(OK, (Value(b"", nested=nested),), 0), ())
     assert len(threaded.calls._over) == (9 if nested else 0)
     threaded.let_time_pass(OVER_S + 1)
     for stream in range(11, 21):
@@ -458,7 +462,7 @@ def test_g56_a_hole_is_given_up_for_its_own_time_and_not_for_that_of_one_before(
 def test_g52_a_call_that_keeps_no_order_goes_back_when_its_argument_is_being_made_again(actor: Actor) -> None:
     asked = actor.call(1, in_order=False, arguments=[late("a")])
     actor.act(actor.misses.pop())
-    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, [object_id("a")])
+    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, (object_id("a"),))
     assert actor.freed == [object_id("a")]
 
 

@@ -182,7 +182,7 @@ def test_the_actor_is_told_which_replies_have_come() -> None:
     caller.answer(c)
     caller.answer(b)
     assert connection.acknowledged() == 0
-    assert connection.take_answered() == [(2, 3)] and connection.take_answered() == []
+    assert connection.take_answered() == ((2, 3),) and connection.take_answered() == ()
     caller.answer(a)
     assert connection.acknowledged() == 3
     caller.answer(d)

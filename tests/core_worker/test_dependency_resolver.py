@@ -67,7 +67,7 @@ def test_g10_a_task_waits_for_all_its_arguments(scene: Scene) -> None:
     assert scene.ready == [] and scene.resolver.missing_of(task) == [B]
     scene.store.put(B, stored(b"2"))
     assert scene.ready == [task] and task.waiting_for is None
-    assert task.arguments == [inlined(stored(b"1"), A), inlined(stored(b"2"), B, OTHER)]
+    assert task.arguments == (inlined(stored(b"1"), A), inlined(stored(b"2"), B, OTHER))
 
 
 def test_g86_a_task_that_is_ready_names_its_large_arguments_and_their_sizes(scene: Scene) -> None:
@@ -145,7 +145,7 @@ def test_g67_a_task_that_comes_again_keeps_its_small_values_and_waits_for_the_ot
     assert scene.resolver.missing_of(task) == [B]
     scene.store.put(B, stored(b"now small"))
     assert scene.ready == [task, task]
-    assert task.arguments == [inlined(stored(b"small"), A), inlined(stored(b"now small"), B)]
+    assert task.arguments == (inlined(stored(b"small"), A), inlined(stored(b"now small"), B))
 
 
 def test_an_argument_that_is_passed_twice_is_waited_for_once(scene: Scene) -> None:
@@ -172,7 +172,7 @@ def test_g1_an_argument_that_has_failed_already_fails_the_task_at_once(scene: Sc
 def test_g76_large_arguments_stay_references(scene: Scene) -> None:
     scene.store.put(A, LARGE)
     task = scene.resolve((A, OWN))
-    assert task.arguments == [Argument(None, A, OWN)]
+    assert task.arguments == (Argument(None, A, OWN),)
 
 
 def test_g76_c9_the_limit_itself_still_travels_inline(scene: Scene) -> None:
@@ -192,7 +192,7 @@ def test_g76_all_inlined_arguments_together_are_bounded(scene: Scene) -> None:
 def test_a_large_borrowed_argument_is_enough_when_it_exists_elsewhere(scene: Scene) -> None:
     task = scene.resolve((A, OTHER))
     scene.probes[A](None)
-    assert scene.ready == [task] and task.arguments == [Argument(None, A, OTHER)]
+    assert scene.ready == [task] and task.arguments == (Argument(None, A, OTHER),)
     again = scene.resolve((A, OTHER))
     assert scene.ready == [task, again], "remembered while anybody here holds it"
     scene.resolver.forget([A])
@@ -201,7 +201,7 @@ def test_a_large_borrowed_argument_is_enough_when_it_exists_elsewhere(scene: Sce
 
 
 def test_references_inside_a_small_argument_travel_with_it(scene: Scene) -> None:
-    inside = [RefInfo(B, OTHER, b"")]
+    inside = (RefInfo(B, OTHER, b""),)
     scene.store.put(A, StoredObject(b"value", (), False, inside))
     value = scene.resolve((A, OWN)).arguments[0].value
     assert value is not None and value.nested == inside
@@ -210,7 +210,7 @@ def test_references_inside_a_small_argument_travel_with_it(scene: Scene) -> None
 def test_buffers_of_a_small_argument_travel_inside_the_record(scene: Scene) -> None:
     scene.store.put(A, stored(b"value", buffers=[memoryview(b"buffer")]))
     value = scene.resolve((A, OWN)).arguments[0].value
-    assert value is not None and value.inline_buffers == [b"buffer"] and value.buffer_count == 0
+    assert value is not None and value.inline_buffers == (b"buffer",) and value.buffer_count == 0
 
 
 def test_g15_a_function_that_is_being_exported_is_one_more_argument(scene: Scene) -> None:

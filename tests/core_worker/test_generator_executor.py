@@ -339,7 +339,7 @@ def test_g60_an_item_travels_with_tickets_for_what_is_inside() -> None:
     stage = Stage()
     stage.begin(iter([[OURS]]))
     report, end = stage.take_reports()
-    assert report.request.value.nested == [RefInfo(OURS._id, OWN, b"ticket")] and end.request.value is None
+    assert report.request.value.nested == (RefInfo(OURS._id, OWN, b"ticket"),) and end.request.value is None
     stage.answer(report, end)
     assert stage.is_over() and stage.lent == [OURS._id]
 
@@ -355,7 +355,7 @@ def test_what_follows_an_item_that_waits_for_tickets_of_others_stays_behind_it()
         stage.lending[0].set_result(None)
         await turns()
         theirs = stage.take_reports()
-        assert numbers(theirs) == [2, 3] and theirs[0].request.value.nested == [RefInfo(THEIRS._id, OTHER, b"ticket")]
+        assert numbers(theirs) == [2, 3] and theirs[0].request.value.nested == (RefInfo(THEIRS._id, OTHER, b"ticket"),)
         stage.lending[1].set_result(None)
         await turns()
         rest = stage.take_reports()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,8 +72,8 @@ class Worker:
             raise FileNotFoundError(2, os.strerror(2), working_dir)
         self.entered.append(([*leading, *sys_path], working_dir, env_vars))
 
-    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        self.works.append((work, then))
+    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
+        self.works.append((partial(work, *args), partial(then, *args)))
 
     # --- what a test says
 

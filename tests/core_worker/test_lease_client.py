@@ -111,11 +111,11 @@ def test_a_task_is_one_request_one_push_and_one_return() -> None:
         (task,) = scene.submit(prepare())
         asked = scene.peers.take(RequestWorkerLease)
         assert asked.address is None and asked.request.owner == OWN
-        asked.answer(LeaseReply(GRANTED, WORKER, gpu_ids=[2]))
+        asked.answer(LeaseReply(GRANTED, WORKER, gpu_ids=(2,)))
         push = scene.peers.take(PushTask)
         assert push.address == WORKER and push.request.lease_id == asked.request.lease_id
-        assert (push.request.task_id, push.request.sequence, push.request.gpu_ids) == (task.task_id, 1, [2])
-        push.answer(PushTaskReply(OK, [], 5))
+        assert (push.request.task_id, push.request.sequence, push.request.gpu_ids) == (task.task_id, 1, (2,))
+        push.answer(PushTaskReply(OK, (), 5))
         assert scene.ended == [(task, OK)] and scene.peers.asked == []
         await pass_time(0.1)
         returned = scene.peers.take(ReturnWorkerLease)
@@ -135,7 +135,7 @@ def test_a_task_that_is_too_large_to_be_pushed_fails_alone() -> None:
         ((failed, error),) = scene.failed
         assert failed is large and isinstance(error, RaySystemError) and "too large" in str(error)
         for push in (pushes[0], pushes[2]):
-            push.answer(PushTaskReply(OK, [], 5))
+            push.answer(PushTaskReply(OK, (), 5))
         assert scene.ended == [(first, OK), (last, OK)] and scene.died == []
         (later,) = scene.submit(prepare(mean_us=SHORT))
         push = scene.peers.take(PushTask)
@@ -152,7 +152,7 @@ def test_spillback_goes_to_the_other_raylet_and_so_does_the_return() -> None:
         asked = scene.peers.take(RequestWorkerLease)
         assert asked.address == RAYLET and asked.request.grant_or_reject
         asked.answer(LeaseReply(GRANTED, WORKER))
-        scene.peers.take(PushTask).answer(PushTaskReply(OK, [], 5))
+        scene.peers.take(PushTask).answer(PushTaskReply(OK, (), 5))
         await pass_time(0.1)
         assert scene.peers.take(ReturnWorkerLease).address == RAYLET
 
@@ -217,7 +217,7 @@ def test_a_lease_goes_back_to_a_raylet_however_long_that_is_out_of_reach() -> No
         scene.submit(prepare())
         scene.peers.take(RequestWorkerLease).answer(LeaseReply(SPILLBACK, raylet=RAYLET))
         scene.peers.take(RequestWorkerLease).answer(LeaseReply(GRANTED, WORKER))
-        scene.peers.take(PushTask).answer(PushTaskReply(OK, [], 5))
+        scene.peers.take(PushTask).answer(PushTaskReply(OK, (), 5))
         await pass_time(0.1)
         for _ in range(5):
             returned = scene.peers.take(ReturnWorkerLease)
@@ -277,11 +277,11 @@ def test_unstarted_tasks_go_back_together_in_their_order() -> None:
         tasks = scene.granted(4)
         first, *others = scene.peers.asked
         for push in others:
-            push.answer(PushTaskReply(NOT_STARTED, [], 0))
+            push.answer(PushTaskReply(NOT_STARTED, (), 0))
         assert scene.unstarted == []
         await turns()
         assert scene.unstarted == [tasks[1:]]
-        first.answer(PushTaskReply(OK, [], 5))
+        first.answer(PushTaskReply(OK, (), 5))
         assert scene.ended == [(tasks[0], OK)]
 
     run(story)
@@ -291,7 +291,7 @@ def test_g67_a_task_that_is_given_back_for_a_lost_argument_says_which_before_it_
     async def story() -> None:
         scene = Scene()
         (task,) = scene.granted()
-        scene.peers.asked[0].answer(PushTaskReply(NOT_STARTED, [], 0, missing=[b"lost"]))
+        scene.peers.asked[0].answer(PushTaskReply(NOT_STARTED, (), 0, missing=(b"lost",)))
         assert (scene.missing, scene.unstarted) == ([b"lost"], [])
         await turns()
         assert scene.unstarted == [[task]]
@@ -305,7 +305,7 @@ def test_a_late_answer_of_a_worker_that_was_given_up_does_not_count() -> None:
         scene.granted(2)
         first, second = scene.peers.asked
         first.fail(unreachable())
-        second.answer(PushTaskReply(OK, [], 5))
+        second.answer(PushTaskReply(OK, (), 5))
         assert scene.ended == []
 
     run(story)
@@ -389,7 +389,7 @@ def test_g17_who_hears_of_the_death_of_a_node_pushes_nothing_to_it_any_more() ->
         for request, worker in zip(scene.peers.take_all(RequestWorkerLease), (WORKER, IDLE), strict=True):
             request.answer(LeaseReply(GRANTED, worker, pid=5))
         busy, idle = scene.peers.take_all(PushTask)
-        idle.answer(PushTaskReply(OK, [], 5))
+        idle.answer(PushTaskReply(OK, (), 5))
         scene.client.on_node_death(WORKER.node_id)
         assert [died for died, _ in scene.died] == [first] and scene.ended == [(second, OK)]
         assert scene.submitter.leased_workers() == [] and len(scene.peers.take_all(ReturnWorkerLease)) == 2

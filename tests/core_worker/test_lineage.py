@@ -107,7 +107,7 @@ def test_small_arguments_are_part_of_the_task_but_not_what_they_refer_to() -> No
     process = Process()
     inside = process.put()
     task = pending(prepare(), ((object_id("small"), OWN),))
-    task.arguments = [Argument(Value(b"12345", False, [b"678"], 0, [RefInfo(inside, OWN, b"")]), object_id("small"), OWN)]
+    task.arguments = (Argument(Value(b"12345", False, (b"678",), 0, (RefInfo(inside, OWN, b""),)), object_id("small"), OWN),)
     process.references.add_owned(object_id("small"))
     process.references.add_owned(task.result_ids()[0])
     process.references.add_submitted([object_id("small")], [None])

@@ -558,10 +558,10 @@ def test_a_queued_task_that_is_cancelled_takes_its_request_along(scene: Scene) -
 
 def test_gpu_ids_of_the_lease_are_the_workers(scene: Scene) -> None:
     scene.submit(prepare())
-    reply = LeaseReply(GRANTED, address("w"), pid=5, gpu_ids=[1, 3])
+    reply = LeaseReply(GRANTED, address("w"), pid=5, gpu_ids=(1, 3))
     scene.submitter.on_lease_reply(scene.asked.requests[0], reply, scene.now)
     (worker,) = scene.leased()
-    assert (worker.gpu_ids, worker.pid, worker.address.worker_id) == ([1, 3], 5, id_of("w"))
+    assert (worker.gpu_ids, worker.pid, worker.address.worker_id) == ((1, 3), 5, id_of("w"))
 
 
 def test_why_can_name_an_open_request(scene: Scene) -> None:

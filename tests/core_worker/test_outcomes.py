@@ -575,7 +575,7 @@ def test_a_call_that_has_ended_is_counted_and_holds_its_actor_no_more(owner: Own
     held, weak = owner.call(), owner.call()
     held.handle_id = object_id("actor")
     for task in (held, weak):
-        owner.outcomes.on_reply(task, PushTaskReply(protocol.OK, [Value(b"v")], 500), ())
+        owner.outcomes.on_reply(task, PushTaskReply(protocol.OK, (Value(b"v"),), 500), ())
     assert owner.log == ["one call less"] and held.prepared.client.ended == weak.prepared.client.ended == 1
 
 

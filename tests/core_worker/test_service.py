@@ -127,7 +127,7 @@ def test_references_inside_travel_with_tickets_of_their_owners() -> None:
         owner.own(A, holding((C, OWN)))
         owner.own(B, holding((C, OWN), (D, OTHER)))
         own, mixed = (await owner.get(A))[0].value, (await owner.get(B))[0].value
-        assert own is not None and own.nested == [RefInfo(C, OWN, b"question")]
+        assert own is not None and own.nested == (RefInfo(C, OWN, b"question"),)
         assert mixed is not None and [info.ticket for info in mixed.nested] == [b"lent question"] * 2
 
     ask(story)
@@ -212,7 +212,7 @@ def test_many_are_answered_at_once_each_in_its_place() -> None:
         await owner.service.handle_GetObjects(GetObjects(READER, questions), call)
         (reply,) = call.replies
         assert [each.status for each in reply.replies] == [LARGE, PENDING, READY, FREED, READY]
-        assert reply.replies[2].value.nested == [RefInfo(D, OWN, b"3")]
+        assert reply.replies[2].value.nested == (RefInfo(D, OWN, b"3"),)
         assert reply.replies[4].value.data == b"x" * (LIMIT + 1) and call.buffers == []
 
     ask(story)

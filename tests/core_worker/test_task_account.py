@@ -78,7 +78,7 @@ def actor_options() -> ActorOptions:
 
 
 def received(made_of: TaskTemplate, attempt: int = 0) -> ReceivedTask:
-    return ReceivedTask(id_of("t"), attempt, b"", 0, 1, TaskHeader(made_of, OWN), 0, [], FIRST_RUN, False, [])
+    return ReceivedTask(id_of("t"), attempt, b"", 0, 1, TaskHeader(made_of, OWN), 0, (), FIRST_RUN, False, ())
 
 
 @pytest.fixture

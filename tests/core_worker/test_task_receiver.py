@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -186,7 +187,7 @@ class Worker:
         data = pickle.dumps(((*slots, *args), {}), 5) if slots or args or nested else b""
         header = encode(TaskHeader(made, OWNER))
         task_id = f"{lease_id.decode()}/{sequence}".encode().ljust(24)
-        task = PushTask(task_id, attempt, lease_id, sequence, acknowledged, header, 0, data, list(arguments), list(nested))
+        task = PushTask(task_id, attempt, lease_id, sequence, acknowledged, header, 0, data, tuple(arguments), tuple(nested))
         request = msgspec.structs.replace(task, rerun=Rerun(list(unwanted), 0, []))
         asked: Any = Asked()
         self.act(lambda: self.receiver.handle_PushTask(request, asked))
@@ -226,8 +227,8 @@ class Worker:
 
     # --- platform.user_code
 
-    def run(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        self.work.append((work, then))
+    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
+        self.work.append((partial(work, *args), partial(then, *args)))
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self.interrupts.append(applies)
@@ -550,7 +551,7 @@ def test_g67_a_task_whose_argument_is_being_made_again_goes_back_and_those_behin
     worker.act(worker.misses[1])
     worker.act(worker.misses[0])
     worker.run_all()
-    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, [object_id("y")])
+    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, (object_id("y"),))
     assert worker.log == ["b"] and len(worker.references) == 0
 
 
@@ -559,7 +560,7 @@ def test_g67_what_this_worker_has_to_make_again_itself_is_known_to_be_missing_at
     lost = Argument(None, object_id("x"), WORKER)
     asked = worker.push("a", 1, arguments=[lost, large_argument("y")])
     worker.run_all()
-    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, [object_id("x")])
+    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, (object_id("x"),))
     assert len(worker.fetches) == 1 and worker.log == [] and len(worker.references) == 0
 
 
@@ -578,7 +579,7 @@ def test_g67_so_it_does_if_the_value_cannot_be_fetched_from_where_it_was(worker:
     asked = worker.push("a", arguments=[large_argument("x"), large_argument("y")])
     worker.act(lambda: worker.on_fetched([stored(pickle.dumps(1)), None]))
     worker.run_all()
-    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, [object_id("y")]) and worker.log == []
+    assert (asked.status, asked.replies[0].missing) == (NOT_STARTED, (object_id("y"),)) and worker.log == []
 
 
 def test_g67_only_results_that_are_wanted_are_made(worker: Worker) -> None:
@@ -630,7 +631,7 @@ def test_g58_references_in_a_result_get_tickets_before_it_leaves(worker: Worker)
     worker.run_all()
     assert worker.lending.lent == [(x, THIRD)] and asked.status is None and not worker.receiver.is_idle()
     worker.act(lambda: worker.lending.owners_answer.set_result(None))
-    assert asked.replies[0].values[0].nested == [RefInfo(x, THIRD, b"ticket")] and worker.receiver.is_idle()
+    assert asked.replies[0].values[0].nested == (RefInfo(x, THIRD, b"ticket"),) and worker.receiver.is_idle()
 
 
 @pytest.mark.parametrize(("is_cancelled", "status"), [(True, CANCELLED), (False, NOT_STARTED)])
@@ -679,11 +680,11 @@ def test_large_arguments_that_come_for_nothing_are_let_go(worker: Worker, is_can
         worker.cancel(worker.last)
     worker.act(lambda: worker.on_fetched([stored(b"x"), stored(b"y") if is_cancelled else None]))
     assert asked.status == (CANCELLED if is_cancelled else NOT_STARTED) and worker.work == deque()
-    assert [task.slots for task in worker.receiver._tasks.values()] == [[]]
+    assert [task.slots for task in worker.receiver._tasks.values()] == [()]
 
 
 def test_small_arguments_that_are_here_are_not_asked_for(worker: Worker) -> None:
-    value = Value(pickle.dumps(5), False, [], 0, [])
+    value = Value(pickle.dumps(5))
     asked = worker.push("a", arguments=[Argument(value, object_id("x"), OWNER)])
     worker.run_all()
     assert asked.status == OK and worker.log == [("a", 5)] and not hasattr(worker, "on_fetched")

@@ -18,19 +18,19 @@ from tests.core_worker.parts import address, object_id, stored
 
 LIMIT = MAX_DIRECT_CALL_OBJECT_SIZE
 SIZES = st.sampled_from([1, 100, LIMIT // 2, LIMIT - 1, LIMIT, LIMIT + 1, 2 * LIMIT])
-INSIDE = [RefInfo(object_id("inside"), address("owner"), b"ticket")]
+INSIDE = (RefInfo(object_id("inside"), address("owner"), b"ticket"),)
 
 
 @st.composite
 def objects(draw: st.DrawFn) -> StoredObject:
     buffers = [memoryview(bytes(size)) for size in draw(st.lists(SIZES, max_size=3))]
-    return StoredObject(b"d" * draw(SIZES), buffers, draw(st.booleans()), draw(st.sampled_from([[], INSIDE])))
+    return StoredObject(b"d" * draw(SIZES), buffers, draw(st.booleans()), draw(st.sampled_from([(), INSIDE])))
 
 
 @given(st.lists(objects(), max_size=4))
 def test_several_values_of_one_message_come_out_as_they_went_in(values: list[StoredObject]) -> None:
     beside: list[Any] = []
-    records = [decode(Value, encode(to_value(value, list(value.nested), beside))) for value in values]
+    records = [decode(Value, encode(to_value(value, value.nested, beside))) for value in values]
     start = 0
     for value, record in zip(values, records, strict=True):
         out = from_value(record, beside, start)
@@ -51,7 +51,7 @@ def test_g76_what_travels_inside_the_record_is_small(value: StoredObject) -> Non
 @given(st.lists(objects(), max_size=4))
 def test_the_values_of_one_message_find_their_buffers(values: list[StoredObject]) -> None:
     beside: list[Any] = []
-    records = to_values([(value, list(value.nested)) for value in values], beside)
+    records = to_values([(value, value.nested) for value in values], beside)
     back = from_values([decode(Value, encode(record)) for record in records], beside)
     assert [(one.data, list(map(bytes, one.buffers))) for one in back] == [
         (one.data, list(map(bytes, one.buffers))) for one in values

@@ -89,7 +89,7 @@ class Cluster:
     async def live(self, number: int, worker: str = "w", node: str = "a") -> ActorInfo:
         """Constructed there."""
         _, constructor = await self.grant(worker, node)
-        constructor.reply(PushTaskReply(OK, [], 0))
+        constructor.reply(PushTaskReply(OK, (), 0))
         return await self.until(number, ALIVE)
 
     async def begin_actor(self, number: int, worker: str = "w", **fields: Any) -> ActorInfo:

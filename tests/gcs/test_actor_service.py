@@ -55,7 +55,7 @@ async def test_the_life_of_an_actor(it: Cluster) -> None:
     push, constructor = await it.grant("w")
     assert (push.actor_id, push.attempt, push.args, push.header) == (it.actor_id(1), 0, b"args", b"header")
     assert (await it.known(1)).state == PENDING_CREATION
-    constructor.reply(PushTaskReply(OK, [], 0))
+    constructor.reply(PushTaskReply(OK, (), 0))
     alive = await it.until(1, ALIVE)
     assert (alive.address, alive.raylet, alive.pid) == (address("w", "a"), address("a", "a"), 7)
     await it.die("w")
@@ -85,7 +85,7 @@ async def test_a_raylet_that_names_another_has_that_asked_for_a_new_lease(it: Cl
     call.reply(LeaseReply(GRANTED, it.world.start("w", "b"), 7))
     push, constructor = await it.hears("w", PushTask)
     assert push.lease_id == second.lease_id
-    constructor.reply(PushTaskReply(OK, [], 0))
+    constructor.reply(PushTaskReply(OK, (), 0))
     assert (await it.until(1, ALIVE)).raylet == address("b", "b")
 
 
@@ -198,7 +198,7 @@ async def test_a_worker_that_takes_no_more_tasks_is_given_back_for_another(it: C
     await it.register(1)
     await it.create(1)
     first, constructor = await it.grant("w")
-    constructor.reply(PushTaskReply(NOT_STARTED, [], 0))
+    constructor.reply(PushTaskReply(NOT_STARTED, (), 0))
     returned, _ = await it.hears("a", ReturnWorkerLease)
     assert (returned.lease_id, returned.reason) == (first.lease_id, "it takes no more tasks")
     assert (await it.live(1, "v")).restarts == 0
@@ -213,7 +213,7 @@ async def test_g34_a_constructor_that_raises_is_not_called_again(it: Cluster, st
     await it.register(1, max_restarts=-1)
     await it.create(1)
     push, constructor = await it.grant("w")
-    constructor.reply(PushTaskReply(status, [core_worker.Value(b"pickled", is_error=True)], 0))
+    constructor.reply(PushTaskReply(status, (core_worker.Value(b"pickled", is_error=True),), 0))
     dead = await it.until(1, DEAD)
     assert (dead.death.kind, dead.death.error) == (kind, b"pickled")
     returned, _ = await it.hears("a", ReturnWorkerLease)
@@ -258,7 +258,7 @@ async def test_g29_a_constructor_that_returns_after_its_actor_was_killed_changes
     await it.create(1)
     push, constructor = await it.grant("w")
     await it.kill(1)
-    constructor.reply(PushTaskReply(OK, [], 0))
+    constructor.reply(PushTaskReply(OK, (), 0))
     assert (await it.hears("a", ReturnWorkerLease))[0].lease_id == push.lease_id
     assert (await it.known(1)).state == DEAD
 
@@ -369,7 +369,7 @@ async def test_g34_an_actor_may_want_to_end_before_its_constructors_answer_comes
     _, constructor = await it.grant("w")
     report = asyncio.create_task(it.ask(protocol.ReportActorExit(it.actor_id(1), id_of("w"), "exit_actor")))
     await it.client.pass_time(A_MOMENT_S)
-    constructor.reply(PushTaskReply(OK, [], 0))
+    constructor.reply(PushTaskReply(OK, (), 0))
     await report
     assert (await it.known(1)).death == protocol.DeathCause(protocol.EXITED, "exit_actor")
 
@@ -609,7 +609,7 @@ async def test_g35_a_worker_that_dies_while_its_actor_becomes_alive_is_lost(it: 
     _, constructor = await it.grant("w")
     telling = asyncio.create_task(it.at_once(KvPut("n", b"k", b"v", True), it.death("w")))
     await it.client.pass_time(COMMIT_S / 4)
-    constructor.reply(PushTaskReply(OK, [], 0))
+    constructor.reply(PushTaskReply(OK, (), 0))
     await telling
     assert (await it.until(1, RESTARTING)).death.kind == protocol.WORKER_DIED
 

@@ -90,7 +90,7 @@ class FullDisk(Cluster):
         granted, raylet = LeaseReply(GRANTED, self.world.start("v", "a"), 7), self.world.neighbours["a"]
         raylet.answers[RequestWorkerLease] = lambda request: LeaseReply(CANCELLED) if request.lease_id == but else granted
         raylet.answers[GetLeaseFailure] = lambda request: LeaseFailure(known=True, dead=request.lease_id == but)
-        self.world.neighbours["v"].answers[PushTask] = PushTaskReply(OK, [], 0)
+        self.world.neighbours["v"].answers[PushTask] = PushTaskReply(OK, (), 0)
 
     async def until_next(self, number: int) -> protocol.ActorInfo:
         """It has begun anew, and nothing more is to come."""
@@ -393,7 +393,7 @@ async def test_g35_a_worker_that_dies_in_the_constructor_uses_up_one_restart(it:
 async def test_a_constructor_that_fails_is_the_actors_end(it: FullDisk) -> None:
     await it.register(1, max_restarts=2)
     it.serve()
-    it.world.neighbours["v"].answers[PushTask] = PushTaskReply(FAILED, [Value(b"error", is_error=True)], 0)
+    it.world.neighbours["v"].answers[PushTask] = PushTaskReply(FAILED, (Value(b"error", is_error=True),), 0)
     it.fill()
     await it.create(1)
     assert (await it.until(1, DEAD)).death.kind == protocol.CREATION_TASK_FAILED

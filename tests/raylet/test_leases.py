@@ -57,7 +57,7 @@ async def test_g99_a_second_request_waits_for_the_first_lease_to_end(scene: Scen
 async def test_gpus_are_named_in_the_grant(scene: Scene) -> None:
     _, one = await scene.lease({"GPU": 1})
     _, other = await scene.lease({"GPU": 1})
-    assert [one.gpu_ids, other.gpu_ids] == [[0], [1]]
+    assert [one.gpu_ids, other.gpu_ids] == [(0,), (1,)]
 
 
 @scenario(cpus=1)

@@ -454,6 +454,6 @@ BUGS = [
         "A call that was cancelled while it waited for its turn among coroutines takes up a place for ever.",
         "L1",
         "campaign",
-        (Mutation("minray.core_worker.actor_process", "UserLoop._begin", "self._follow(then)", "pass"),),
+        (Mutation("minray.core_worker.actor_process", "UserLoop._begin", "self._follow(then, task)", "pass"),),
     ),
 ]
