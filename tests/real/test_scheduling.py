@@ -282,7 +282,7 @@ def test_a_task_or_a_call_takes_few_steps_in_its_driver() -> None:
 
 
 @pytest.mark.skipif(os.environ.get("MINRAY_TRANSPORT") == "grpc", reason="counts what the stream transport leaves")
-def test_g49_calls_that_wait_and_answers_that_are_kept_are_little_work_for_the_garbage_collector() -> None:
+def test_calls_that_wait_and_answers_that_are_kept_are_little_work_for_the_garbage_collector() -> None:
     """With many of them it took 40 % of an actor's time: what it has to look at is counted, in the actor."""
     count = 2000
 
