@@ -424,3 +424,7 @@ class GcsServer:
 
     def handle_CheckAlive(self, request: protocol.CheckAlive, call: Call) -> Done:
         return DONE
+
+
+SERVICES = (GcsServer, ActorService, PlacementGroupScheduler, NodeDrainer)
+"""The classes of those that answer requests in this process."""

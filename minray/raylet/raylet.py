@@ -394,3 +394,7 @@ class Raylet:
             self.store.on_death(job.driver.worker_id)
         elif job.driver.node_id == self._config.node_id:
             self._local_gc.drivers[key] = job.driver
+
+
+SERVICES = (NodeManager, PlacementGroups, ObjectStore, ObjectManager)
+"""The classes of those that answer requests in this process."""

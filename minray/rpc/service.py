@@ -21,7 +21,7 @@ import msgspec
 
 from minray.common.ids import short
 from minray.platform.base import Buffer, Incoming, RecordTooLarge, RemoteFailure
-from minray.protocol.base import Record, decoder, encode
+from minray.protocol.base import Record, Request, decoder, encode, reply_class
 
 logger = logging.getLogger(__name__)
 
@@ -121,16 +121,18 @@ class Dispatcher:
             task.cancel()
 
 
-def prepare(service_class: Any) -> None:
-    """Look up now what a Dispatcher must know of such a service: in a process that forks those which will need it."""
-    for request_class in _understood_by(service_class):
-        decoder(request_class)
+def prepare(*service_classes: type[Any]) -> None:
+    """Look up now what Dispatchers of such services, and who asks them, must know: in a process that forks all of these."""
+    for service_class in service_classes:
+        for request_class in _understood_by(cast(Hashable, service_class)):
+            decoder(request_class)
+            decoder(reply_class(request_class))
 
 
 @cache
-def _understood_by(service_class: Any) -> list[type[Record]]:
+def _understood_by(service_class: Any) -> list[type[Request[Any]]]:
     """The request classes of a service's handlers; looked up once, because resolving annotations is slow."""
-    classes: list[type[Record]] = []
+    classes: list[type[Request[Any]]] = []
     for name, function in inspect.getmembers(service_class, inspect.isfunction):
         if name.startswith("handle_"):
             request_class = get_type_hints(function)["request"]
