@@ -28,8 +28,7 @@ from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_api import UserApi
 from minray.discovery import session_token
-from minray.gcs import server
-from minray.gcs.server import GcsServer
+from minray.gcs.server import GCS_SERVICES, GcsServer
 from minray.platform.base import PlatformError
 from minray.platform.endpoints import UnixEndpoint, make_room, parse
 from minray.platform.main_thread import TERMINATED, MainThreadUserCode
@@ -39,8 +38,7 @@ from minray.platform.session import LOGS
 from minray.platform.user_code import DriverUserCode
 from minray.platform.zygote import serve
 from minray.platform.zygote_child import ChildEnds
-from minray.raylet import raylet
-from minray.raylet.raylet import Raylet
+from minray.raylet.raylet import RAYLET_SERVICES, Raylet
 from minray.rpc.service import prepare
 from minray.worker_output import TaskNamedStream
 
@@ -166,7 +164,7 @@ def zygote_main() -> None:
     """The program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node``)."""
     import uvloop  # noqa: F401  (imported once, here, for all children)
 
-    prepare(CoreWorkerService, *server.SERVICES, *raylet.SERVICES)
+    prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES)
     hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms
     assert threading.active_count() == 1, "the zygote must have one thread"
     serve(int(sys.argv[1]), run_role, session_dir=sys.argv[2])

@@ -89,7 +89,7 @@ class ReceivedTask(msgspec.Struct, eq=False):
     reply_buffers: Sequence[Buffer] = ()
     is_given_up: bool = False
     """Its caller takes no answer."""
-    _unclaimed: bytearray = msgspec.field(default_factory=lambda: bytearray(1))
+    _unclaimed: bytearray = msgspec.field(default_factory=partial(bytearray, 1))
     """One byte until somebody claims it: popped by one thread alone, and unlike a list no work for the collector."""
 
     @staticmethod
@@ -108,7 +108,6 @@ class ReceivedTask(msgspec.Struct, eq=False):
             request.rerun or FIRST_RUN,
             bool(request.args),
             (call,),
-            _unclaimed=bytearray(1),
         )
 
     def repeat(self, call: Call) -> None:

@@ -72,6 +72,7 @@ class TaskReceiver:
         self._executor = executor
         self._execute = executor.execute
         self._then = self._on_executed
+        """These two are made once, and not for each task that waits."""
         self._functions = functions
         self._intake = intake
         self._surroundings = surroundings

@@ -426,5 +426,5 @@ class GcsServer:
         return DONE
 
 
-SERVICES = (GcsServer, ActorService, PlacementGroupScheduler, NodeDrainer)
+GCS_SERVICES = (GcsServer, ActorService, PlacementGroupScheduler, NodeDrainer)
 """The classes of those that answer requests in this process."""

@@ -104,5 +104,4 @@ class ThreadsBeside:
         if self._works and not self._sought:
             self._wake()
         work(*args)
-        del work
         self._post(then, *args)

@@ -396,5 +396,5 @@ class Raylet:
             self._local_gc.drivers[key] = job.driver
 
 
-SERVICES = (NodeManager, PlacementGroups, ObjectStore, ObjectManager)
+RAYLET_SERVICES = (NodeManager, PlacementGroups, ObjectStore, ObjectManager)
 """The classes of those that answer requests in this process."""
