@@ -97,7 +97,7 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_deduplication_window_s: float = 5.0
     max_direct_call_object_size: int = MAX_DIRECT_CALL_OBJECT_SIZE
     object_manager_default_chunk_size: int = 5 * 1024 * 1024
-    """Objects travel between nodes in pieces of this size."""
+    """Objects travel between nodes in pieces of this size; large ones in larger pieces, about 32."""
     object_manager_lanes: int = 2
     """So many connections to each other node carry these pieces (none: they go the way of all messages; so with gRPC)."""
     oom_grace_period_s: float = 2.0

@@ -5,6 +5,9 @@ Ray: src/ray/object_manager/object_buffer_pool.h
 Pure. Every chunk is missing, on its way, or here; those that are missing are asked for from the first to the last, by every
 node in the same order. So what a node has of an object is about its beginning, and another node that follows it finds
 there what it needs next. Who needs a chunk that is not here yet is told when it is, or that it will not come.
+
+A large object has larger chunks: each costs a request, and four changes of thread with caches that the copying has emptied.
+They are still so many that nodes which follow each other are hardly behind.
 """
 
 from __future__ import annotations
@@ -14,6 +17,16 @@ from collections.abc import Callable
 
 OnHere = Callable[[bool], None]
 """Told whether all of some bytes are here, or will not come."""
+
+MOST_CHUNKS = 32
+"""Of one object, about, unless these would be larger than ``MOST_CHUNK_BYTES``."""
+MOST_CHUNK_BYTES = 64 * 1024 * 1024
+"""The largest that a large object has; they are larger only if the smallest ones are to be."""
+
+
+def chunk_bytes_of(size: int, least: int) -> int:
+    """How long the chunks of an object are: a multiple of ``least``, which is that of all but large ones."""
+    return least * max(1, min(size // MOST_CHUNKS, MOST_CHUNK_BYTES) // least)
 
 
 class Chunks:

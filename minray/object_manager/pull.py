@@ -31,7 +31,7 @@ from functools import partial
 from typing import Protocol
 
 from minray.common.ids import short
-from minray.object_manager.chunks import Chunks
+from minray.object_manager.chunks import Chunks, chunk_bytes_of
 from minray.object_manager.pull_manager import PullManager
 from minray.object_store.create_request_queue import Creation
 from minray.object_store.object_table import Entry
@@ -59,6 +59,7 @@ class Port(Protocol):
     patient: PatientCaller
     pulls: PullManager
     chunk_bytes: int
+    """Of all but large objects."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -172,7 +173,7 @@ class Pull:
         entry, is_unwanted = await made
         if entry is not None and not entry.is_written:
             self.entry = entry
-            self.chunks = Chunks(entry.size, manager.chunk_bytes)
+            self.chunks = Chunks(entry.size, chunk_bytes_of(entry.size, manager.chunk_bytes))
             manager.pulls.on_room(self.object_id)
         return entry is not None or is_unwanted
 

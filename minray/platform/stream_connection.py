@@ -12,9 +12,11 @@ notification. Only the side that connected calls, so the direction says which of
 Rules
   * What is sent during one turn of the loop leaves as one frame; what callbacks send while a frame is being read leaves
     when it has been read, and what posted callbacks send when they have been called, without another turn.
-  * Buffers follow the message that announces them, in chunks, one write at a time, only while the transport's own
-    buffer is low, and turn by turn: a small message overtakes what is left of a gigabyte. A message is delivered when
-    its buffers are complete, so **the order of messages holds among those without buffers**.
+  * Buffers follow the message that announces them, in chunks, one write at a time, only while little waits in the transport,
+    and turn by turn: a small message overtakes what is left of a gigabyte. A message is delivered when its buffers are
+    complete, so **the order of messages holds among those without buffers**.
+  * Chunks are given to the kernel here, and only what it has no room for goes to the transport, a little of it, which thus
+    tells when there is room again: Python lets other threads run while the kernel copies, uvloop's transports do not.
   * A buffer's memory is taken in one piece when its first chunk begins, and not before, unless the caller of ``call`` has
     given it. What is missing of a chunk is received straight into its place if that saves a copy worth the call.
   * When a connection has ended, nothing is written into anybody's memory: what still comes is dropped.
@@ -29,9 +31,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import mmap
+import os
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Annotated
 
 import msgspec
@@ -84,6 +89,10 @@ RECEIVE_BYTES = 256 * 1024
 """How much is read at once, if it is not received straight into its place."""
 STRAIGHT_BYTES = 64 * 1024
 """So much of a chunk must be missing to be received straight into its place."""
+KNOCK_BYTES = 16 * 1024
+"""So much of what the kernel has no room for is given to the transport."""
+MOST_PIECES = 1024
+"""More than these the kernel takes from nobody at once (IOV_MAX)."""
 _NOWHERE = memoryview(b"")
 
 
@@ -163,8 +172,12 @@ class _Connection(asyncio.BufferedProtocol):
         """Somebody will call ``flush`` soon."""
         self._sending: deque[tuple[int, int, memoryview]] = deque()
         """``(call id, buffer index, what is left)`` of buffers; their messages are written, or in ``_outgoing``."""
+        self._begun: deque[Buffer] = deque()
+        """Chunks that the kernel has not taken whole, and batches that came after them."""
+        self._goes_straight = transport.get_extra_info("ssl_object") is None
+        """Chunks need not pass through the transport, since it does not change them."""
         self._paused = False
-        """The transport's buffer is full: no chunks now."""
+        """The transport's buffer is not empty, or if it encrypts, full: no chunks now."""
         self._closing = False
         """Our side closed the connection; it ends when all is written."""
         self._cut_off: asyncio.TimerHandle | None = None
@@ -182,7 +195,9 @@ class _Connection(asyncio.BufferedProtocol):
         """Bytes of this chunk that have not arrived."""
         self._chunk_rest = _NOWHERE
         """Where these belong; nowhere once the connection has ended."""
-        transport.set_write_buffer_limits(high=outbox.write_bytes // 4)
+        self._expects_chunk = False
+        """What comes next is most likely the head of a chunk, whose bytes are worth being received straight."""
+        transport.set_write_buffer_limits(high=0 if self._goes_straight else outbox.write_bytes // 4)
 
     def fileno(self) -> int:
         """-1 when it has ended."""
@@ -218,12 +233,13 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport.is_closing():
             self._outgoing.clear()
             self._sending.clear()
+            self._begun.clear()
             return
         if self._outgoing:
             self._write_batch()
-        if self._sending and not self._paused:
+        if (self._begun or self._sending) and not self._paused:
             self._write_chunks()
-        if self._closing and not self._sending:
+        if self._closing and not (self._begun or self._sending):
             self._write_goodbye()
 
     def _write_batch(self) -> None:
@@ -234,46 +250,73 @@ class _Connection(asyncio.BufferedProtocol):
         self._outgoing_bytes = 0
         self._counters.frames += 1
         self._counters.bytes += len(frame)
-        self._transport.write(frame)
+        if self._begun:
+            self._begun.append(frame)
+        else:
+            self._transport.write(frame)
 
     def _write_chunks(self) -> None:
-        """One write, of a piece of every waiting buffer or as many as fit; then it is the others' turn."""
+        """One write, of what has begun, or of a piece of every waiting buffer or as many as fit; then others have a turn."""
+        if not self._begun:
+            self._begin_chunks()
+        if self._goes_straight:
+            self._write_straight()
+        else:
+            self._transport.writelines(self._begun)
+            self._begun.clear()
+        if (self._begun or self._sending) and not self._paused:
+            self._flush_soon()
+
+    def _begin_chunks(self) -> None:
         room = self._outbox.write_bytes
-        pieces: list[bytes | memoryview] = []
         while room > 0 and self._sending:
             call_id, index, left = self._sending.popleft()
             piece = left[: min(room, CHUNK_BYTES)]
             if len(piece) < len(left):
                 self._sending.append((call_id, index, left[len(piece) :]))
-            pieces.append(_CHUNK.pack(_CHUNK_START + len(piece), _CHUNK_MARK, call_id, index))
-            pieces.append(piece)
+            self._begun.append(_CHUNK.pack(_CHUNK_START + len(piece), _CHUNK_MARK, call_id, index))
+            self._begun.append(piece)
             room -= len(piece)
             self._counters.frames += 1
             self._counters.bytes += _CHUNK.size + len(piece)
-        self._transport.writelines(pieces)
-        if self._sending and not self._paused:
-            self._flush_soon()
+
+    def _write_straight(self) -> None:
+        written = 0
+        if not self._transport.get_write_buffer_size():
+            with suppress(OSError):  # There is no room; or the connection has ended, which the transport will tell.
+                written = os.writev(self.fileno(), list(islice(self._begun, MOST_PIECES)))
+        while self._begun and written >= len(self._begun[0]):
+            written -= len(self._begun.popleft())
+        if self._begun:
+            rest = memoryview(self._begun.popleft())[written:]
+            if len(rest) > KNOCK_BYTES:
+                self._begun.appendleft(rest[KNOCK_BYTES:])
+            self._transport.write(rest[:KNOCK_BYTES])
 
     def pause_writing(self) -> None:
         self._paused = True
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self._sending:
+        if self._begun or self._sending:
             self._flush_soon()
 
     # Receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._chunk_rest if self._receives_straight() else self._outbox.receive_buffer
-
-    def _receives_straight(self) -> bool:
-        return len(self._chunk_rest) >= STRAIGHT_BYTES
+        if len(self._chunk_rest) >= STRAIGHT_BYTES:
+            return self._chunk_rest
+        return self._outbox.receive_buffer[: _CHUNK.size if self._expects_chunk else None]
 
     def buffer_updated(self, nbytes: int) -> None:
+        is_straight = len(self._chunk_rest) >= STRAIGHT_BYTES
+        if is_straight and nbytes < self._chunk_left:
+            self._heard = True
+            self._pass_on(nbytes)
+            return
         self._heard = self._flush_is_due = True
         try:
-            if self._receives_straight():
+            if is_straight:
                 self._pass_on(nbytes)
             else:
                 self._receive(self._outbox.receive_buffer[:nbytes])
@@ -282,6 +325,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def _receive(self, data: memoryview | bytearray) -> None:
+        self._expects_chunk = False
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed:
@@ -372,6 +416,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._chunk_of.left -= size
         if not self._chunk_left:
             arrival, self._chunk_of, self._chunk_rest = self._chunk_of, None, _NOWHERE
+            self._expects_chunk = arrival.left >= STRAIGHT_BYTES
             self._maybe_deliver(arrival)
 
     def _maybe_deliver(self, arrival: _Arrival) -> None:
@@ -415,6 +460,7 @@ class _Connection(asyncio.BufferedProtocol):
     def _maybe_cut_off(self, left_before: int | None = None) -> None:
         """Called from time to time after our close: a peer that neither takes nor sends anything is cut off."""
         left = self._transport.get_write_buffer_size() + sum(len(rest) for _, _, rest in self._sending)
+        left += sum(map(len, self._begun))
         if left == left_before and not self._heard:
             self._transport.abort()
         else:
@@ -425,6 +471,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._cut_off is not None:
             self._cut_off.cancel()
         self._sending.clear()
+        self._begun.clear()
         if not self.closed:
             if self._partial or self._chunk_left:
                 logger.warning("%s ended in the middle of a frame", self._name)

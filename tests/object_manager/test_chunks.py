@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minray.object_manager.chunks import Chunks
+from minray.object_manager.chunks import Chunks, chunk_bytes_of
 
 
 def test_chunks_are_taken_from_the_first_to_the_last() -> None:
@@ -81,3 +81,12 @@ def test_everything_arrives_once_whatever_is_lost(size: int, chunk_bytes: int, d
             assert bool(told) == (start < end and set(range(start, end)) <= set(arrived))
     assert sorted(arrived) == list(range(size))
     assert told == [True] * (start < end)
+
+
+def test_large_objects_have_larger_chunks_but_many_all_the_same() -> None:
+    mebibyte = 1 << 20
+    assert [chunk_bytes_of(size * mebibyte, 5 * mebibyte) // mebibyte for size in (1, 160, 319, 320, 1024, 10240)] == [
+        5, 5, 5, 10, 30, 60,
+    ]  # fmt: skip
+    assert chunk_bytes_of(1 << 30, 100 * mebibyte) == 100 * mebibyte
+    assert chunk_bytes_of(0, 7) == 7

@@ -9,7 +9,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minray.platform import stream_connection
@@ -19,10 +19,13 @@ from tests.platform.transports import until
 
 
 class Wire:
-    """A transport that keeps what is written."""
+    """A transport that keeps what is written; as if it were one that encrypts."""
 
     def __init__(self) -> None:
         self.written = bytearray()
+
+    def get_extra_info(self, name: str) -> Any:
+        return self if name == "ssl_object" else None
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -42,6 +45,52 @@ class Wire:
 
     def set_write_buffer_limits(self, high: int) -> None:
         return None
+
+
+class Kernel(Wire):
+    """A transport, and a socket beneath that has room for so many bytes each time, and after that for all."""
+
+    def __init__(self, room: list[int], tells: bool) -> None:
+        super().__init__()
+        self.room = room
+        self.tells = tells
+        """Says at once that something waits."""
+        self.waiting = bytearray()
+        """What was given to the transport while the socket had no room."""
+        self.channel: StreamChannel
+
+    def get_extra_info(self, name: str) -> Any:
+        return self if name == "socket" else None
+
+    def fileno(self) -> int:
+        return -7
+
+    def writev(self, descriptor: int, pieces: list[bytes]) -> int:
+        assert (descriptor, len(self.waiting)) == (-7, 0), "what waits is overtaken"
+        text = b"".join(pieces)
+        took = self.room.pop(0) if self.room else len(text)
+        if not took:
+            raise BlockingIOError
+        self.written += text[:took]
+        return len(text[:took])
+
+    def write(self, data: bytes) -> None:
+        if not self.waiting and not (self.room and self.room[0] == 0):
+            super().write(data)
+        else:
+            self.waiting += data
+            if self.tells:
+                self.channel.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.waiting)
+
+    def drain(self) -> None:
+        if self.waiting:
+            self.written += self.waiting
+            self.waiting.clear()
+            self.room.pop(0)
+            self.channel.resume_writing()
 
 
 def wire(made: Wire) -> asyncio.Transport:
@@ -252,6 +301,40 @@ def test_a_batch_is_closed_when_it_is_large() -> None:
         sizes = [400_000] * 5 + [3_000_000] + [100] * 10
         lengths = [len(frame) for frame in frames(await written([("m", bytes(size), []) for size in sizes]))]
         assert [round(length / 100_000) for length in lengths] == [8, 8, 4, 30, 0]
+
+    asyncio.run(story())
+
+
+@given(
+    st.lists(messages, max_size=6),
+    st.lists(st.integers(0, 60), max_size=12),
+    st.booleans(),
+    st.integers(1, 20),
+    st.integers(1, 5),
+)
+@example([("a", b"", [bytes(30)]), ("b", b"", [bytes(30)])], [5, 0], False, 1, 5)
+def test_whatever_the_kernel_has_room_for_the_same_messages_leave(
+    said: list[Message], room: list[int], tells: bool, knock: int, most_pieces: int
+) -> None:
+    async def story() -> None:
+        kernel = Kernel(room, tells)
+        with (
+            patch.object(stream_connection.os, "writev", kernel.writev),
+            patch.object(stream_connection, "KNOCK_BYTES", knock),
+            patch.object(stream_connection, "MOST_PIECES", most_pieces),
+        ):
+            channel = kernel.channel = StreamChannel(wire(kernel), b"peer", "channel", Outbox(2**30))
+            for method, payload, buffers in said:
+                channel.call(method, payload, buffers, lambda *_: None)
+                channel.flush()
+            while channel._flush_is_due or kernel.waiting:
+                kernel.drain()
+                channel.flush()
+        heard = await read([bytes(kernel.written)])
+        assert sorted(heard) == sorted(said)
+        assert [message for message in heard if not any(message[2])] == [
+            message for message in said if not any(message[2])
+        ]
 
     asyncio.run(story())
 
