@@ -17,6 +17,7 @@ Rules
     complete, so **the order of messages holds among those without buffers**.
   * Chunks are given to the kernel here, and only what it has no room for goes to the transport, a little of it, which thus
     tells when there is room again: Python lets other threads run while the kernel copies, uvloop's transports do not.
+  * Of a large chunk the kernel shall have much before it wakes the loop: Python is slow when copying has emptied caches.
   * A buffer's memory is taken in one piece when its first chunk begins, and not before, unless the caller of ``call`` has
     given it. What is missing of a chunk is received straight into its place if that saves a copy worth the call.
   * When a connection has ended, nothing is written into anybody's memory: what still comes is dropped.
@@ -32,6 +33,7 @@ import asyncio
 import logging
 import mmap
 import os
+import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -93,6 +95,8 @@ KNOCK_BYTES = 16 * 1024
 """So much of what the kernel has no room for is given to the transport."""
 MOST_PIECES = 1024
 """More than these the kernel takes from nobody at once (IOV_MAX)."""
+WAKE_BYTES = 1024 * 1024
+"""Of a large chunk so much must be here before the loop is woken for it."""
 _NOWHERE = memoryview(b"")
 
 
@@ -197,6 +201,8 @@ class _Connection(asyncio.BufferedProtocol):
         """Where these belong; nowhere once the connection has ended."""
         self._expects_chunk = False
         """What comes next is most likely the head of a chunk, whose bytes are worth being received straight."""
+        self._wakes_at = 1
+        """So many bytes must be here before the kernel says that there are any."""
         transport.set_write_buffer_limits(high=0 if self._goes_straight else outbox.write_bytes // 4)
 
     def fileno(self) -> int:
@@ -399,6 +405,8 @@ class _Connection(asyncio.BufferedProtocol):
             except MemoryError:
                 raise _Violation(f"a buffer of {arrival.sizes[index]} bytes, for which there is no memory") from None
         self._chunk_rest = arrival.buffers[index][filled : filled + size]
+        if size > 2 * WAKE_BYTES:
+            self._wake_at(WAKE_BYTES)
 
     def _receive_chunk(self, data: memoryview) -> int:
         """Take what belongs to the current chunk; returns how many bytes that was."""
@@ -414,10 +422,19 @@ class _Connection(asyncio.BufferedProtocol):
         self._chunk_rest = self._chunk_rest[size:]
         self._chunk_left -= size
         self._chunk_of.left -= size
+        if self._chunk_left < self._wakes_at:
+            self._wake_at(1)
         if not self._chunk_left:
             arrival, self._chunk_of, self._chunk_rest = self._chunk_of, None, _NOWHERE
             self._expects_chunk = arrival.left >= STRAIGHT_BYTES
             self._maybe_deliver(arrival)
+
+    def _wake_at(self, nbytes: int) -> None:
+        """Never more than are left of the chunk, which the peer has said it will send."""
+        if nbytes != self._wakes_at and self._goes_straight and not self._transport.is_closing():
+            self._wakes_at = nbytes
+            with suppress(OSError):  # It has ended; or the system has no such thing.
+                self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
     def _maybe_deliver(self, arrival: _Arrival) -> None:
         if not arrival.left:
@@ -440,6 +457,7 @@ class _Connection(asyncio.BufferedProtocol):
         """Everything that happens once when the connection can no longer be used."""
         self.closed = True
         self._chunk_rest = _NOWHERE
+        self._wake_at(1)
         for arrival in self._arriving.values():
             arrival.buffers.clear()
 

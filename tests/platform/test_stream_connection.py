@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 from unittest.mock import patch
@@ -58,12 +59,17 @@ class Kernel(Wire):
         self.waiting = bytearray()
         """What was given to the transport while the socket had no room."""
         self.channel: StreamChannel
+        self.wakes_at = 1
 
     def get_extra_info(self, name: str) -> Any:
         return self if name == "socket" else None
 
     def fileno(self) -> int:
         return -7
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+        self.wakes_at = value
 
     def writev(self, descriptor: int, pieces: list[bytes]) -> int:
         assert (descriptor, len(self.waiting)) == (-7, 0), "what waits is overtaken"
@@ -356,6 +362,41 @@ def test_buffers_take_turns_and_wait_while_the_transport_is_full() -> None:
             channel.flush()
         chunk_of = [frame[1] for frame in frames(bytes(output.written)) if frame[0] == 0xC1]
         assert chunk_of == [1, 1, 2, 1, 2]
+
+    asyncio.run(story())
+
+
+def test_of_a_large_chunk_much_is_waited_for_but_never_more_than_will_come() -> None:
+    async def story() -> None:
+        wake, size = stream_connection.WAKE_BYTES, 4 * stream_connection.WAKE_BYTES
+        with patch.object(stream_connection, "WRITE_BYTES", stream_connection.CHUNK_BYTES):
+            text = await replies([[bytes(size)]])
+        kernel = Kernel([], True)
+        channel = StreamChannel(wire(kernel), b"peer", "channel", Outbox())
+        ask_into(channel, bytearray(size))
+        feed(channel, text[: -size + 1])
+        seen = []
+        for left in (size - 1, 2 * wake, wake, wake - 1, 0):
+            feed(channel, text[len(text) - channel._chunk_left : len(text) - left])
+            seen.append(kernel.wakes_at)
+        assert seen == [wake, wake, wake, 1, 1]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("ends", [StreamChannel.close, lambda channel: channel.connection_lost(None)])
+def test_a_connection_that_ends_hears_of_every_byte_again(ends: Callable[[StreamChannel], None]) -> None:
+    async def story() -> None:
+        size = 4 * stream_connection.WAKE_BYTES
+        with patch.object(stream_connection, "WRITE_BYTES", stream_connection.CHUNK_BYTES):
+            text = await replies([[bytes(size)]])
+        kernel = Kernel([], True)
+        channel = StreamChannel(wire(kernel), b"peer", "channel", Outbox())
+        ask_into(channel, bytearray(size))
+        feed(channel, text[:-size])
+        assert kernel.wakes_at == stream_connection.WAKE_BYTES
+        ends(channel)
+        assert kernel.wakes_at == 1
 
     asyncio.run(story())
 
