@@ -12,11 +12,9 @@ notification. Only the side that connected calls, so the direction says which of
 Rules
   * What is sent during one turn of the loop leaves as one frame; what callbacks send while a frame is being read leaves
     when it has been read, and what posted callbacks send when they have been called, without another turn.
-  * Buffers follow the message that announces them, in chunks, one write at a time, only while little waits in the transport,
-    and turn by turn: a small message overtakes what is left of a gigabyte. A message is delivered when its buffers are
-    complete, so **the order of messages holds among those without buffers**.
-  * Chunks are given to the kernel here, and only what it has no room for goes to the transport, a little of it, which thus
-    tells when there is room again: Python lets other threads run while the kernel copies, uvloop's transports do not.
+  * Buffers follow the message that announces them, in chunks (``ChunkWriter``): a small message overtakes what is left of a
+    gigabyte. A message is delivered when its buffers are complete, so **the order of messages holds among those without
+    buffers**.
   * Of a large chunk the kernel shall have much before it wakes the loop: Python is slow when copying has emptied caches.
   * A buffer's memory is taken in one piece when its first chunk begins, and not before, unless the caller of ``call`` has
     given it. What is missing of a chunk is received straight into its place if that saves a copy worth the call.
@@ -32,13 +30,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import mmap
-import os
 import socket
 import struct
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Annotated
 
 import msgspec
@@ -54,6 +49,7 @@ from minray.platform.base import (
     RecordTooLarge,
     RemoteFailure,
 )
+from minray.platform.chunk_writer import CHUNK_HEAD, CHUNK_MARK, CHUNK_START, ChunkWriter
 from minray.platform.destinations import DoesNotFit, cut
 
 logger = logging.getLogger("minray.platform.sockets")
@@ -69,11 +65,7 @@ MAX_TRANSFER_BYTES = 64 * 1024**3
 CLOSE_TIMEOUT_S = 2.0
 """A closed channel is cut off when the peer takes nothing for this long."""
 
-_CHUNK_MARK = 0xC1
 _LENGTH = struct.Struct("<I")
-_CHUNK = struct.Struct("<IBQI")
-"""Length of the frame, mark, call id, buffer index."""
-_CHUNK_START = _CHUNK.size - _LENGTH.size
 _GOODBYE = b"\x01\0\0\0\x90"
 """A frame with an empty batch: the last of a side that has closed; the other one ends the connection."""
 _MESSAGE_OVERHEAD_BYTES = 64
@@ -91,10 +83,6 @@ RECEIVE_BYTES = 256 * 1024
 """How much is read at once, if it is not received straight into its place."""
 STRAIGHT_BYTES = 64 * 1024
 """So much of a chunk must be missing to be received straight into its place."""
-KNOCK_BYTES = 16 * 1024
-"""So much of what the kernel has no room for is given to the transport."""
-MOST_PIECES = 1024
-"""More than these the kernel takes from nobody at once (IOV_MAX)."""
 WAKE_BYTES = 1024 * 1024
 """Of a large chunk so much must be here before the loop is woken for it."""
 _NOWHERE = memoryview(b"")
@@ -174,14 +162,8 @@ class _Connection(asyncio.BufferedProtocol):
         """About the size of ``_outgoing``."""
         self._flush_is_due = False
         """Somebody will call ``flush`` soon."""
-        self._sending: deque[tuple[int, int, memoryview]] = deque()
-        """``(call id, buffer index, what is left)`` of buffers; their messages are written, or in ``_outgoing``."""
-        self._begun: deque[Buffer] = deque()
-        """Chunks that the kernel has not taken whole, and batches that came after them."""
-        self._goes_straight = transport.get_extra_info("ssl_object") is None
-        """Chunks need not pass through the transport, since it does not change them."""
-        self._paused = False
-        """The transport's buffer is not empty, or if it encrypts, full: no chunks now."""
+        self._chunks = ChunkWriter(transport, outbox.write_bytes, outbox.counters)
+        """What is left of buffers; their messages are written, or in ``_outgoing``."""
         self._closing = False
         """Our side closed the connection; it ends when all is written."""
         self._cut_off: asyncio.TimerHandle | None = None
@@ -203,7 +185,6 @@ class _Connection(asyncio.BufferedProtocol):
         """What comes next is most likely the head of a chunk, whose bytes are worth being received straight."""
         self._wakes_at = 1
         """So many bytes must be here before the kernel says that there are any."""
-        transport.set_write_buffer_limits(high=0 if self._goes_straight else outbox.write_bytes // 4)
 
     def fileno(self) -> int:
         """-1 when it has ended."""
@@ -223,7 +204,7 @@ class _Connection(asyncio.BufferedProtocol):
         if buffers:
             views = [memoryview(buffer) for buffer in buffers]
             sizes = tuple([view.nbytes for view in views])
-            self._sending.extend((call_id, i, view.cast("B")) for i, view in enumerate(views) if view.nbytes)
+            self._chunks.add(call_id, views)
         self._outgoing.append((call_id, word, payload, sizes))
         self._outgoing_bytes += size + _MESSAGE_OVERHEAD_BYTES
         self._flush_soon()
@@ -238,14 +219,15 @@ class _Connection(asyncio.BufferedProtocol):
         self._flush_is_due = False
         if self._transport.is_closing():
             self._outgoing.clear()
-            self._sending.clear()
-            self._begun.clear()
+            self._chunks.clear()
             return
         if self._outgoing:
             self._write_batch()
-        if (self._begun or self._sending) and not self._paused:
-            self._write_chunks()
-        if self._closing and not (self._begun or self._sending):
+        if self._chunks:
+            self._chunks.write()
+            if self._chunks and not self._chunks.is_paused:
+                self._flush_soon()
+        if self._closing and not self._chunks:
             self._write_goodbye()
 
     def _write_batch(self) -> None:
@@ -256,55 +238,14 @@ class _Connection(asyncio.BufferedProtocol):
         self._outgoing_bytes = 0
         self._counters.frames += 1
         self._counters.bytes += len(frame)
-        if self._begun:
-            self._begun.append(frame)
-        else:
-            self._transport.write(frame)
-
-    def _write_chunks(self) -> None:
-        """One write, of what has begun, or of a piece of every waiting buffer or as many as fit; then others have a turn."""
-        if not self._begun:
-            self._begin_chunks()
-        if self._goes_straight:
-            self._write_straight()
-        else:
-            self._transport.writelines(self._begun)
-            self._begun.clear()
-        if (self._begun or self._sending) and not self._paused:
-            self._flush_soon()
-
-    def _begin_chunks(self) -> None:
-        room = self._outbox.write_bytes
-        while room > 0 and self._sending:
-            call_id, index, left = self._sending.popleft()
-            piece = left[: min(room, CHUNK_BYTES)]
-            if len(piece) < len(left):
-                self._sending.append((call_id, index, left[len(piece) :]))
-            self._begun.append(_CHUNK.pack(_CHUNK_START + len(piece), _CHUNK_MARK, call_id, index))
-            self._begun.append(piece)
-            room -= len(piece)
-            self._counters.frames += 1
-            self._counters.bytes += _CHUNK.size + len(piece)
-
-    def _write_straight(self) -> None:
-        written = 0
-        if not self._transport.get_write_buffer_size():
-            with suppress(OSError):  # There is no room; or the connection has ended, which the transport will tell.
-                written = os.writev(self.fileno(), list(islice(self._begun, MOST_PIECES)))
-        while self._begun and written >= len(self._begun[0]):
-            written -= len(self._begun.popleft())
-        if self._begun:
-            rest = memoryview(self._begun.popleft())[written:]
-            if len(rest) > KNOCK_BYTES:
-                self._begun.appendleft(rest[KNOCK_BYTES:])
-            self._transport.write(rest[:KNOCK_BYTES])
+        self._chunks.let_pass(frame)
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._chunks.is_paused = True
 
     def resume_writing(self) -> None:
-        self._paused = False
-        if self._begun or self._sending:
+        self._chunks.is_paused = False
+        if self._chunks:
             self._flush_soon()
 
     # Receiving
@@ -312,7 +253,7 @@ class _Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if len(self._chunk_rest) >= STRAIGHT_BYTES:
             return self._chunk_rest
-        return self._outbox.receive_buffer[: _CHUNK.size if self._expects_chunk else None]
+        return self._outbox.receive_buffer[: CHUNK_HEAD.size if self._expects_chunk else None]
 
     def buffer_updated(self, nbytes: int) -> None:
         is_straight = len(self._chunk_rest) >= STRAIGHT_BYTES
@@ -349,11 +290,11 @@ class _Connection(asyncio.BufferedProtocol):
             (length,) = _LENGTH.unpack_from(data, offset)
             if not 0 < length <= MAX_FRAME_BYTES:
                 raise _Violation(f"a frame of {length} bytes; at most {MAX_FRAME_BYTES} are accepted")
-            if data[start] == _CHUNK_MARK:
-                if end - offset < _CHUNK.size:
-                    return self._keep(view[offset:], _CHUNK.size)
-                self._begin_chunk(*_CHUNK.unpack_from(data, offset))
-                offset += _CHUNK.size
+            if data[start] == CHUNK_MARK:
+                if end - offset < CHUNK_HEAD.size:
+                    return self._keep(view[offset:], CHUNK_HEAD.size)
+                self._begin_chunk(*CHUNK_HEAD.unpack_from(data, offset))
+                offset += CHUNK_HEAD.size
                 continue
             if start + length > end:
                 return self._keep(view[offset:], _LENGTH.size + length)
@@ -389,7 +330,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _begin_chunk(self, length: int, mark: int, call_id: int, index: int) -> None:
         arrival = self._arriving.get(call_id)
-        size = length - _CHUNK_START
+        size = length - CHUNK_START
         if arrival is None or index >= len(arrival.sizes):
             raise _Violation(f"a chunk of buffer {index} of message {call_id}, which was not announced")
         filled = arrival.filled.get(index, 0)
@@ -431,7 +372,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _wake_at(self, nbytes: int) -> None:
         """Never more than are left of the chunk, which the peer has said it will send."""
-        if nbytes != self._wakes_at and self._goes_straight and not self._transport.is_closing():
+        if nbytes != self._wakes_at and self._chunks.goes_straight and not self._transport.is_closing():
             self._wakes_at = nbytes
             with suppress(OSError):  # It has ended; or the system has no such thing.
                 self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
@@ -477,8 +418,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _maybe_cut_off(self, left_before: int | None = None) -> None:
         """Called from time to time after our close: a peer that neither takes nor sends anything is cut off."""
-        left = self._transport.get_write_buffer_size() + sum(len(rest) for _, _, rest in self._sending)
-        left += sum(map(len, self._begun))
+        left = self._transport.get_write_buffer_size() + len(self._chunks)
         if left == left_before and not self._heard:
             self._transport.abort()
         else:
@@ -488,8 +428,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._cut_off is not None:
             self._cut_off.cancel()
-        self._sending.clear()
-        self._begun.clear()
+        self._chunks.clear()
         if not self.closed:
             if self._partial or self._chunk_left:
                 logger.warning("%s ended in the middle of a frame", self._name)

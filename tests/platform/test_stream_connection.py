@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minray.platform import stream_connection
+from minray.platform import chunk_writer, stream_connection
 from minray.platform.base import ChannelBroken, Incoming, OnReply, PlatformError
 from minray.platform.stream_connection import Outbox, ServerConnection, StreamChannel
 from tests.platform.transports import until
@@ -325,9 +325,9 @@ def test_whatever_the_kernel_has_room_for_the_same_messages_leave(
     async def story() -> None:
         kernel = Kernel(room, tells)
         with (
-            patch.object(stream_connection.os, "writev", kernel.writev),
-            patch.object(stream_connection, "KNOCK_BYTES", knock),
-            patch.object(stream_connection, "MOST_PIECES", most_pieces),
+            patch.object(chunk_writer.os, "writev", kernel.writev),
+            patch.object(chunk_writer, "KNOCK_BYTES", knock),
+            patch.object(chunk_writer, "MOST_PIECES", most_pieces),
         ):
             channel = kernel.channel = StreamChannel(wire(kernel), b"peer", "channel", Outbox(2**30))
             for method, payload, buffers in said:
