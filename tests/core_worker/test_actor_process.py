@@ -280,7 +280,7 @@ def test_g45_a_running_coroutine_is_cancelled_and_what_does_not_run_is_not(caplo
         host.actor.cancel(other)
         await turns()
         assert host.cancelled == ["one"] and host.done[-1] == "other is over"
-        assert host.actor._user_loop is not None and len(host.actor._user_loop._tasks) == 1, "the constructor"
+        assert host.actor._user_loop is not None and len(host.actor._user_loop._running) == 1, "the constructor"
 
     on_loop(story)
     assert not caplog.records
