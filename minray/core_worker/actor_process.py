@@ -181,8 +181,8 @@ class UserLoop:
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         """What the loop is to do next; filled by our own loop, emptied by the user's."""
         self._waking = False
-        self._running: dict[int, tuple[asyncio.Task[None], Callable[[ReceivedTask], None]]] = {}
-        """Calls, by the identity of what was received, and what follows them; touched by the user's loop only."""
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """Running calls, by the identity of what was received; touched by the user's loop only."""
 
     def start(self) -> None:
         self._user_code.run_event_loop(self._open)
@@ -232,30 +232,23 @@ class UserLoop:
             self._follow(then, task)
             return
         assert self._loop is not None
-        running = self._loop.create_task(self._run(task, then), name=task.header.template.name)
-        self._running[id(task)] = running, then
+        name = task.header.template.name
+        running = self._loop.create_task(self._executor.execute_async(task), name=name)
+        self._tasks[id(task)] = running
+        running.add_done_callback(partial(self._on_done, task, then))
 
-    async def _run(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
-        try:
-            await self._executor.execute_async(task)
-        except Exception:
-            logger.exception("running a call failed")
-        del self._running[id(task)]
+    def _on_done(self, task: ReceivedTask, then: Callable[[ReceivedTask], None], running: asyncio.Task[Any]) -> None:
+        del self._tasks[id(task)]
+        if running.cancelled():
+            self._executor.end_unstarted(task)
+        elif running.exception() is not None:
+            logger.error("running a call failed", exc_info=running.exception())
         self._follow(then, task)
 
     def _cancel(self, task: ReceivedTask) -> None:
-        found = self._running.get(id(task))
-        if found is not None:
-            running, then = found
-            if running.cancel():
-                running.add_done_callback(partial(self._on_cancelled, task, then))
-
-    def _on_cancelled(self, task: ReceivedTask, then: Callable[[ReceivedTask], None], ended: asyncio.Task[None]) -> None:
-        """If that was before its first step, nobody else has noticed."""
-        if self._running.get(id(task), (None,))[0] is ended:
-            del self._running[id(task)]
-            self._executor.end_unstarted(task)
-            self._follow(then, task)
+        running = self._tasks.get(id(task))
+        if running is not None:
+            running.cancel()
 
     def _shut_down(self, then: Callable[[], None]) -> None:
         self._executor.shut_down_actor()

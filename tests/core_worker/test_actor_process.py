@@ -280,7 +280,7 @@ def test_g45_a_running_coroutine_is_cancelled_and_what_does_not_run_is_not(caplo
         host.actor.cancel(other)
         await turns()
         assert host.cancelled == ["one"] and host.done[-1] == "other is over"
-        assert host.actor._user_loop is not None and len(host.actor._user_loop._running) == 1, "the constructor"
+        assert host.actor._user_loop is not None and len(host.actor._user_loop._tasks) == 1, "the constructor"
 
     on_loop(story)
     assert not caplog.records
@@ -296,6 +296,31 @@ def test_g45_a_coroutine_that_is_cancelled_before_its_first_step_has_an_end_too(
 
         def claim() -> bool:
             host.actor.cancel(task)
+            return True
+
+        task.claim = claim
+        host.actor.run(task)
+        await turns()
+        assert host.cancelled == ["call, unstarted"] and host.done == ["A", "call is over"]
+
+    on_loop(story, groups=(("io", 1),))
+
+
+def test_a_coroutine_that_user_code_cancels_before_its_first_step_has_an_end_too() -> None:
+    """As a method does that cancels all tasks of its loop."""
+
+    def cancel_all() -> None:
+        for running in asyncio.all_tasks():
+            if running.get_name() == "call":
+                running.cancel()
+
+    async def story(host: Host) -> None:
+        host.actor.construct(lambda _task: None)
+        host.open_loops()
+        task = host.task("call", "io")
+
+        def claim() -> bool:
+            asyncio.get_running_loop().call_soon(cancel_all)
             return True
 
         task.claim = claim
