@@ -36,6 +36,12 @@ MOST_PIECES = 1024
 """More than these the kernel takes from nobody at once (IOV_MAX)."""
 
 
+def descriptor_of(transport: asyncio.Transport) -> int:
+    """Of the socket beneath; -1 when it has ended."""
+    its_socket = None if transport.is_closing() else transport.get_extra_info("socket")
+    return -1 if its_socket is None else int(its_socket.fileno())
+
+
 class ChunkWriter:
     """That of one connection."""
 
@@ -77,10 +83,10 @@ class ChunkWriter:
         self._waiting.clear()
         self._begun.clear()
 
-    def write(self) -> None:
-        """Once, if anything is left and there is room."""
-        if not self or self.is_paused:
-            return
+    def write(self) -> bool:
+        """Once, if anything is left and there is room: whether that is so again."""
+        if self.is_paused or not self:
+            return False
         if not self._begun:
             self._begin()
         if self.goes_straight:
@@ -88,6 +94,7 @@ class ChunkWriter:
         else:
             self._transport.writelines(self._begun)
             self._begun.clear()
+        return bool(self) and not self.is_paused
 
     def _begin(self) -> None:
         room = self._write_bytes
@@ -106,8 +113,7 @@ class ChunkWriter:
         written = 0
         if not self._transport.get_write_buffer_size():
             with suppress(OSError):  # There is no room; or the connection has ended, which the transport will tell.
-                descriptor = self._transport.get_extra_info("socket").fileno()
-                written = os.writev(descriptor, list(islice(self._begun, MOST_PIECES)))
+                written = os.writev(descriptor_of(self._transport), list(islice(self._begun, MOST_PIECES)))
         while self._begun and written >= len(self._begun[0]):
             written -= len(self._begun.popleft())
         if self._begun:

@@ -31,6 +31,7 @@ from typing import cast
 
 from minray.platform import endpoints
 from minray.platform.base import AuthenticationFailed, ConnectFailed, Host, OnIncoming, PlatformError
+from minray.platform.chunk_writer import descriptor_of
 from minray.platform.handshake import (
     HANDSHAKE_TIMEOUT_S,
     NONCE_BYTES,
@@ -43,7 +44,6 @@ from minray.platform.stream_connection import (
     Outbox,
     ServerConnection,
     StreamChannel,
-    descriptor_of,
 )
 
 logger = logging.getLogger(__name__)

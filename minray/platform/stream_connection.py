@@ -49,7 +49,7 @@ from minray.platform.base import (
     RecordTooLarge,
     RemoteFailure,
 )
-from minray.platform.chunk_writer import CHUNK_HEAD, CHUNK_MARK, CHUNK_START, ChunkWriter
+from minray.platform.chunk_writer import CHUNK_HEAD, CHUNK_MARK, CHUNK_START, ChunkWriter, descriptor_of
 from minray.platform.destinations import DoesNotFit, cut
 
 logger = logging.getLogger("minray.platform.sockets")
@@ -137,12 +137,6 @@ class _Arrival:
         """Bytes that have not arrived; delivered at zero."""
 
 
-def descriptor_of(transport: asyncio.Transport) -> int:
-    """Of its socket; -1 when it has ended."""
-    its_socket = None if transport.is_closing() else transport.get_extra_info("socket")
-    return -1 if its_socket is None else int(its_socket.fileno())
-
-
 class _Connection(asyncio.BufferedProtocol):
     """What both sides of an open connection share: frames, batches, chunks and the end."""
 
@@ -181,8 +175,6 @@ class _Connection(asyncio.BufferedProtocol):
         """Bytes of this chunk that have not arrived."""
         self._chunk_rest = _NOWHERE
         """Where these belong; nowhere once the connection has ended."""
-        self._expects_chunk = False
-        """What comes next is most likely the head of a chunk, whose bytes are worth being received straight."""
         self._wakes_at = 1
         """So many bytes must be here before the kernel says that there are any."""
 
@@ -223,10 +215,8 @@ class _Connection(asyncio.BufferedProtocol):
             return
         if self._outgoing:
             self._write_batch()
-        if self._chunks:
-            self._chunks.write()
-            if self._chunks and not self._chunks.is_paused:
-                self._flush_soon()
+        if self._chunks.write():
+            self._flush_soon()
         if self._closing and not self._chunks:
             self._write_goodbye()
 
@@ -251,19 +241,15 @@ class _Connection(asyncio.BufferedProtocol):
     # Receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if len(self._chunk_rest) >= STRAIGHT_BYTES:
-            return self._chunk_rest
-        return self._outbox.receive_buffer[: CHUNK_HEAD.size if self._expects_chunk else None]
+        return self._chunk_rest if self._receives_straight() else self._outbox.receive_buffer
+
+    def _receives_straight(self) -> bool:
+        return len(self._chunk_rest) >= STRAIGHT_BYTES
 
     def buffer_updated(self, nbytes: int) -> None:
-        is_straight = len(self._chunk_rest) >= STRAIGHT_BYTES
-        if is_straight and nbytes < self._chunk_left:
-            self._heard = True
-            self._pass_on(nbytes)
-            return
         self._heard = self._flush_is_due = True
         try:
-            if is_straight:
+            if self._receives_straight():
                 self._pass_on(nbytes)
             else:
                 self._receive(self._outbox.receive_buffer[:nbytes])
@@ -272,7 +258,6 @@ class _Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def _receive(self, data: memoryview | bytearray) -> None:
-        self._expects_chunk = False
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed:
@@ -367,7 +352,6 @@ class _Connection(asyncio.BufferedProtocol):
             self._wake_at(1)
         if not self._chunk_left:
             arrival, self._chunk_of, self._chunk_rest = self._chunk_of, None, _NOWHERE
-            self._expects_chunk = arrival.left >= STRAIGHT_BYTES
             self._maybe_deliver(arrival)
 
     def _wake_at(self, nbytes: int) -> None:

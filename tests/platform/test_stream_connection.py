@@ -401,6 +401,27 @@ def test_a_connection_that_ends_hears_of_every_byte_again(ends: Callable[[Stream
     asyncio.run(story())
 
 
+def test_a_connection_that_breaks_while_a_message_is_written_sends_no_chunk_of_it() -> None:
+    class Breaking(Kernel):
+        def write(self, data: bytes) -> None:
+            self.broken = True
+
+        def get_extra_info(self, name: str) -> Any:
+            return None
+
+        def is_closing(self) -> bool:
+            return hasattr(self, "broken")
+
+    async def story() -> None:
+        channel = StreamChannel(wire(Breaking([], True)), b"peer", "channel", Outbox())
+        channel.call("Put", b"", [bytearray(100)], lambda *_: None)
+        channel.flush()
+        channel.flush()
+        assert not channel._chunks
+
+    asyncio.run(story())
+
+
 def test_a_lost_connection_keeps_nothing_that_it_was_to_send() -> None:
     async def story() -> None:
         channel = StreamChannel(wire(Wire()), b"peer", "channel", Outbox())
