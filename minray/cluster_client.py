@@ -19,6 +19,7 @@ from minray.common.config import SystemConfig
 from minray.core_worker.state_reader import ClusterObjects, StateReader
 from minray.discovery import NodeFile
 from minray.platform.base import PlatformError
+from minray.platform.host import RealHost
 from minray.platform.processes import PlainProcesses
 from minray.platform.real import io_thread, make_platform
 from minray.platform.user_code import DriverUserCode
@@ -54,7 +55,7 @@ class ClusterClient:
         self._thread = io_thread(system_config)
         identity = secrets.token_bytes(16)
         user_code = DriverUserCode(self._thread.loop)
-        platform = make_platform("client", identity, system_config, token, PlainProcesses(), user_code)
+        platform = make_platform("client", identity, system_config, token, PlainProcesses(), user_code, RealHost())
         self._platform = platform
         self._peers = Peers(platform, b"", TIMEOUT_S)
         self._gcs = self._peers.at(gcs_endpoint, reconnect_timeout_s=TIMEOUT_S, may_restart=False)
@@ -143,7 +144,7 @@ def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
     """Ask a node of this machine to end: it unregisters first. Returns when its raylet is gone, or will not go."""
     thread = io_thread(file.system_config)
     identity = secrets.token_bytes(16)
-    platform = make_platform("client", identity, file.system_config, token, PlainProcesses(), DriverUserCode(thread.loop))
+    platform = make_platform("client", identity, file.system_config, token, PlainProcesses(), DriverUserCode(thread.loop), RealHost())
 
     async def end() -> None:
         peers = Peers(platform, bytes.fromhex(file.node_id), FAREWELL_S)

@@ -36,7 +36,7 @@ from minray.discovery import NodeFile, candidates, session_token, with_environme
 from minray.exceptions import LocalRayletDiedError
 from minray.node import Node, NodeOptions, import_path, start_node
 from minray.platform.base import PlatformError
-from minray.platform.host import raise_file_limit
+from minray.platform.host import RealHost, raise_file_limit
 from minray.platform.processes import PlainProcesses
 from minray.platform.real import io_thread, make_platform
 from minray.platform.user_code import DriverUserCode, IoThread, LockParker
@@ -352,7 +352,7 @@ def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, 
         file.system_config,
     )
     user_code = DriverUserCode(thread.loop)
-    platform = make_platform("driver", worker_id, file.system_config, token, PlainProcesses(), user_code)
+    platform = make_platform("driver", worker_id, file.system_config, token, PlainProcesses(), user_code, RealHost())
 
     async def make() -> CoreWorker:
         return CoreWorker(platform, config)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import os
-import secrets
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 import msgspec
@@ -31,6 +31,7 @@ from minray.discovery import session_token
 from minray.gcs.server import GCS_SERVICES, GcsServer
 from minray.platform.base import PlatformError
 from minray.platform.endpoints import UnixEndpoint, make_room, parse
+from minray.platform.host import RealHost
 from minray.platform.main_thread import TERMINATED, MainThreadUserCode
 from minray.platform.processes import WorkerProcesses, ZygoteProcesses
 from minray.platform.real import make_platform
@@ -43,22 +44,43 @@ from minray.rpc.service import prepare
 from minray.worker_output import TaskNamedStream
 
 _worker_config = msgspec.msgpack.Decoder(WorkerConfig)
+_gcs_config = msgspec.msgpack.Decoder(GcsConfig)
+_raylet_config = msgspec.msgpack.Decoder(RayletConfig)
 
 
-def run_role(role: str, config: bytes, ends: ChildEnds) -> None:
+@dataclass(frozen=True, slots=True)
+class Heritage:
+    """What the zygote has found out once, for all its children."""
+
+    token: bytes
+    host: RealHost
+
+
+def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> None:
     """What a forked child is; returns when its part is over."""
-    _begin_to_log()
     if role == "worker":
-        _run_worker(_worker_config.decode(config), ends)
+        _run_worker(_worker_config.decode(config), heritage, ends)
     elif role == "gcs":
-        _run_loop(_serve_gcs(msgspec.msgpack.decode(config, type=GcsConfig), ends))
+        _run_loop(_serve_gcs(_gcs_config.decode(config), heritage, ends))
     else:
-        _run_loop(_serve_raylet(msgspec.msgpack.decode(config, type=RayletConfig), ends))
+        _run_loop(_serve_raylet(_raylet_config.decode(config), heritage, ends))
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what standard error was when the process began, also where user code has put something in its place."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        assert sys.__stderr__ is not None, "each child has one"
+        return sys.__stderr__
 
 
 def _begin_to_log() -> None:
     """What minray has to say. The root logger is the user's: in a worker, ``logging.basicConfig`` is to have its effect."""
-    handler = logging.StreamHandler()
+    handler = _StandardError()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("minray")
     logger.addHandler(handler)
@@ -77,15 +99,13 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 def _tell_ready(ends: ChildEnds, *words: str) -> None:
     if ends.ready_descriptor is not None:
-        ends.ready(json.dumps(words).encode())
+        ends.ready(msgspec.json.encode(words))
 
 
-async def _serve_gcs(config: GcsConfig, ends: ChildEnds) -> None:
-    token = session_token(ends.session_dir)
+async def _serve_gcs(config: GcsConfig, heritage: Heritage, ends: ChildEnds) -> None:
     user_code = DriverUserCode(asyncio.get_running_loop())
-    platform = make_platform(
-        "gcs", secrets.token_bytes(16), config.system_config, token, WorkerProcesses(ends), user_code
-    )
+    system, processes = config.system_config, WorkerProcesses(ends)
+    platform = make_platform("gcs", os.urandom(16), system, heritage.token, processes, user_code, heritage.host)
     server = GcsServer(platform, config)
     try:
         await server.start()
@@ -96,13 +116,20 @@ async def _serve_gcs(config: GcsConfig, ends: ChildEnds) -> None:
     await server.wait_closed()
 
 
-async def _serve_raylet(config: RayletConfig, ends: ChildEnds) -> None:
-    token = session_token(ends.session_dir)
+async def _serve_raylet(config: RayletConfig, heritage: Heritage, ends: ChildEnds) -> None:
     user_code = DriverUserCode(asyncio.get_running_loop())
     name = f"raylet/{config.node_name}"
     system = config.system_config
-    processes = ZygoteProcesses(ends)
-    platform = make_platform(name, config.node_id, system, token, processes, user_code, system.object_manager_lanes)
+    platform = make_platform(
+        name,
+        config.node_id,
+        system,
+        heritage.token,
+        ZygoteProcesses(ends),
+        user_code,
+        heritage.host,
+        system.object_manager_lanes,
+    )
     raylet = Raylet(platform, config, _log_opener(config.session_dir), _remove_socket)
     try:
         await raylet.start()
@@ -134,13 +161,13 @@ def _log_opener(session_dir: str) -> Callable[[str], TextIO]:
     return open_log
 
 
-def _run_worker(config: WorkerConfig, ends: ChildEnds) -> None:
+def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> None:
     """A loop and user code, which share the main thread (see ``main_thread``)."""
     loop = asyncio.new_event_loop()
-    token = session_token(config.session_dir)
     user_code = MainThreadUserCode(loop)
     name = f"worker/{config.worker_id[:4].hex()}"
-    platform = make_platform(name, config.worker_id, config.system_config, token, WorkerProcesses(ends), user_code)
+    system, processes = config.system_config, WorkerProcesses(ends)
+    platform = make_platform(name, config.worker_id, system, heritage.token, processes, user_code, heritage.host)
 
     async def start() -> UserApi:
         core = CoreWorker(platform, config)
@@ -162,9 +189,12 @@ def _run_worker(config: WorkerConfig, ends: ChildEnds) -> None:
 
 def zygote_main() -> None:
     """The program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node``)."""
-    import uvloop  # noqa: F401  (imported once, here, for all children)
+    import psutil  # noqa: F401  (imported once, here, for all children)
+    import uvloop  # noqa: F401
 
     prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES)
+    _begin_to_log()
     hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms
     assert threading.active_count() == 1, "the zygote must have one thread"
-    serve(int(sys.argv[1]), run_role, session_dir=sys.argv[2])
+    link, session_dir = int(sys.argv[1]), sys.argv[2]
+    serve(link, partial(run_role, Heritage(session_token(session_dir), RealHost())), session_dir=session_dir)

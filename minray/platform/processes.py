@@ -32,9 +32,9 @@ from pathlib import Path
 from minray.platform.base import ExitStatus, OnOutput, SpawnFailed
 from minray.platform.session import LOGS, SESSION_VARIABLE, kill_strays, remove_session
 from minray.platform.user_code import open_standard_streams
-from minray.platform.zygote import MARK_BYTES
 from minray.platform.zygote_child import ChildEnds, close_output
 from minray.platform.zygote_link import (
+    MARK_BYTES,
     Detach,
     Exited,
     Kill,

@@ -12,11 +12,10 @@ import os
 from functools import lru_cache
 
 from minray.common.config import SystemConfig
-from minray.platform.base import CHUNK_BYTES, Disk, Network, Platform, Processes
+from minray.platform.base import CHUNK_BYTES, Disk, Host, Network, Platform, Processes
 from minray.platform.compressed_disk import CompressedDisk
 from minray.platform.disk import RealDisk
 from minray.platform.external_storage import ExternalDisk, is_external
-from minray.platform.host import RealHost
 from minray.platform.lanes import Lane
 from minray.platform.main_thread import MainThreadUserCode
 from minray.platform.memory import RealMemory
@@ -32,13 +31,13 @@ def make_platform(
     token: bytes,
     processes: Processes,
     user_code: DriverUserCode | MainThreadUserCode,
+    host: Host,
     lanes: int = 0,
 ) -> Platform:
     """``lanes``: how many networks for bulk there are; only raylets need any, and gRPC has none.
 
     gRPC is imported only where it is used: it does not survive a fork.
     """
-    host = RealHost()
     user_code.spinner.allow(system_config.busy_wait_microseconds / 1e6, host.cpu_count)
     network: Network
     if system_config.transport == "grpc":

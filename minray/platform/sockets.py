@@ -330,6 +330,8 @@ _networks: weakref.WeakSet[StreamNetwork] = weakref.WeakSet()
 def _let_go() -> None:
     """In a child that a program forks: by connections that it keeps open, others would believe its parent alive. The
     numbers stay taken, since objects of the parent's remember them."""
+    if not _networks:
+        return
     nowhere = os.open(os.devnull, os.O_RDWR)
     for network in list(_networks):
         try:

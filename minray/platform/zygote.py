@@ -51,9 +51,20 @@ from minray.platform.zygote_child import (
     set_name,
     trim_memory,
 )
-from minray.platform.zygote_link import Detach, Exited, Kill, Link, Message, NotSpawned, Ready, Release, Spawn, Spawned
+from minray.platform.zygote_link import (
+    MARK_BYTES,
+    Detach,
+    Exited,
+    Kill,
+    Link,
+    Message,
+    NotSpawned,
+    Ready,
+    Release,
+    Spawn,
+    Spawned,
+)
 
-MARK_BYTES = 64
 MARK_SLOTS = 4096
 """The most children, living or unreleased, of one zygote."""
 RESPAWN_DELAY_S = 0.1

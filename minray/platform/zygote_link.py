@@ -23,6 +23,8 @@ from typing import Final
 
 import msgspec
 
+MARK_BYTES = 64
+"""Of the memory that each child shares with the zygote and with who has spawned it."""
 MAX_RECORD_BYTES = 256 * 1024
 """The largest record; configs, names and ready payloads are far below."""
 _HEADER: Final = struct.Struct("!IB")
