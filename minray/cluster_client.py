@@ -144,7 +144,8 @@ def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
     """Ask a node of this machine to end: it unregisters first. Returns when its raylet is gone, or will not go."""
     thread = io_thread(file.system_config)
     identity = secrets.token_bytes(16)
-    platform = make_platform("client", identity, file.system_config, token, PlainProcesses(), DriverUserCode(thread.loop), RealHost())
+    user_code = DriverUserCode(thread.loop)
+    platform = make_platform("client", identity, file.system_config, token, PlainProcesses(), user_code, RealHost())
 
     async def end() -> None:
         peers = Peers(platform, bytes.fromhex(file.node_id), FAREWELL_S)
