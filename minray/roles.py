@@ -194,6 +194,7 @@ def zygote_main() -> None:
 
     prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES)
     _begin_to_log()
+    asyncio.new_event_loop().close()  # the first one of a process sets up what all others find
     hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms
     assert threading.active_count() == 1, "the zygote must have one thread"
     link, session_dir = int(sys.argv[1]), sys.argv[2]

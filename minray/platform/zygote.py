@@ -29,6 +29,7 @@ import select
 import signal
 import socket
 import struct
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -167,6 +168,7 @@ class Zygote:
         # garbage by now stays: in the holes that it would leave, children would put their first objects.
         gc.disable()
         gc.freeze()
+        sys._clear_type_cache()
         trim_memory()
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1)  # To descriptor 2, which in each child is its own.

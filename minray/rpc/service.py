@@ -63,21 +63,21 @@ class Call(msgspec.Struct, eq=False):
         self.fail("internal", f"{method}: {type(error).__name__}: {error}")
 
 
+_Handler = tuple[Callable[[bytes], Any], Callable[[Any, Call], Any], bool]
+"""How a message is decoded, who handles it, and whether that is a coroutine."""
+
+
 class Dispatcher:
     """Calls the handler of each incoming message; give it to ``network.listen``."""
 
     def __init__(self, *services: Any) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handlers: dict[str, tuple[Callable[[bytes], Any], Callable[[Any, Call], Any], bool]] = {}
-        """By name of the message: how to decode it, who handles it, whether that is a coroutine."""
-        for service in services:
-            for request_class in _understood_by(cast(Hashable, type(service))):
-                method = getattr(service, f"handle_{request_class.__name__}")
-                is_async = inspect.iscoroutinefunction(method)
-                self._handlers[request_class.__name__] = decoder(request_class).decode, method, is_async
+        self._services = [(service, _understood_by(cast(Hashable, type(service)))) for service in services]
+        self._handlers: dict[str, _Handler] = {}
+        """By name of the message; only of what has come so far, since most processes hear few kinds of messages."""
 
     def __call__(self, incoming: Incoming) -> None:
-        entry = self._handlers.get(incoming.method)
+        entry = self._handlers.get(incoming.method) or self._find(incoming.method)
         if entry is None:
             incoming.fail(RemoteFailure("unknown-method", f"{incoming.method!r} is not understood here"))
             return
@@ -104,6 +104,15 @@ class Dispatcher:
             if reply is not None:
                 call.reply(reply)
 
+    def _find(self, method: str) -> _Handler | None:
+        for service, understood in self._services:
+            if method in understood:
+                handler = getattr(service, f"handle_{method}")
+                entry = decoder(understood[method]).decode, handler, inspect.iscoroutinefunction(handler)
+                self._handlers[method] = entry
+                return entry
+        return None
+
     async def _answer(
         self, handler: Callable[[Record, Call], Coroutine[Any, Any, Record | None]], request: Record, call: Call
     ) -> None:
@@ -124,20 +133,20 @@ class Dispatcher:
 def prepare(*service_classes: type[Any]) -> None:
     """Look up now what Dispatchers of such services, and who asks them, must know: in a process that forks all of these."""
     for service_class in service_classes:
-        for request_class in _understood_by(cast(Hashable, service_class)):
+        for request_class in _understood_by(cast(Hashable, service_class)).values():
             decoder(request_class)
             decoder(reply_class(request_class))
 
 
 @cache
-def _understood_by(service_class: Any) -> list[type[Request[Any]]]:
-    """The request classes of a service's handlers; looked up once, because resolving annotations is slow."""
-    classes: list[type[Request[Any]]] = []
+def _understood_by(service_class: Any) -> dict[str, type[Request[Any]]]:
+    """The request classes of a service's handlers, by name; looked up once, because resolving annotations is slow."""
+    classes: dict[str, type[Request[Any]]] = {}
     for name, function in inspect.getmembers(service_class, inspect.isfunction):
         if name.startswith("handle_"):
             request_class = get_type_hints(function)["request"]
             assert request_class.__name__ == name.removeprefix("handle_"), name
-            classes.append(request_class)
+            classes[request_class.__name__] = request_class
     return classes
 
 
