@@ -39,6 +39,8 @@ from minray.platform.session import LOGS
 from minray.platform.user_code import DriverUserCode
 from minray.platform.zygote import serve
 from minray.platform.zygote_child import ChildEnds
+from minray.protocol.core_worker import TaskHeader
+from minray.protocol.gcs import JobInfo, NodeInfo, NodeResources
 from minray.raylet.raylet import RAYLET_SERVICES, Raylet
 from minray.rpc.service import prepare
 from minray.worker_output import TaskNamedStream
@@ -192,7 +194,7 @@ def zygote_main() -> None:
     import psutil  # noqa: F401  (imported once, here, for all children)
     import uvloop  # noqa: F401
 
-    prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES)
+    prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES, records=(TaskHeader, NodeInfo, NodeResources, JobInfo))
     _begin_to_log()
     asyncio.new_event_loop().close()  # the first one of a process sets up what all others find
     hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms

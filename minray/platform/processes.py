@@ -28,11 +28,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from minray.platform.base import ExitStatus, OnOutput, SpawnFailed
 from minray.platform.session import LOGS, SESSION_VARIABLE, kill_strays, remove_session
-from minray.platform.user_code import open_standard_streams
-from minray.platform.zygote_child import ChildEnds, close_output
+from minray.platform.user_code import close_output, open_standard_streams
 from minray.platform.zygote_link import (
     MARK_BYTES,
     Detach,
@@ -46,6 +46,9 @@ from minray.platform.zygote_link import (
     Spawn,
     Spawned,
 )
+
+if TYPE_CHECKING:
+    from minray.platform.zygote_child import ChildEnds  # which drivers have no use for
 
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_LINE_BYTES = 64 * 1024

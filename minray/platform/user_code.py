@@ -380,6 +380,13 @@ def open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, which is this one.
 
 
+def close_output() -> None:
+    """At the end of a process: what threads have printed is written, also what has no end of a line yet."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # user code may have put anything in their place
+            stream.close()
+
+
 async def _cancel_all() -> None:
     """Cancel all tasks but this, and wait for them: a task may need a turn or two to clean up."""
     tasks = asyncio.all_tasks() - {task for task in [asyncio.current_task()] if task is not None}

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from minray.platform.user_code import close_output
+
 READY_PAYLOAD_BYTES = 64 * 1024
 INTERCEPTED_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 """Handled by the zygote, blocked around its forks."""
@@ -110,13 +112,6 @@ def live(birth: Birth, run_role: RunRole) -> None:
     finally:
         close_output()
         os._exit(code)
-
-
-def close_output() -> None:
-    """At the end of a process: what threads have printed is written, also what has no end of a line yet."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # user code may have put anything in their place
-            stream.close()
 
 
 def prctl(option: int, value: object) -> None:

@@ -130,8 +130,11 @@ class Dispatcher:
             task.cancel()
 
 
-def prepare(*service_classes: type[Any]) -> None:
-    """Look up now what Dispatchers of such services, and who asks them, must know: in a process that forks all of these."""
+def prepare(*service_classes: type[Any], records: Sequence[type[Record]] = ()) -> None:
+    """In a process that forks those who need it, look up what Dispatchers of such services and their callers must know, and
+    how ``records`` are read, which travel inside of messages."""
+    for record in records:
+        decoder(record)
     for service_class in service_classes:
         for request_class in _understood_by(cast(Hashable, service_class)).values():
             decoder(request_class)
