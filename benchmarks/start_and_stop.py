@@ -37,10 +37,8 @@ def hello():
 assert ray.get(hello.remote()) == "hello"
 """
 IDLE = """
-import time
-time.sleep({seconds})  # So that what is started lazily is there.
-from benchmarks.start_and_stop import cluster_pss_bytes
-print(cluster_pss_bytes())
+print("idle", flush=True)
+input()
 """
 
 
@@ -49,8 +47,7 @@ def measure(system: str, size: Size) -> Iterator[Sample]:
     start = time.perf_counter()
     _output(script)
     yield Sample(NAME, "hello-world script, whole process", time.perf_counter() - start)
-    idle = _output(script + IDLE.format(seconds=size.pick(2, 1, 0)))
-    yield Sample(MEMORY, "cluster with 2 workers", int(idle.split()[-1]) / 1e6)
+    yield Sample(MEMORY, "cluster with 2 workers", _idle_pss_bytes(script + IDLE, size.pick(2, 1, 0)) / 1e6)
     ray = library(system)
     start = time.perf_counter()
     ray.init(num_cpus=WORKERS, logging_level="ERROR")
@@ -68,15 +65,28 @@ def measure(system: str, size: Size) -> Iterator[Sample]:
     yield Sample(NAME, "shutdown", time.perf_counter() - start)
 
 
-def cluster_pss_bytes() -> int:
-    """Of this process and all below it."""
+def cluster_pss_bytes(pid: int | None = None) -> int:
+    """Of this process, or that one, and all below it."""
     total = 0
-    driver = psutil.Process()
+    driver = psutil.Process(pid)
     for process in [driver, *driver.children(recursive=True)]:
         try:
             total += process.memory_full_info().pss
         except psutil.Error:  # It has ended meanwhile.
             continue
+    return total
+
+
+def _idle_pss_bytes(script: str, seconds: float) -> int:
+    """Of a program that says "idle" and waits: seen from here, some seconds later, when what is started lazily is there."""
+    program = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    with program:
+        if "idle\n" not in iter(program.stdout.readline, ""):
+            raise RuntimeError("the program has ended before it was idle")
+        time.sleep(seconds)
+        total = cluster_pss_bytes(program.pid)
+        program.communicate("\n")
     return total
 
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ import msgspec
 
 from minray.common.config import SystemConfig
 from minray.platform.endpoints import MAX_UNIX_PATH_BYTES
-from minray.platform.session import LOGS, live_sessions, sweep_sessions
+from minray.platform.session import LOGS, live_sessions, remove_tree, sweep_sessions
 
 NODE_FILE, TOKEN_FILE, SOCKETS = "node.json", "token", "sockets"
 TABLES_FILE = "gcs.sqlite"
@@ -93,10 +91,10 @@ def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def runtime_root() -> Path:
-    """Where this user's sessions are: ``$MINRAY_TMPDIR``, or ``minray-<uid>`` in the system's directory for such things."""
+    """Where this user's sessions are: ``$MINRAY_TMPDIR``, else ``minray-<uid>`` in ``$RAY_TMPDIR``, ``$TMPDIR`` or /tmp."""
     own = f"minray-{os.getuid()}"
     ray_tmpdir = os.environ.get("RAY_TMPDIR")
-    default = os.path.join(ray_tmpdir or tempfile.gettempdir(), own)
+    default = os.path.join(ray_tmpdir or os.environ.get("TMPDIR") or "/tmp", own)
     path = Path(os.environ.get("MINRAY_TMPDIR") or default)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,7 +124,7 @@ def make_session(token: bytes) -> Path:
             directory.mkdir(mode=0o700)
         write_token(session / TOKEN_FILE, token)
     except OSError as error:
-        shutil.rmtree(session, ignore_errors=True)
+        remove_tree(str(session))
         raise RuntimeError(f"cannot create the session {session}: {error.strerror}; set MINRAY_TMPDIR elsewhere") from None
     return session
 
@@ -149,13 +147,13 @@ def head_directory(address: str) -> Path:
 
 def forget_head(address: str) -> None:
     """Remove what the head has kept: it shall not live again."""
-    shutil.rmtree(head_directory(address), ignore_errors=True)
+    remove_tree(str(head_directory(address)))
 
 
 def forget_heads() -> None:
     """Remove what all heads have kept; for when none of them lives."""
     for directory in runtime_root().glob(HEAD_PATTERN):
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(str(directory))
 
 
 # --- tokens ------------------------------------------------------------------------------------------------------------

@@ -219,9 +219,10 @@ def _nameless_file() -> BinaryIO:
 
 
 def _nameless_file_in(directory: str | None) -> BinaryIO:
-    import tempfile  # Only raylets need it.
-
-    return tempfile.TemporaryFile(buffering=0, dir=directory)
+    path = os.path.join(directory or "/tmp", f"minray-{os.urandom(8).hex()}")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(path)
+    return open(descriptor, "r+b", buffering=0)
 
 
 def _allocate(descriptor: int, start: int, size: int) -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -77,7 +76,19 @@ def remove_spilled(session_dir: str) -> None:
     """Remove objects that were spilled; for when their raylet is dead. Removes what it can; never raises."""
     with suppress(OSError):
         for directory in Path(session_dir, SPILL).iterdir():
-            shutil.rmtree(directory.resolve(), ignore_errors=True)
+            remove_tree(str(directory.resolve()))
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory with everything in it. Removes what it can; never raises.
+
+    shutil is imported when it is needed, at the end: it would be half a megabyte of every driver and of what they start, for
+    the compressors that it knows.
+    """
+    with suppress(ImportError):  # of an environment that is no longer there
+        from shutil import rmtree
+
+        rmtree(path, ignore_errors=True)
 
 
 def remove_session(session_dir: str) -> None:
@@ -88,7 +99,7 @@ def remove_session(session_dir: str) -> None:
         for entry in list(os.scandir(session_dir)):
             if entry.is_dir(follow_symlinks=False):
                 if entry.name != LOGS:
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                    remove_tree(entry.path)
             else:
                 os.unlink(entry.path)
     with suppress(OSError):
