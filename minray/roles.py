@@ -106,8 +106,8 @@ def _tell_ready(ends: ChildEnds, *words: str) -> None:
 
 async def _serve_gcs(config: GcsConfig, heritage: Heritage, ends: ChildEnds) -> None:
     user_code = DriverUserCode(asyncio.get_running_loop())
-    system, processes = config.system_config, WorkerProcesses(ends)
-    platform = make_platform("gcs", os.urandom(16), system, heritage.token, processes, user_code, heritage.host)
+    system, processes, identity = config.system_config, WorkerProcesses(ends), heritage.host.random_bytes(16)
+    platform = make_platform("gcs", identity, system, heritage.token, processes, user_code, heritage.host)
     server = GcsServer(platform, config)
     try:
         await server.start()
