@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import gc
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -73,6 +74,24 @@ def test_posts_arrive_in_order_on_the_loop(io: IoThread) -> None:
     drained(io, user_code)
     assert seen == [(number, True) for number in range(1000)]
     assert not user_code.is_loop_thread()
+
+
+def test_a_thread_that_posts_a_lot_lets_the_loop_begin(io: IoThread) -> None:
+    """Also if it would never be made to: the interpreter is taken from nobody here."""
+    user_code = DriverUserCode(io.loop)
+    called: list[int] = []
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        for number in range(1_000_000):
+            user_code.post(called.append, number)
+            if called:
+                break
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert called
+    drained(io, user_code)
+    assert called == list(range(number + 1))
 
 
 def test_every_thread_is_known_by_name_and_who_asks_has_no_frame(io: IoThread) -> None:
