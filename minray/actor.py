@@ -16,6 +16,8 @@ from functools import cached_property
 from types import GenericAlias
 from typing import Any, NamedTuple, NoReturn
 
+import msgspec
+
 from minray import worker
 from minray.actor_options import (
     METHOD_OPTIONS,
@@ -238,16 +240,13 @@ ActorProxy = ActorHandle
 """What type checkers call a handle in Ray."""
 
 
-class ActorMethod:
-    """One method of one actor."""
+class ActorMethod(msgspec.Struct, eq=False):
+    """One method of one actor. A Struct because it is made for every call."""
 
-    __slots__ = ("_handle", "_method", "_name")
-
-    def __init__(self, handle: ActorHandle, method: MethodSpec, name: str) -> None:
-        self._handle = handle
-        self._method = method
-        self._name = name
-        """For people; empty: the class's and the method's."""
+    _handle: ActorHandle
+    _method: MethodSpec
+    _name: str
+    """For people; empty: the class's and the method's."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         name = self._method.name
