@@ -76,8 +76,7 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        assert sys.__stderr__ is not None, "each child has one"
-        return sys.__stderr__
+        return sys.__stderr__  # type: ignore[return-value]
 
 
 def _begin_to_log() -> None:
@@ -100,8 +99,9 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _tell_ready(ends: ChildEnds, *words: str) -> None:
+    """The names of files in an error need not be text that can be sent."""
     if ends.ready_descriptor is not None:
-        ends.ready(msgspec.json.encode(words))
+        ends.ready(msgspec.json.encode([word.encode(errors="backslashreplace").decode() for word in words]))
 
 
 async def _serve_gcs(config: GcsConfig, heritage: Heritage, ends: ChildEnds) -> None:
@@ -189,15 +189,20 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
     user_code.serve()
 
 
+def prepare_children() -> None:
+    """Do once what each of them would do: it takes time, and what a child writes to is memory of its own."""
+    prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES, records=(TaskHeader, NodeInfo, NodeResources, JobInfo))
+    _begin_to_log()
+    asyncio.new_event_loop().close()  # the first one of a process sets up what all others find
+    hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms
+
+
 def zygote_main() -> None:
     """The program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node``)."""
     import psutil  # noqa: F401  (imported once, here, for all children)
     import uvloop  # noqa: F401
 
-    prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES, records=(TaskHeader, NodeInfo, NodeResources, JobInfo))
-    _begin_to_log()
-    asyncio.new_event_loop().close()  # the first one of a process sets up what all others find
-    hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms
+    prepare_children()
     assert threading.active_count() == 1, "the zygote must have one thread"
     link, session_dir = int(sys.argv[1]), sys.argv[2]
     serve(link, partial(run_role, Heritage(session_token(session_dir), RealHost())), session_dir=session_dir)

@@ -85,7 +85,7 @@ def remove_tree(path: str) -> None:
     shutil is imported when it is needed, at the end: it would be half a megabyte of every driver and of what they start, for
     the compressors that it knows.
     """
-    with suppress(ImportError):  # of an environment that is no longer there
+    with suppress(ImportError, OSError):  # of an environment that is no longer there; too many open files
         from shutil import rmtree
 
         rmtree(path, ignore_errors=True)

@@ -168,7 +168,7 @@ class Zygote:
         # garbage by now stays: in the holes that it would leave, children would put their first objects.
         gc.disable()
         gc.freeze()
-        sys._clear_type_cache()
+        sys._clear_type_cache()  # Each child would replace what is in it, and so write to all names there.
         trim_memory()
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1)  # To descriptor 2, which in each child is its own.

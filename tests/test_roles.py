@@ -1,0 +1,43 @@
+"""What children of the zygote are: what they find prepared, and how they say that they have failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import minray
+from minray import roles
+from minray.platform.zygote_child import ChildEnds
+from minray.protocol.base import decoder
+
+
+def decoders_made() -> int:
+    return decoder.cache_info().misses
+
+
+class Counter:
+    def decoders_made(self) -> int:
+        return decoders_made()
+
+
+def test_a_worker_makes_no_decoder_that_its_zygote_could_have_made() -> None:
+    """Each would be 0.1 MB of every worker, and a millisecond of its first task."""
+    program = (
+        "from minray.roles import prepare_children; from minray.protocol.base import decoder;"
+        "prepare_children(); print(decoder.cache_info().misses)"
+    )
+    prepared = int(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
+    with minray.init(num_cpus=2, log_to_driver=False):
+        counter = minray.remote(Counter).remote()
+        assert minray.get([minray.remote(decoders_made).remote(), counter.decoders_made.remote()]) == [prepared] * 2
+
+
+def test_a_reason_that_is_no_text_arrives() -> None:
+    """Names of files may be anything."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reader:
+        ends = ChildEnds("raylet", "", memoryview(b""), memoryview(b""), None, write_end)
+        roles._tell_ready(ends, "failed", "/tmp/\udcff")
+        assert json.loads(reader.read()) == ["failed", r"/tmp/\udcff"]
