@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import importlib
 import logging
 import os
 import sys
@@ -195,6 +196,7 @@ def prepare_children() -> None:
     _begin_to_log()
     asyncio.new_event_loop().close()  # the first one of a process sets up what all others find
     hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms
+    importlib.invalidate_caches()  # since Python 3.12 this imports half of the email package
 
 
 def zygote_main() -> None:
