@@ -325,14 +325,18 @@ def test_a_thread_that_asks_the_cluster_something_hears_that_the_driver_leaves(c
 def test_who_has_awaited_in_vain_waits_no_more(driver: Core) -> None:
     async def story() -> None:
         ref = rest.remote(50)
-        for _ in range(3):
+
+        async def wait_in_vain() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(ref, 0.1)
+            await asyncio.sleep(0)  # from Python 3.12 on wait_for does not see to the end of what it has cancelled
+
+        for _ in range(3):
+            await wait_in_vain()
         waiters = driver.worker.store._waiters
         assert waiters == {}
         waiting = asyncio.ensure_future(ref)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(ref, 0.1)
+        await wait_in_vain()
         assert len(waiters[ref.binary()]) == 1 and await waiting == await ref == 50
 
     driver.do(story())
