@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import faulthandler
 import gc
@@ -21,6 +22,13 @@ from tests import leaks
 POLL_S = 0.01
 STACK_LINES = 80
 """At most so many lines of each log are shown after its process was asked for its stacks."""
+
+
+async def turn() -> None:
+    """Let the loop go round once."""
+    gone_round = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(gone_round.set_result, None)
+    await gone_round
 
 
 def wait_for_condition(predicate: Callable[[], object], timeout_s: float = 10, message: str = "") -> None:

@@ -19,6 +19,7 @@ from minray.rpc.connection import PeerUnreachable
 from minray.util.placement_group import placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.core_worker.cores import Core, Cores, cores, failed_future, let_pass, make
+from tests.helpers import turn
 
 LARGE = 10_000
 
@@ -329,9 +330,7 @@ def test_who_has_awaited_in_vain_waits_no_more(driver: Core) -> None:
         async def wait_in_vain() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(ref, 0.1)
-            turned = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_soon(turned.set_result, None)
-            await turned  # from Python 3.12 on wait_for does not see to the end of what it has cancelled
+            await turn()  # from Python 3.12 on wait_for does not see to the end of what it has cancelled
 
         for _ in range(3):
             await wait_in_vain()

@@ -23,7 +23,7 @@ from minray.simulation.disk import SimDisk
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
 from minray.simulation.machine import SimNode
-from tests.helpers import wait_for_condition
+from tests.helpers import turn, wait_for_condition
 
 PIECES = [b"first", b"", bytes(100_000), bytearray(b"last")]
 CONTENT = b"".join(PIECES)
@@ -141,9 +141,7 @@ def test_a_simulated_disk_tells_that_memory_was_given_back_too_early(tmp_path: P
     async def story(disk: Disk) -> None:
         piece = bytearray(100)
         writing = asyncio.get_running_loop().create_task(disk.write("a", [piece]), name="write")
-        turn = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(turn.set_result, None)
-        await turn
+        await turn()
         piece[50] = 1
         with pytest.raises(AssertionError, match="memory changed"):
             await writing

@@ -18,6 +18,7 @@ from minray.platform.compressed_disk import CompressedDisk
 from minray.platform.disk import RealDisk
 from minray.platform.disk_threads import THREADS, DiskThreads
 from minray.platform.external_storage import ExternalDisk
+from tests.helpers import turn
 
 
 @pytest.fixture
@@ -133,10 +134,3 @@ def test_what_was_given_up_is_not_begun(threads: DiskThreads, how: str) -> None:
 
     asyncio.run(story())
     assert done == ([] if how == "closed" else [2])
-
-
-async def turn() -> None:
-    """Let the others have theirs."""
-    done = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(done.set_result, None)
-    await done

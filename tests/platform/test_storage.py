@@ -18,6 +18,7 @@ import pytest
 from minray.platform.base import Storage, StorageFailed
 from minray.platform.sqlite_storage import SqliteStorage
 from minray.platform.storage import open_storage
+from tests.helpers import turn
 
 
 @pytest.fixture
@@ -39,13 +40,6 @@ def commit(storage: Storage) -> None:
 
 async def _commit(storage: Storage) -> None:
     await storage.commit()
-
-
-async def turn() -> None:
-    """Let the loop go round once."""
-    gone_round = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(gone_round.set_result, None)
-    await gone_round
 
 
 def program(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:

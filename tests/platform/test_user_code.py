@@ -17,7 +17,7 @@ import pytest
 from minray.common.config import SystemConfig
 from minray.platform.real import io_thread
 from minray.platform.user_code import DROPS_AT_ONCE, DriverUserCode, IoThread, LockParker
-from tests.helpers import wait_for_condition
+from tests.helpers import turn, wait_for_condition
 
 
 @pytest.fixture
@@ -32,13 +32,6 @@ def drained(io: IoThread, user_code: DriverUserCode) -> None:
     done = threading.Event()
     user_code.post(done.set)
     assert done.wait(10)
-
-
-async def turn() -> None:
-    """Let the loop go round once."""
-    gone_round = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(gone_round.set_result, None)
-    await gone_round
 
 
 def test_a_driver_s_garbage_is_collected_beside_its_threads(io: IoThread, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from minray.platform.base import SpawnFailed
 from minray.platform.processes import ZygoteProcess, ZygoteProcesses
 from minray.platform.zygote import serve
 from minray.platform.zygote_child import ChildEnds
+from tests.helpers import turn
 
 FORKS_VARIABLE = "TEST_FORKS"
 """The number of forks that succeed before the system has no room for more."""
@@ -134,13 +135,6 @@ def control(config: bytes, ends: ChildEnds) -> None:
         await asyncio.Event().wait()
 
     asyncio.run(main())
-
-
-async def turn() -> None:
-    """Let the loop go round once."""
-    gone_round = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(gone_round.set_result, None)
-    await gone_round
 
 
 class Output:

@@ -29,6 +29,7 @@ from minray.platform.base import (
 )
 from minray.platform.destinations import write
 from minray.simulation.loop import SimLoop
+from tests.helpers import turn
 
 MAX_BYTES = 10_000
 OWN = b"own-incarnation-"
@@ -57,9 +58,7 @@ def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable
 async def turns(count: int = 20) -> None:
     """Let everything that can happen now happen."""
     for _ in range(count):
-        turn = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(turn.set_result, None)
-        await turn
+        await turn()
 
 
 async def pass_time(duration_s: float) -> None:
