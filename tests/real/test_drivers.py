@@ -19,7 +19,7 @@ from tests.helpers import wait_for_condition
 from tests.real.conftest import all_resources_are_free
 from tests.real.support import Files, driver_command, echo, hold, run_driver, start_driver
 
-FORKS = pytest.mark.skipif(os.environ.get("MINRAY_TRANSPORT") == "grpc", reason="gRPC does not survive a fork")
+FORKS = pytest.mark.skipif(os.environ.get("MINRAY_TRANSPORT") == "grpc", reason="a child has gRPC's sockets, no threads")
 JOIN = "ray.init(address=sys.argv[1], logging_level='ERROR')\n"
 
 
@@ -521,7 +521,6 @@ print("parent:", ray.get(reference), ray.get(ray.remote(lambda: "works").remote(
 """
 
 
-@FORKS
 def test_a_forked_driver_is_told_to_connect_by_itself() -> None:
     done = run_driver(FORK, "stays")
     assert (done.returncode, done.stderr) == (0, "")
@@ -535,7 +534,6 @@ def test_a_forked_driver_may_connect_by_itself() -> None:
     assert done.stdout.splitlines() == ["child: True", "child: own", "parent: parent's works"]
 
 
-@FORKS
 def test_multiprocessing_beside_a_driver() -> None:
     done = run_driver(
         """
