@@ -10,7 +10,7 @@ Rules
   * At most ``MAX_CALLS_IN_FLIGHT`` calls are under way on a channel, because one connection carries no more streams
     without being told to go away; the others wait here.
   * gRPC does not survive a fork. Only processes of a cluster that asked for it import this module; the zygote never.
-    A child that user code forks of such a process may do anything but join a cluster, and keeps its sockets open.
+    A child that user code forks of such a process cannot use gRPC, nor join a cluster by it, and keeps its sockets open.
   * A process uses gRPC on one event loop: calls that end late report to the loop they were made on, even if it is closed.
 
 What we do not like yet: calls that wait long for their reply keep their place in flight, so that 2,000 of them stop
