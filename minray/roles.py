@@ -177,6 +177,7 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
         await core.start()
         return UserApi(core)
 
+    user_code.start_relief()
     try:
         api = loop.run_until_complete(start())
     except PlatformError as error:

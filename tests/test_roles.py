@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 
+import pytest
+
 import minray
 from minray import roles
+from minray.common.config import SystemConfig, WorkerConfig
+from minray.platform.host import RealHost
+from minray.platform.main_thread import MainThreadUserCode
 from minray.platform.zygote_child import ChildEnds
 from minray.protocol.base import decoder
+
+WORKER = WorkerConfig(bytes(16), bytes(16), "", "unix:/nowhere", "unix:/nowhere", "", "", "", False, SystemConfig())
 
 
 def decoders_made() -> int:
@@ -41,3 +50,26 @@ def test_a_reason_that_is_no_text_arrives() -> None:
         ends = ChildEnds("raylet", "", memoryview(b""), memoryview(b""), None, write_end)
         roles._tell_ready(ends, "failed", "/tmp/\udcff")
         assert json.loads(reader.read()) == ["failed", r"/tmp/\udcff"]
+
+
+def test_a_worker_that_gets_no_thread_does_not_join_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the number of processes is limited. It would be given a task, and die of it without having begun it."""
+
+    class NoThreadLeft(MainThreadUserCode):
+        def start_relief(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    def joins(*args: object) -> None:
+        raise AssertionError("it joins")
+
+    monkeypatch.setattr(roles, "MainThreadUserCode", NoThreadLeft)
+    monkeypatch.setattr(roles, "CoreWorker", joins)
+    loop, handler = asyncio.new_event_loop(), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
+    ends = ChildEnds("worker", "", memoryview(bytearray(64)), memoryview(b""), None, None)
+    try:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            roles._run_worker(WORKER, roles.Heritage(b"", RealHost()), ends)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        loop.close()

@@ -67,7 +67,7 @@ class ActorExplainer:
             if not is_there:
                 return [text]
         text = await self._core.explainer.ask_raylet(raylet, lease_id)
-        return [f"its worker {text}"] if text else []
+        return [f"its lease {text}"] if text else []
 
     async def _explain_constructor(self, actor_id: bytes, owner: Address, hops: int) -> list[str]:
         task_id = creation_task_of(actor_id, owner.worker_id)

@@ -123,6 +123,7 @@ class ActorProcess:
         if self._user_loop is None:
             self._user_code.run(self._execute, then, self.constructor)
         else:
+            self._executor.mark(self.constructor)
             self._user_loop.start()
             self._user_loop.run(self.constructor, then)
 

@@ -146,12 +146,16 @@ class TaskExecutor:
         if task is not None:
             self._leaving.append(task)
 
+    def mark(self, task: ReceivedTask) -> None:
+        """It begins, and whoever looks at this process after its death is to know."""
+        MARKS.pack_into(self._platform.processes.marks, 0, task.sequence, task.lease_tag)
+
     def execute(self, task: ReceivedTask) -> None:
         """Run it, and leave an ``Execution`` on it; not if it was cancelled or taken back, or this process is used up."""
         if self.used_up or self.wants_exit or not task.claim():
             return
         if task.lease_tag:
-            MARKS.pack_into(self._platform.processes.marks, 0, task.sequence, task.lease_tag)
+            self.mark(task)
         if self.named:
             self._forget_name(task)
         started = Clock.perf_counter_ns()

@@ -89,6 +89,7 @@ class MainThreadUserCode(LoopBorder):
         self._stopping = False
         self._over = True
         """``serve`` needs no relief."""
+        self._relief = threading.Thread(target=self._relieve, name="minray-relief", daemon=True)
         self._lead = _thread.allocate_lock()
         """Held by the thread that runs the loop."""
         self._away = False
@@ -128,11 +129,13 @@ class MainThreadUserCode(LoopBorder):
         signal.signal(signal.SIGTERM, self._on_terminate)
         os.register_at_fork(after_in_child=self._forget_signal)
 
-    def serve(self) -> None:
-        """Run work and the loop in the main thread, until ``stop``."""
+    def start_relief(self) -> None:
+        """Before anybody counts on this process: it may have no thread left to it, which raises RuntimeError."""
         self._over = False
-        relief = threading.Thread(target=self._relieve, name="minray-relief", daemon=True)
-        relief.start()
+        self._relief.start()
+
+    def serve(self) -> None:
+        """Run work and the loop in the main thread, until ``stop``; ``start_relief`` comes first."""
         signal.signal, install = self._watch_handlers(signal.signal), signal.signal
         while self._works or not self._stopping:
             self._run_works()
@@ -145,7 +148,7 @@ class MainThreadUserCode(LoopBorder):
         _release(self._alarm)
         self._take_lead()  # In case the relief has it, and would not learn that all is over.
         self._lead.release()
-        relief.join()
+        self._relief.join()
         if self._event_loop is not None:
             self._event_loop.end()
 

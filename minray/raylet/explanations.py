@@ -41,10 +41,10 @@ class Explanations:
             named = ", ".join(short(object_id) for object_id in missing[:MAX_HOLDERS])
             return f"waits for {len(missing)} large arguments to come to node {self._broker.nodes.local}: {named}"
         if state == states.ALLOCATED:
-            return self._broker.pool.describe_wait(str(self._broker.nodes.local))
+            return self._broker.pool.describe_wait(lease_id, str(self._broker.nodes.local))
         if state == states.WAITING:
             if request.shape.strategy.group_id:
-                return "no node is known to hold such a bundle (yet)"
+                return "waits for a node that holds such a bundle: none is known (yet)"
             if request in self._broker.cluster.infeasible():
                 return self._broker.cluster.why_infeasible(request)
             if request.shape.strategy.node_id in self._broker.cluster.unknown_nodes():

@@ -342,7 +342,7 @@ class LeaseBroker:
     def on_worker_exit(self, worker_id: bytes, death: Death) -> None:
         """A worker process is dead: the one place where the leases of dead workers end."""
         last_words = f": {death.stderr_tail[-1]}" if death.stderr_tail else ""
-        worker = self.pool.on_exit(worker_id, death.cause + last_words, self._now())
+        worker = self.pool.on_exit(worker_id, death.cause + last_words, any(death.marks), self._now())
         entry = self.entries.get(worker.lease_id)
         if entry is not None:
             self.local.end(worker.lease_id)

@@ -10,6 +10,8 @@ Rules
     pair ever sees it. Among fitting idle workers the newest idle is taken: it is warm, and the others can be reaped.
   * At most one worker per CPU (at least two) is starting at once. A failed start (no process, no registration, death
     before it) slows down the next one; after a few in a row, leases that no living worker can serve fail with the reason.
+  * A leased worker that dies before it has begun any task takes nobody's retries, so the pool sees to it that this does not
+    go on for ever: the same rule for its pair, as a setup hook or a path may be what kills them.
   * Reaping is a request: a worker that owns objects refuses and goes to the young end of the list (G64). Workers of a
     finished job have no choice.
 """
@@ -38,9 +40,9 @@ WORKER_STATES: Mapping[str, tuple[str, ...]] = {
     DEAD: (NEW,),
 }
 
-MAX_STARTS_IN_A_ROW_FAILED = 5
-START_BACKOFF_FIRST_S = 0.1
-START_BACKOFF_MAX_S = 5.0
+MAX_FAILED_IN_A_ROW = 5
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 5.0
 ASK_AGAIN_S = 1.0
 """How long a worker that may not be used again, but refuses to go, is left alone."""
 
@@ -62,6 +64,8 @@ class Worker:
     """None: unspecialised. Never changes once it is set."""
     lease_id: bytes = b""
     """The lease that it serves, or served when it was doomed."""
+    leased_at: float = 0.0
+    """When its lease began."""
     idle_since: float = 0.0
     block_sequence: int = 0
     """Of the last NotifyWorkerBlocked that counted."""
@@ -71,6 +75,34 @@ class Worker:
     """Why it is being killed."""
     memory_usage: tuple[int, int] = (0, 0)
     """Of the node, used and in all, when this worker was killed for it; else zeros."""
+
+
+@dataclass(slots=True)
+class Failures:
+    """Attempts of one kind that have failed in a row, and when to try again."""
+
+    in_a_row: int = 0
+    in_all: int = 0
+    reason: str = ""
+    again_at: float = 0.0
+    _failed_at: float = -1.0
+
+    def add(self, begun_at: float, reason: str, now: float) -> None:
+        self.reason = reason
+        if begun_at <= self._failed_at:
+            return  # it began beside one that has failed: the same trouble, not one more
+        self.in_a_row += 1
+        self.in_all += 1
+        self._failed_at = now
+        self.again_at = now + min(BACKOFF_FIRST_S * 2 ** (self.in_a_row - 1), BACKOFF_MAX_S)
+
+    @property
+    def is_hopeless(self) -> bool:
+        return self.in_a_row >= MAX_FAILED_IN_A_ROW
+
+    def end(self) -> None:
+        """One has succeeded."""
+        self.in_a_row, self.again_at = 0, 0.0
 
 
 @dataclass(slots=True)
@@ -118,13 +150,10 @@ class WorkerPool:
         """Oldest first."""
         self._prestart = prestart
         """How many more workers to start although nobody waits for them yet."""
-        self._failed_starts = 0
-        """In a row."""
-        self._all_failed_starts = 0
-        self._last_failure = ""
-        self._last_failure_at = -1.0
-        self._start_at = 0.0
-        """No worker is started before this time."""
+        self._starts = Failures()
+        """No worker is started before the time to try again."""
+        self._first_tasks: dict[Binding, Failures] = {}
+        """Of pairs whose last worker died before it began a task."""
         self._finished_jobs: OrderedDict[bytes, None] = OrderedDict()
 
     # --- Leases --------------------------------------------------------------------------------------------------------
@@ -132,7 +161,7 @@ class WorkerPool:
     def request(self, lease_id: bytes, binding: Binding) -> None:
         """A lease needs a worker."""
         self._waiting[lease_id] = binding
-        self._failures_before[lease_id] = self._all_failed_starts
+        self._failures_before[lease_id] = self._starts.in_all
 
     def cancel(self, lease_id: bytes) -> None:
         self._waiting.pop(lease_id, None)
@@ -149,6 +178,8 @@ class WorkerPool:
 
     def release(self, worker: Worker, now: float) -> None:
         """Its lease is over, and it can serve another."""
+        if worker.binding is not None:
+            self._first_tasks.pop(worker.binding, None)
         self._make_idle(worker, now)
 
     def retire(self, worker: Worker, now: float) -> None:
@@ -175,16 +206,21 @@ class WorkerPool:
         if state == STARTING:
             worker = self._starting.pop(address.worker_id)
             worker.address, worker.pid = address, pid
-            self._failed_starts = 0
-            self._start_at = 0.0
+            self._starts.end()
             self._make_idle(worker, now)
         return state in (STARTING, IDLE, LEASED, EXITING)
 
-    def on_exit(self, worker_id: bytes, cause: str, now: float) -> Worker:
+    def on_exit(self, worker_id: bytes, cause: str, has_begun_task: bool, now: float) -> Worker:
         """It is dead, or could not be started; returns what it was. It is forgotten here."""
         worker = self.workers.pop(worker_id)
-        if self._states.get(worker_id) == STARTING or worker.doom == _NOT_REGISTERED:
-            self._on_start_failed(worker, worker.doom or cause, now)
+        state = self._states.get(worker_id)
+        if state == STARTING or worker.doom == _NOT_REGISTERED:
+            self._starts.add(worker.started_at, worker.doom or cause, now)
+        elif worker.binding is not None:
+            if has_begun_task:
+                self._first_tasks.pop(worker.binding, None)
+            elif state == LEASED and not self.is_over(worker.binding[0]):
+                self._first_tasks.setdefault(worker.binding, Failures()).add(worker.leased_at, cause, now)
         self._idle.pop(worker_id, None)
         self._starting.pop(worker_id, None)
         self._states.set(worker_id, DEAD)
@@ -199,6 +235,8 @@ class WorkerPool:
     def on_job_finished(self, job_id: bytes) -> None:
         """The next ``reap`` ends its workers; new leases of it do not come any more."""
         remember(self._finished_jobs, job_id, None)
+        for binding in [binding for binding in self._first_tasks if binding[0] == job_id]:
+            del self._first_tasks[binding]
 
     def is_over(self, job_id: bytes) -> bool:
         """Whether a job has finished."""
@@ -209,32 +247,35 @@ class WorkerPool:
         worker.lease_id, worker.idle_since = b"", now
         self._idle[worker.worker_id] = worker
 
-    def _on_start_failed(self, worker: Worker, reason: str, now: float) -> None:
-        self._last_failure = reason
-        if worker.started_at <= self._last_failure_at:
-            return  # it was started beside one that has failed: the same trouble, not one more
-        self._failed_starts += 1
-        self._all_failed_starts += 1
-        self._last_failure_at = now
-        self._start_at = now + min(START_BACKOFF_FIRST_S * 2 ** (self._failed_starts - 1), START_BACKOFF_MAX_S)
-
     # --- Assignment ----------------------------------------------------------------------------------------------------
 
     def assign(self, now: float) -> Actions:
         """Match leases with idle workers, start what is missing, give up what takes too long."""
         actions = Actions()
+        held_back = set()
         for lease_id, binding in list(self._waiting.items()):
+            if self._is_held_back(binding, now, actions):
+                held_back.add(lease_id)
+                continue
             worker = self._newest_idle(binding)
             if worker is not None:
                 self.cancel(lease_id)
                 del self._idle[worker.worker_id]
                 self._states.set(worker.worker_id, LEASED)
-                worker.binding, worker.lease_id = binding, lease_id
+                worker.binding, worker.lease_id, worker.leased_at = binding, lease_id, now
                 actions.matches.append((lease_id, worker))
-        self._fail_hopeless(actions)
+        self._fail_hopeless(held_back, actions)
         self._give_up_silent(now, actions)
-        self._start_missing(now, actions)
+        self._start_missing(len(self._waiting.keys() - held_back), now, actions)
         return actions
+
+    def _is_held_back(self, binding: Binding, now: float, actions: Actions) -> bool:
+        """Its last worker has died before it began a task: no other one for a while."""
+        failures = self._first_tasks.get(binding)
+        if failures is None or now >= failures.again_at:
+            return False
+        actions.wake_no_later_than(failures.again_at)
+        return True
 
     def _newest_idle(self, binding: Binding) -> Worker | None:
         """A worker of this binding, else an unspecialised one."""
@@ -246,16 +287,22 @@ class WorkerPool:
                 unspecialised = worker
         return unspecialised
 
-    def _fail_hopeless(self, actions: Actions) -> None:
-        if self._failed_starts < MAX_STARTS_IN_A_ROW_FAILED:
+    def _fail_hopeless(self, held_back: set[bytes], actions: Actions) -> None:
+        if not self._starts.is_hopeless and not held_back:
             return
-        alive = [worker for worker in self.workers.values() if self._states.get(worker.worker_id) in (IDLE, LEASED)]
+        alive = {worker.binding for worker in self.workers.values() if self._states.get(worker.worker_id) in (IDLE, LEASED)}
         for lease_id, binding in list(self._waiting.items()):
-            was_tried = self._failures_before[lease_id] < self._all_failed_starts
-            if was_tried and not any(worker.binding in (None, binding) for worker in alive):
-                self.cancel(lease_id)
-                reason = f"no worker could be started, {self._failed_starts} times in a row: {self._last_failure}"
-                actions.failures.append((lease_id, reason))
+            if lease_id in held_back and self._first_tasks[binding].is_hopeless and binding not in alive:
+                reason = _describe_deaths(self._first_tasks[binding])
+            elif self._starts.is_hopeless and self._was_tried(lease_id) and not alive & {None, binding}:
+                reason = f"no worker could be started{_times(self._starts)}"
+            else:
+                continue
+            self.cancel(lease_id)
+            actions.failures.append((lease_id, reason))
+
+    def _was_tried(self, lease_id: bytes) -> bool:
+        return self._failures_before[lease_id] < self._starts.in_all
 
     def _give_up_silent(self, now: float, actions: Actions) -> None:
         for worker in list(self._starting.values()):
@@ -267,11 +314,11 @@ class WorkerPool:
                 actions.wake_no_later_than(deadline)
                 return
 
-    def _start_missing(self, now: float, actions: Actions) -> None:
-        missing = max(len(self._waiting) - len(self._starting), self._prestart)
+    def _start_missing(self, needed: int, now: float, actions: Actions) -> None:
+        missing = max(needed - len(self._starting), self._prestart)
         room = self._max_starting - len(self._starting)
-        if missing > 0 and room > 0 and now < self._start_at:
-            actions.wake_no_later_than(self._start_at)
+        if missing > 0 and room > 0 and now < self._starts.again_at:
+            actions.wake_no_later_than(self._starts.again_at)
             return
         for _ in range(min(missing, room)):
             worker = Worker(self._new_id(), now)
@@ -319,11 +366,24 @@ class WorkerPool:
     def _is_orphan(self, worker: Worker) -> bool:
         return worker.binding is not None and self.is_over(worker.binding[0])
 
-    def describe_wait(self, node: str) -> str:
+    def describe_wait(self, lease_id: bytes, node: str) -> str:
         """For people: what a lease without a worker waits for."""
-        if self._failed_starts:
-            return f"no worker could be started on node {node}, {self._failed_starts} times: {self._last_failure}"
-        return f"worker is starting on node {node}"
+        deaths = self._first_tasks.get(self._waiting[lease_id])
+        if deaths is not None:
+            return f"waits for a worker on node {node}: {_describe_deaths(deaths)}"
+        if self._starts.in_a_row:
+            return f"waits for a worker on node {node}: none could be started{_times(self._starts)}"
+        return f"waits for a worker, which is starting on node {node}"
+
+
+def _times(failures: Failures) -> str:
+    """How often, and why."""
+    in_a_row = f", {failures.in_a_row} times in a row" if failures.in_a_row > 1 else ""
+    return f"{in_a_row}: {failures.reason}"
+
+
+def _describe_deaths(failures: Failures) -> str:
+    return f"workers die before they begin a task{_times(failures)}"
 
 
 _NOT_REGISTERED = "it did not register in time"

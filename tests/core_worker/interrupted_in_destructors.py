@@ -32,6 +32,7 @@ def main() -> None:
     for _ in range(TIMES):
         code.run(work)
     code.stop()
+    code.start_relief()
     code.serve()
     print(f"interrupted {interrupted} times")
     loop.close()

@@ -172,9 +172,9 @@ async def test_an_actor_whose_constructor_waits_for_arguments_is_its_owners_affa
 @pytest.mark.parametrize(
     ("group", "text", "expected"),
     [
-        (None, "waits for CPU", ["its worker waits for CPU"]),
+        (None, "waits for CPU", ["its lease waits for CPU"]),
         (None, "", []),
-        (True, "waits for CPU", ["its worker waits for CPU"]),
+        (True, "waits for CPU", ["its lease waits for CPU"]),
         (False, "waits for CPU", ["about its group"]),
     ],
 )

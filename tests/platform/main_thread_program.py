@@ -14,6 +14,7 @@ def run_program(source: str) -> list[str]:
         from minray.platform.main_thread import MainThreadUserCode
         loop = asyncio.new_event_loop()
         code = MainThreadUserCode(loop)
+        code.start_relief()
         from_loop = loop.call_soon_threadsafe
         started = threading.Event()
     """

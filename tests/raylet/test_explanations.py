@@ -73,7 +73,7 @@ async def test_an_actor_and_a_task_with_a_name_are_told_from_others(scene: Scene
 @scenario(cpus=1, num_prestart_workers=0)
 async def test_a_lease_whose_worker_starts_holds_its_resources_too(scene: Scene) -> None:
     scene.silent_starts = 1
-    assert await asked(scene, scene.request()) == "worker is starting on node head"
+    assert await asked(scene, scene.request()) == "waits for a worker, which is starting on node head"
     said = await asked(scene, scene.request())
     assert said == "waits for CPU on node head: 1 of 1 in use by a lease whose worker is starting"
 
@@ -140,7 +140,7 @@ async def test_a_bundle_that_nobody_has_is_waited_for(scene: Scene) -> None:
     scene.kill("gcs")
     strategy = SchedulingStrategy(STRATEGY_PLACEMENT_GROUP, group_id=GROUP)
     said = await asked(scene, scene.request({group_name("CPU", GROUP): 1}, strategy=strategy))
-    assert said == "no node is known to hold such a bundle (yet)"
+    assert said == "waits for a node that holds such a bundle: none is known (yet)"
 
 
 @scenario(cpus=1)

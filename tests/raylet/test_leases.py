@@ -628,7 +628,8 @@ async def test_a_request_whose_worker_starts_says_so(scene: Scene) -> None:
     request = scene.request()
     scene.ask(request)
     await scene.nap(0.1)
-    assert (await scene.raylet().call(ExplainLease(request.lease_id))).text == "worker is starting on node head"
+    said = (await scene.raylet().call(ExplainLease(request.lease_id))).text
+    assert said == "waits for a worker, which is starting on node head"
 
 
 @scenario()

@@ -13,9 +13,9 @@ from minray.common.task_spec import RuntimeEnv
 from minray.protocol.base import Address
 from minray.raylet.worker_pool import (
     ASK_AGAIN_S,
+    BACKOFF_FIRST_S,
     IDLE,
-    MAX_STARTS_IN_A_ROW_FAILED,
-    START_BACKOFF_FIRST_S,
+    MAX_FAILED_IN_A_ROW,
     WORKER_STATES,
     Actions,
     Binding,
@@ -73,9 +73,9 @@ class Pool:
         self.machine.release(worker, self.now)
         self.assign()
 
-    def die(self, worker: Worker, cause: str = "exit code 1") -> None:
+    def die(self, worker: Worker, cause: str = "exit code 1", has_begun_task: bool = True) -> None:
         self.started = [each for each in self.started if each is not worker]
-        self.machine.on_exit(worker.worker_id, cause, self.now)
+        self.machine.on_exit(worker.worker_id, cause, has_begun_task, self.now)
 
     def reap(self, free_cpus: int) -> list[tuple[Worker, bool]]:
         return self.machine.reap(self.now, free_cpus, 1.0)
@@ -167,8 +167,8 @@ def test_a_failed_start_slows_down_the_next() -> None:
     pool.request(b"1")
     pool.die(pool.started[0])
     actions = pool.assign()
-    assert (pool.started, actions.wake_at) == ([], START_BACKOFF_FIRST_S)
-    pool.now = START_BACKOFF_FIRST_S
+    assert (pool.started, actions.wake_at) == ([], BACKOFF_FIRST_S)
+    pool.now = BACKOFF_FIRST_S
     pool.assign()
     assert len(pool.started) == 1
 
@@ -191,8 +191,8 @@ def fail_starts(pool: Pool, times: int) -> list[tuple[bytes, str]]:
 def test_after_a_few_failed_starts_the_waiting_leases_fail_with_the_reason() -> None:
     pool = Pool()
     pool.request(b"1")
-    assert fail_starts(pool, MAX_STARTS_IN_A_ROW_FAILED - 1) == []
-    reason = f"no worker could be started, {MAX_STARTS_IN_A_ROW_FAILED} times in a row: no processes left"
+    assert fail_starts(pool, MAX_FAILED_IN_A_ROW - 1) == []
+    reason = f"no worker could be started, {MAX_FAILED_IN_A_ROW} times in a row: no processes left"
     assert fail_starts(pool, 1) == [(b"1", reason)]
     assert pool.now < 5
     assert pool.assign().failures == [], "it is told once"
@@ -208,7 +208,7 @@ def test_leases_that_a_living_worker_can_serve_go_on_waiting() -> None:
     worker = pool.lease(b"1")
     pool.request(b"2")
     pool.request(b"3", OTHER_JOB)
-    failed = fail_starts(pool, MAX_STARTS_IN_A_ROW_FAILED)
+    failed = fail_starts(pool, MAX_FAILED_IN_A_ROW)
     assert [lease_id for lease_id, _ in failed] == [b"3"]
     pool.release(worker)
     assert pool.serving[b"2"] is worker
@@ -217,12 +217,91 @@ def test_leases_that_a_living_worker_can_serve_go_on_waiting() -> None:
 def test_a_start_that_succeeds_makes_up_for_those_that_failed() -> None:
     pool = Pool()
     pool.request(b"1")
-    assert fail_starts(pool, MAX_STARTS_IN_A_ROW_FAILED - 1) == []
+    assert fail_starts(pool, MAX_FAILED_IN_A_ROW - 1) == []
     pool.now += 10
     pool.assign()
     pool.die(pool.register())
     pool.request(b"2")
-    assert fail_starts(pool, MAX_STARTS_IN_A_ROW_FAILED - 1) == []
+    assert fail_starts(pool, MAX_FAILED_IN_A_ROW - 1) == []
+
+
+def die_before_first_tasks(pool: Pool, times: int, binding: Binding = PLAIN) -> list[tuple[bytes, str]]:
+    """So many leases one after the other, whose workers die before they begin a task; returns those that get none."""
+    failures = []
+    for number in range(times):
+        lease_id = b"doomed %d" % number
+        pool.machine.request(lease_id, binding)
+        actions = pool.assign()
+        if actions.failures:
+            failures += actions.failures
+            continue
+        if not pool.started and lease_id not in pool.serving:
+            assert actions.wake_at is not None
+            pool.now = actions.wake_at
+            pool.assign()
+        if lease_id not in pool.serving:
+            pool.register()
+        pool.die(pool.serving.pop(lease_id), "exit code 3", has_begun_task=False)
+    return failures
+
+
+def test_a_worker_that_dies_before_its_first_task_slows_down_the_next_one_of_its_environment() -> None:
+    pool = Pool(cpus=2, prestart=2)
+    pool.assign()
+    pool.register()
+    pool.register()
+    assert die_before_first_tasks(pool, 1) == []
+    pool.request(b"1")
+    actions = pool.assign()
+    assert (dict(pool.serving), actions.wake_at) == ({}, BACKOFF_FIRST_S), "there is an idle one"
+    assert pool.started == []
+    said = "waits for a worker on node x: workers die before they begin a task: exit code 3"
+    assert pool.machine.describe_wait(b"1", "x") == said
+    pool.request(b"2", OTHER_ENV)
+    assert b"2" in pool.serving
+    pool.now = BACKOFF_FIRST_S
+    pool.assign()
+    pool.register()
+    assert b"1" in pool.serving
+
+
+def test_after_a_few_such_deaths_in_a_row_leases_fail_with_the_reason_until_one_more_is_tried() -> None:
+    pool = Pool()
+    assert die_before_first_tasks(pool, MAX_FAILED_IN_A_ROW) == []
+    reason = "workers die before they begin a task, 5 times in a row: exit code 3"
+    assert [why for _, why in die_before_first_tasks(pool, 3)] == [reason] * 3
+    assert pool.now < 5
+    pool.now += 5
+    assert die_before_first_tasks(pool, 1) == []
+    assert len(die_before_first_tasks(pool, 1)) == 1
+    pool.now += 5
+    pool.release(pool.lease(b"good"))
+    assert die_before_first_tasks(pool, MAX_FAILED_IN_A_ROW) == []
+
+
+def test_a_task_that_has_begun_makes_up_for_workers_that_died_before_one() -> None:
+    pool = Pool()
+    assert die_before_first_tasks(pool, MAX_FAILED_IN_A_ROW - 1) == []
+    pool.now += 5
+    pool.die(pool.lease(b"1"), has_begun_task=True)
+    del pool.serving[b"1"]
+    assert die_before_first_tasks(pool, MAX_FAILED_IN_A_ROW) == []
+
+
+def test_leases_whose_environment_has_a_living_worker_wait_for_the_next_try() -> None:
+    pool = Pool()
+    worker = pool.lease(b"1")
+    assert die_before_first_tasks(pool, MAX_FAILED_IN_A_ROW + 3) == []
+    pool.request(b"2")
+    pool.release(worker)
+    assert pool.serving[b"2"] is worker, "what it has run shows that the environment is good"
+
+
+def test_what_is_remembered_of_such_deaths_ends_with_the_job() -> None:
+    pool = Pool()
+    die_before_first_tasks(pool, 1, OTHER_JOB)
+    pool.machine.on_job_finished(OTHER_JOB[0])
+    assert pool.machine._first_tasks == {}
 
 
 def test_starts_that_fail_together_count_once() -> None:
@@ -245,7 +324,8 @@ def test_a_worker_that_does_not_register_in_time_is_killed() -> None:
     assert len(pool.started) == 1  # another one is on its way
     assert not pool.machine.on_registered(Address(silent.worker_id, b"", ""), 1, pool.now)
     pool.die(silent)
-    assert pool.machine.describe_wait("x") == "no worker could be started on node x, 1 times: it did not register in time"
+    said = "waits for a worker on node x: none could be started: it did not register in time"
+    assert pool.machine.describe_wait(b"1", "x") == said
 
 
 def test_registering_twice_changes_nothing() -> None:
@@ -369,7 +449,7 @@ def test_a_worker_has_at_most_one_lease_and_no_lease_is_forgotten(steps: list[tu
         elif step == "die" and worker:
             pool.serving.pop(worker.lease_id, None)
             asked = [each for each in asked if each is not worker]
-            pool.die(worker)
+            pool.die(worker, has_begun_task=number % 2 == 0)
         elif step == "cancel" and waiting:
             pool.machine.cancel(waiting.popitem()[0])
         elif step == "doom" and worker:

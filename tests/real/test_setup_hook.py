@@ -129,3 +129,23 @@ def test_one_that_fails_fails_the_tasks_and_says_why(hook: str, words: str) -> N
         """
     )
     assert done.stdout == "RuntimeEnvSetupError True\nRuntimeEnvSetupError True\n", done.stdout + done.stderr
+
+
+def test_one_that_ends_the_process_is_not_called_for_ever() -> None:
+    done = run_driver(
+        """
+        import os
+
+        ray.init(num_cpus=1, logging_level="ERROR", runtime_env={"worker_process_setup_hook": lambda: os._exit(3)})
+
+        @ray.remote(max_retries=0)
+        def task():
+            return 1
+
+        try:
+            ray.get(task.remote())
+        except ray.exceptions.TaskUnschedulableError as error:
+            print(str(error).partition(": ")[2])
+        """
+    )
+    assert done.stdout == "workers die before they begin a task, 5 times in a row: exit code 3\n", done.stdout + done.stderr

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import minray
+from minray.raylet.worker_pool import MAX_FAILED_IN_A_ROW
 from minray.simulation import FaultPlan, SimCluster
+from minray.simulation.trace import LIFE
 from tests.simulation.interference import break_channels, kill_sender
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.seeds import seeds
@@ -36,6 +38,12 @@ def crash() -> None:
 @minray.remote(max_retries=0, resources={"there": 1})
 def stay() -> None:
     time.sleep(1000)
+
+
+@minray.remote(max_restarts=-1, num_cpus=0)
+class Place:
+    def get(self) -> str:
+        return "here"
 
 
 def lose(node: str, kill: Callable[[SimCluster], None]) -> Callable[[SimCluster], None]:
@@ -90,6 +98,22 @@ def test_g22_a_worker_that_dies_before_it_answers_has_run_for_nothing(seed: int)
     )
     assert result == 25
     assert printed(cluster).count("work 5") == 3
+
+
+def test_g22_workers_that_die_before_a_task_begins_take_none_of_its_retries() -> None:
+    strike = lambda cluster: kill_sender(cluster, "GetJob", *range(1, MAX_FAILED_IN_A_ROW))  # noqa: E731
+    task = work.options(max_retries=0)
+    result, cluster = judged(lambda: outcome_of(task.remote(5)), strike, nodes=1)
+    assert (result, printed(cluster)) == (25, ["work 5"])
+
+
+def test_workers_that_all_die_before_a_task_begins_are_not_replaced_for_ever() -> None:
+    strike = lambda cluster: kill_sender(cluster, "GetJob", *range(1, 1000))  # noqa: E731
+    program = lambda: [outcome_of(work.remote(5)), outcome_of(Place.remote().get.remote())]  # noqa: E731
+    results, cluster = judged(program, strike, nodes=1)
+    assert results == ["TaskUnschedulableError", "ActorUnschedulableError"]
+    workers = {event.process for event in cluster.trace.events if event.kind == LIFE and event.process.startswith("worker/")}
+    assert len(workers) == MAX_FAILED_IN_A_ROW + 1, "one was ready and waits"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -61,7 +61,7 @@ def test_a_resource_that_others_hold() -> None:
         return [Worker.options(num_cpus=1).remote() for _ in range(3)][::-1]
 
     said = told(body)
-    assert "being created <- its worker waits for CPU on node head: 2 of 2 in use by an actor (pid 1004), an actor (" in said
+    assert "being created <- its lease waits for CPU on node head: 2 of 2 in use by an actor (pid 1004), an actor (" in said
 
 
 def test_a_constructor_that_runs() -> None:
