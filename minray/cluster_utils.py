@@ -22,6 +22,22 @@ from minray.worker import connected_api
 
 POLL_S = 0.02
 
+IGNORED_ARGUMENTS = (
+    "dashboard_agent_listen_port",
+    "dashboard_host",
+    "dashboard_port",
+    "enable_object_reconstruction",
+    "include_dashboard",
+    "include_log_monitor",
+    "max_worker_port",
+    "min_worker_port",
+    "node_manager_port",
+    "redis_password",
+    "redis_username",
+    "worker_port_list",
+)
+"""Arguments of Ray's ``add_node`` that are accepted and have nothing to act upon here."""
+
 
 class ClusterNode:
     """One node of a ``Cluster``."""
@@ -104,6 +120,8 @@ class Cluster:
         """Of this process as a driver, if ``connect`` has made it; it may have left since, and joined another cluster."""
         self._client: ClusterClient | None = None
         """Made when the gcs is first asked."""
+        if connect and not initialize_head:
+            raise RuntimeError("Cannot connect to uninitialized cluster: connect=True needs initialize_head=True")
         if initialize_head:
             self.add_node(**(head_node_args or {}))
             if connect:
@@ -133,17 +151,24 @@ class Cluster:
         labels: dict[str, str] | None = None,
         memory: float | None = None,
         object_store_memory: float = 150 * 1024 * 1024,
+        object_spilling_directory: str | None = None,
+        env_vars: dict[str, str] | None = None,
         node_name: str | None = None,
         node_ip_address: str = "127.0.0.1",
         tcp_host: str = "",
         storage: str = "",
         _system_config: dict[str, Any] | None = None,
+        **ignored: Any,
     ) -> ClusterNode:
         """Start a node, the first one being the head; ``wait`` until the cluster knows it (it always does).
 
-        The head alone has a ``tcp_host``, where it and all others listen, and a ``storage`` (path of a file), by which the
-        cluster survives the death of its gcs. Raises RuntimeError if the node cannot be started.
+        Its processes, workers too, have ``env_vars`` beside what this process has. The head alone has a ``tcp_host``, where
+        it and all others listen, and a ``storage`` (path of a file), by which the cluster survives the death of its gcs.
+        Raises RuntimeError if the node cannot be started, TypeError and ValueError for arguments.
         """
+        for name in ignored:
+            if name not in IGNORED_ARGUMENTS:
+                raise TypeError(f"add_node() got an unexpected argument {name!r}")
         options = NodeOptions(
             head=self.head_node is None,
             num_cpus=num_cpus,
@@ -152,6 +177,8 @@ class Cluster:
             object_store_memory=object_store_memory,
             resources=dict(resources or {}),
             labels=dict(labels or {}),
+            env_vars=env_vars or {},
+            object_spilling_directory=object_spilling_directory or "",
             node_name=node_name or "",
             node_ip=node_ip_address,
             tcp_host=tcp_host,
@@ -193,6 +220,10 @@ class Cluster:
     def list_all_nodes(self) -> list[ClusterNode]:
         head = [self.head_node] if self.head_node is not None else []
         return head + self.worker_nodes
+
+    def remaining_processes_alive(self) -> bool:
+        """Whether raylet and (of the head) gcs of every node live."""
+        return all(node.remaining_processes_alive() for node in self.list_all_nodes())
 
     def wait_for_nodes(self, timeout: float = 30) -> None:
         """Wait until the gcs counts as many living nodes as this object. TimeoutError otherwise."""

@@ -95,7 +95,7 @@ def runtime_root() -> Path:
     own = f"minray-{os.getuid()}"
     ray_tmpdir = os.environ.get("RAY_TMPDIR")
     default = os.path.join(ray_tmpdir or os.environ.get("TMPDIR") or "/tmp", own)
-    path = Path(os.environ.get("MINRAY_TMPDIR") or default)
+    path = Path(os.path.abspath(os.environ.get("MINRAY_TMPDIR") or default))
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()

@@ -205,8 +205,9 @@ def init(
     """Start a cluster on this machine, or join one; see the head of this file for ``address``.
 
     ``num_cpus``, ``num_gpus`` (logical), ``resources``, ``labels``, ``object_store_memory`` (bytes) describe the node to
-    be started and are ValueErrors when joining, as is ``object_spilling_directory``: where objects go when memory runs
-    short, one directory or URL (``s3://...``), or several joined by ``os.pathsep``, which take turns. ``runtime_env``
+    be started and are ValueErrors when joining, as are ``_system_config`` and ``object_spilling_directory``: where objects
+    go when memory runs short, one directory or URL (``s3://...``), or several joined by ``os.pathsep``, which take turns.
+    ``runtime_env``
     holds for all tasks of this driver; its ``worker_process_setup_hook``, a function or the name of one, is what each of its
     workers calls before its first task. ``log_to_driver=False`` does not show what workers print. Returns a mapping with the
     cluster's addresses that is also a context manager. Until ``shutdown`` SIGTERM ends the program by ``sys.exit``, if this
@@ -250,12 +251,21 @@ def init(
     job = JobConfig(import_path(), working_dir, namespace or "", _entrypoint(), hook)
     files = candidates(address)
     if files:
-        amounts = (num_cpus, num_gpus, object_store_memory, object_spilling_directory)
-        if resources or labels or any(amount is not None for amount in amounts):
-            raise ValueError(
-                "num_cpus, num_gpus, resources, labels, object_store_memory and object_spilling_directory"
-                " are for starting, not joining"
-            )
+        of_the_node = {
+            "num_cpus": num_cpus,
+            "num_gpus": num_gpus,
+            "resources": resources or None,
+            "labels": labels or None,
+            "object_store_memory": object_store_memory,
+            "object_spilling_directory": object_spilling_directory,
+            "_system_config": _system_config or None,
+            "_memory": _memory,
+            "_node_name": _node_name,
+        }
+        given = [name for name, value in of_the_node.items() if value is not None]
+        if given:
+            only = "only for a cluster that is started, and this joins one; address='local' starts one"
+            raise ValueError(f"{', '.join(given)}: {only}")
         _connection = _join(files, job, runtime_env, log_to_driver)
     else:
         node = start_node(options)

@@ -24,6 +24,7 @@ import msgspec
 
 from minray.cluster_client import end_gracefully
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
+from minray.common.environment_variables import is_environment
 from minray.common.labels import check_labels
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
 from minray.discovery import NODE_FILE, SOCKETS, NodeFile, make_session, make_token
@@ -56,6 +57,8 @@ class NodeOptions:
     object_store_memory: float | None = None
     resources: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    env_vars: dict[str, str] = field(default_factory=dict)
+    """Of its processes, beside and before what this process has."""
     node_name: str = ""
     node_ip: str = "127.0.0.1"
     tcp_host: str = ""
@@ -138,6 +141,8 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
 def _check_texts(options: NodeOptions) -> None:
     """Raises TypeError for what is no text, ValueError for text that no message can say."""
     check_labels(options.labels)
+    if not is_environment(options.env_vars):
+        raise TypeError(f"env_vars must be a dict from str to str, not {options.env_vars!r}")
     texts = {
         "node_name": options.node_name,
         "the node's ip address": options.node_ip,
@@ -168,8 +173,8 @@ def start_node(options: NodeOptions) -> Node:
     token = options.token or make_token()
     session = make_session(token)
     try:
-        zygote = start_zygote(["-P", "-c", _zygote_program()], str(session))
-    except OSError as error:
+        zygote = start_zygote(["-P", "-c", _zygote_program()], str(session), options.env_vars)
+    except (OSError, ValueError) as error:  # A variable may have a name that cannot be one.
         remove_session(str(session))
         raise RuntimeError(f"the node could not be started: {error}") from None
     try:

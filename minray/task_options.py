@@ -19,6 +19,7 @@ import msgspec
 
 from minray import cloudpickle
 from minray.common.bundles import ANY_BUNDLE, within
+from minray.common.environment_variables import is_environment
 from minray.common.ids import PlacementGroupID
 from minray.common.labels import parse_selector
 from minray.common.resources import CPU, GPU, MEMORY, MOST_INTEGER, ResourceSet, resource_set, to_floats
@@ -163,7 +164,7 @@ def check_job_runtime_env(name: str, value: Any) -> None:
             )
     _check_hook(name, value.get(SETUP_HOOK))
     env_vars = value.get("env_vars") or {}
-    if not isinstance(env_vars, Mapping) or not all(isinstance(text, str) for pair in env_vars.items() for text in pair):
+    if not is_environment(env_vars):
         raise TypeError(f"{name}: env_vars must be a dict from str to str")
     for path in [value.get("working_dir")] if value.get("working_dir") else []:
         if not isinstance(path, str | os.PathLike):

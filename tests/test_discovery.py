@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from minray import discovery
 from minray.common.config import SystemConfig
-from minray.discovery import NodeFile, nodes_of
+from minray.discovery import NodeFile, make_session, nodes_of, session_token
 
 
 def node(gcs_address: str) -> NodeFile:
@@ -43,3 +45,12 @@ def test_an_address_has_several_spellings(given: str, known: str, monkeypatch: p
     nodes = [node("127.0.0.1:81"), node("[::2]:80"), node(known)]
     monkeypatch.setattr(discovery, "find_nodes", lambda: nodes)
     assert nodes_of(given) == [nodes[2]] and nodes_of("host:80") == []
+
+
+def test_a_relative_directory_is_the_same_wherever_a_program_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINRAY_TMPDIR", "sessions")
+    session = make_session(b"secret")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert session.parent == tmp_path / "sessions" and session_token(str(session)) == b"secret"

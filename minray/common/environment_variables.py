@@ -10,8 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 _REFERENCE = re.compile(r"\$(?:(?P<plain>\w+)|\{(?P<braced>\w+)\})")
+
+
+def is_environment(value: Any) -> bool:
+    """Whether it is a mapping from names to values, all of them text."""
+    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)
 
 
 def update_environment(environ: MutableMapping[str, str], env_vars: Mapping[str, str]) -> None:

@@ -23,8 +23,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,27 +87,29 @@ class _OwnedChild:
     """How it ended."""
 
 
-def start_zygote(argv_tail: list[str], session_dir: str) -> OwnedZygote:
+def start_zygote(argv_tail: list[str], session_dir: str, env_vars: Mapping[str, str] | None = None) -> OwnedZygote:
     """Start ``python *argv_tail DESCRIPTOR SESSION_DIR`` as the zygote of a session.
 
     The program calls ``zygote.serve(int(DESCRIPTOR), ..., session_dir=SESSION_DIR)``. Whether that worked shows at the first
-    ``spawn``, so that booting and spawning are one wait. Raises OSError.
+    ``spawn``, so that booting and spawning are one wait. ``env_vars`` are for it and its children. Raises OSError, and
+    ValueError for a variable that cannot be one.
     """
     logs = Path(session_dir, LOGS)
     logs.mkdir(mode=0o700, exist_ok=True)
     open_standard_streams()
-    ours, theirs = socket.socketpair()
-    with theirs, open(logs / ZYGOTE_LOG, "ab", opener=_open_private) as log:
+    with ExitStack() as to_close:
+        ours, theirs = map(to_close.enter_context, socket.socketpair())
+        log = to_close.enter_context(open(logs / ZYGOTE_LOG, "ab", opener=_open_private))
         process = subprocess.Popen(
             [sys.executable, *argv_tail, str(theirs.fileno()), session_dir],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             pass_fds=[theirs.fileno()],
-            env=_environment(session_dir),
+            env={**_environment(session_dir), **(env_vars or {})},
             start_new_session=True,  # Out of reach of the terminal's Ctrl-C.
         )
-    return OwnedZygote(process, Link(ours), session_dir)
+        return OwnedZygote(process, Link(ours.dup()), session_dir)
 
 
 class OwnedZygote:

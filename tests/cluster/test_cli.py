@@ -317,8 +317,10 @@ def test_a_driver_joins_by_any_name_of_the_cluster(connected: CommandLine) -> No
     for name in ("auto", head.gcs_address, f"localhost:{port}", head.gcs_endpoint, head.session_dir, None):
         with minray.init(name) as context:
             assert context["node_id"] == head.node_id
-    with pytest.raises(ValueError, match="are for starting"):
-        minray.init(num_cpus=2)
+    with pytest.raises(ValueError, match="num_cpus, _node_name: only for a cluster that is started, and this joins one"):
+        minray.init(num_cpus=2, _node_name="mine")
+    with pytest.raises(ValueError, match="^_system_config: only for"):
+        minray.init("auto", _system_config={"get_warning_s": 1.0})
 
 
 def test_a_driver_that_finds_no_cluster(minray_command: CommandLine) -> None:

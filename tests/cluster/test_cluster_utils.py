@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -59,13 +60,30 @@ def test_no_node_is_no_node_of_a_cluster_without_any(ray_start_cluster: Cluster)
         ({"node_ip_address": None}, TypeError, "ip address must be a str"),
         ({"storage": 3}, TypeError, "storage must be a str"),
         ({"tcp_host": 3}, TypeError, "tcp_host must be a str"),
+        ({"env_vars": {"A": 1}}, TypeError, "env_vars must be a dict from str to str, not {'A': 1}"),
+        ({"env_vars": {"A=B": "1"}}, RuntimeError, "could not be started: illegal environment variable name"),
+        ({"dashboards": 1}, TypeError, "unexpected argument 'dashboards'"),
     ],
 )
-def test_what_is_no_text_is_refused_before_a_process_begins(
+def test_what_makes_no_sense_is_refused_before_a_process_begins(
     ray_start_cluster: Cluster, argument: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         ray_start_cluster.add_node(**argument)
+
+
+def test_a_node_has_variables_of_its_own(head: Cluster) -> None:
+    node = head.add_node(resources={"there": 1}, env_vars={"MINRAY_TEST_NODE": "2"}, include_dashboard=False)
+    look = minray.remote(lambda: os.environ.get("MINRAY_TEST_NODE"))
+    assert minray.get([look.remote(), look.options(resources={"there": 1}).remote()]) == [None, "2"]
+    assert head.remaining_processes_alive()
+    node.kill_raylet()
+    wait_for_condition(lambda: not head.remaining_processes_alive())
+
+
+def test_a_driver_needs_a_head_to_connect_to() -> None:
+    with pytest.raises(RuntimeError, match="Cannot connect to uninitialized cluster"):
+        Cluster(connect=True)
 
 
 def test_a_cluster_whose_head_has_ended_takes_no_node(ray_start_cluster: Cluster) -> None:
