@@ -251,31 +251,20 @@ def init(
     job = JobConfig(import_path(), working_dir, namespace or "", _entrypoint(), hook)
     files = candidates(address)
     if files:
-        of_the_node = {
-            "num_cpus": num_cpus,
-            "num_gpus": num_gpus,
-            "resources": resources or None,
-            "labels": labels or None,
-            "object_store_memory": object_store_memory,
-            "object_spilling_directory": object_spilling_directory,
-            "_system_config": _system_config or None,
-            "_memory": _memory,
-            "_node_name": _node_name,
-        }
-        given = [name for name, value in of_the_node.items() if value is not None]
-        if given:
-            only = "only for a cluster that is started, and this joins one; address='local' starts one"
-            raise ValueError(f"{', '.join(given)}: {only}")
+        _check_joining(
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            resources=resources or None,
+            labels=labels or None,
+            object_store_memory=object_store_memory,
+            object_spilling_directory=object_spilling_directory,
+            _system_config=_system_config or None,
+            _memory=_memory,
+            _node_name=_node_name,
+        )
         _connection = _join(files, job, runtime_env, log_to_driver)
     else:
-        node = start_node(options)
-        try:
-            _connection = _connect(node, node.file, node.token, job, runtime_env, log_to_driver)
-        except BaseException:
-            node.close()
-            raise
-        cpus = worker.nodes()[0]["Resources"].get(CPU, 0)
-        logger.info("minray %s started a local cluster with %g CPUs; session %s", __version__, cpus, node.file.session_dir)
+        _connection = _start(options, job, runtime_env, log_to_driver)
     return RayContext(_address_info(_connection.file))
 
 
@@ -283,6 +272,13 @@ def _check_types(**arguments: tuple[Any, type]) -> None:
     for name, (value, wanted) in arguments.items():
         if value is not None and not isinstance(value, wanted):
             raise TypeError(f"{name} must be a {wanted.__name__}, not {type(value).__name__}")
+
+
+def _check_joining(**of_the_node: object) -> None:
+    given = [name for name, value in of_the_node.items() if value is not None]
+    if given:
+        only = "only for a cluster that is started, and this joins one; address='local' starts one"
+        raise ValueError(f"{', '.join(given)}: {only}")
 
 
 def _check_arguments(ignored: dict[str, Any]) -> None:
@@ -299,6 +295,21 @@ def _set_level(level: int | str) -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)
+
+
+def _start(
+    options: NodeOptions, job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool | None
+) -> _Connection:
+    """Become the driver of a cluster that ends with this process."""
+    node = start_node(options)
+    try:
+        connection = _connect(node, node.file, node.token, job, runtime_env, log_to_driver)
+    except BaseException:
+        node.close()
+        raise
+    cpus = worker.nodes()[0]["Resources"].get(CPU, 0)
+    logger.info("minray %s started a local cluster with %g CPUs; session %s", __version__, cpus, node.file.session_dir)
+    return connection
 
 
 def _join(
