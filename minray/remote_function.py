@@ -147,8 +147,10 @@ def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, 
         raise TypeError(f"{function!r} is remote already; use .options(...) to change its options")
     if not callable(function):
         raise TypeError(f"remote takes a function, not {type(function).__name__}")
-    if inspect.iscoroutinefunction(function):
-        raise ValueError(f"{function.__name__} is an async function; make it a plain one and use asyncio.run inside")
-    if inspect.isasyncgenfunction(function):
-        raise ValueError(f"{function.__name__} is an async generator; make it a plain one, or a method of an actor")
-    return RemoteFunction(Definition(function), options)
+    definition = Definition(function)
+    called = function if inspect.isroutine(function) or isinstance(function, functools.partial) else type(function).__call__
+    if inspect.iscoroutinefunction(called):
+        raise ValueError(f"{definition.name} is an async function; make it a plain one and use asyncio.run inside")
+    if inspect.isasyncgenfunction(called):
+        raise ValueError(f"{definition.name} is an async generator; make it a plain one, or a method of an actor")
+    return RemoteFunction(definition, options)

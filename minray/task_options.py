@@ -47,6 +47,8 @@ STREAMING = "streaming"
 """As ``num_returns``: a generator, whose items are objects of their own as soon as they are yielded."""
 BACKPRESSURE = "_generator_backpressure_num_objects"
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
+MOST_RETURNS = 1_000_000
+"""Each is a reference at once."""
 SETUP_HOOK = "worker_process_setup_hook"
 MEANINGLESS_FIELDS = ("excludes", "config")
 """Of a runtime environment in Ray: what is not uploaded, and how installing goes. Nothing is uploaded or installed here."""
@@ -92,6 +94,8 @@ def _check_num_returns(name: str, value: Any) -> None:
         raise ValueError(f'{name}="dynamic" is not supported: use {name}="streaming", the default of generator functions')
     if value != STREAMING:
         check_integer(0)(name, value)
+        if value > MOST_RETURNS:
+            raise ValueError(f'{name} must be at most {MOST_RETURNS}, but is {value}; {name}="streaming" has no limit')
 
 
 def _check_backpressure(name: str, value: Any) -> None:

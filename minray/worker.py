@@ -9,6 +9,8 @@ cluster, as Ray does; how is injected by ``minray.driver``, which is above this 
 
 from __future__ import annotations
 
+import math
+import numbers
 import os
 import warnings
 from collections.abc import Callable, Coroutine, Sequence
@@ -115,6 +117,8 @@ def get(object_refs: Any, *, timeout: float | None = None) -> Any:
     """
     if type(object_refs) is ObjectRefGenerator:
         return object_refs
+    if timeout is not None:
+        _check_timeout(timeout)
     api = current_api()
     if type(object_refs) is ObjectRef:
         return api.get((object_refs,), timeout)[0]
@@ -150,17 +154,26 @@ def wait(
     if list(map(type, ray_waitables)).count(ObjectRef) != len(ray_waitables):
         refs = [ref._peek() if isinstance(ref, ObjectRefGenerator) else ref for ref in ray_waitables]
         _check_refs("wait", refs, TypeError)
-    if not isinstance(num_returns, int):
+    if not isinstance(num_returns, int) or isinstance(num_returns, bool):
         raise TypeError(f"num_returns must be an int, not {type(num_returns).__name__}")
     if not 0 < num_returns <= len(ray_waitables):
         raise ValueError(f"num_returns must be from 1 to {len(ray_waitables)} (the number of references), not {num_returns}")
-    if timeout is not None and timeout < 0:
-        raise ValueError(f"timeout must not be negative, but is {timeout}")
+    if timeout is not None:
+        _check_timeout(timeout)
+        if timeout < 0:
+            raise ValueError(f"timeout must not be negative, but is {timeout}")
     found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
     if refs is not ray_waitables:
         given = dict(zip(refs, ray_waitables, strict=True))
         found = [given[ref] for ref in found[0]], [given[ref] for ref in found[1]]
     return found
+
+
+def _check_timeout(timeout: Any) -> None:
+    if not isinstance(timeout, numbers.Real) or isinstance(timeout, bool):
+        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
+    if math.isnan(timeout):
+        raise ValueError("timeout is not a number (nan); None waits without end")
 
 
 def cancel(ray_waitable: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False, recursive: bool = True) -> None:

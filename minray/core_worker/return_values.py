@@ -111,12 +111,14 @@ class ReturnValues:
 
 
 def _several(result: Any, count: int, name: str) -> list[Any]:
+    """The first few of what may be endless."""
     try:
-        values = list(result)
+        values = list(itertools.islice(result, count + 1))
     except TypeError:
         raise ValueError(
             f"task {name} has num_returns={count}, but returned one object of type {type(result).__name__}"
         ) from None
     if len(values) != count:
-        raise ValueError(f"task {name} has num_returns={count}, but returned {len(values)} objects")
+        found = len(result) if hasattr(result, "__len__") else len(values) if len(values) < count else "more"
+        raise ValueError(f"task {name} has num_returns={count}, but returned {found} objects")
     return values

@@ -10,6 +10,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -385,11 +386,21 @@ def test_several_return_values_are_several_values(worker: Worker, result: Any, c
     assert len(asked.replies[0].values) == count
 
 
-@pytest.mark.parametrize("result", [(1, 2, 3), 5])
-def test_a_wrong_number_of_return_values_is_an_error(worker: Worker, result: Any) -> None:
+@pytest.mark.parametrize(
+    ("result", "returned"),
+    [
+        ((1, 2, 3), "3 objects"),
+        (iter([1]), "1 objects"),
+        (range(10**12), "1000000000000 objects"),
+        (count(), "more objects"),
+        (5, "one object of type int"),
+    ],
+)
+def test_a_wrong_number_of_return_values_is_an_error(worker: Worker, result: Any, returned: str) -> None:
     asked = worker.push(lambda: result, num_returns=2)
     worker.run_all()
-    assert asked.status == FAILED and "num_returns=2, but returned" in str(asked.replies[0].values[0].data)
+    assert asked.status == FAILED
+    assert f"num_returns=2, but returned {returned}" in str(asked.replies[0].values[0].data)
 
 
 def test_an_error_of_any_size_is_answered_out_of_band(worker: Worker) -> None:

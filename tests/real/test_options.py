@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,6 +69,7 @@ def test_an_unknown_option_is_a_value_error(name: str) -> None:
         ({"num_returns": 1.0}, TypeError),
         ({"num_returns": -1}, ValueError),
         ({"num_returns": "dynamic"}, ValueError),
+        ({"num_returns": 10**9}, ValueError),
         ({"_generator_backpressure_num_objects": 0}, ValueError),
         ({"_generator_backpressure_num_objects": -2}, ValueError),
         ({"_generator_backpressure_num_objects": "many"}, TypeError),
@@ -352,3 +355,44 @@ def test_hold_needs_its_tokens(files: Files) -> None:
     assert ray.wait([echo.options(resources={"token": 1}).remote(1)], timeout=0.1)[0] == []
     release.set()
     assert ray.get([holder, echo.options(resources={"token": 3}).remote(2)]) == [None, 2]
+
+
+async def coroutine(number: int = 0) -> int:
+    return number
+
+
+class AsyncCallable:
+    async def __call__(self) -> None: ...
+
+
+class AsyncGeneratorCallable:
+    async def __call__(self) -> AsyncIterator[int]:
+        yield 1
+
+
+class Adder:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, other: int) -> int:
+        return self.number + other
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (coroutine, "^coroutine is an async function"),
+        (partial(coroutine, 1), r"partial.* is an async function"),
+        (AsyncCallable(), "AsyncCallable.* is an async function"),
+        (AsyncGeneratorCallable(), "AsyncGeneratorCallable.* is an async generator"),
+        (AsyncCallable().__call__, "__call__ is an async function"),
+    ],
+)
+def test_what_is_async_is_no_task(function: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ray.remote(function)
+
+
+def test_whatever_can_be_called_is_a_task() -> None:
+    functions = [Adder(1), partial(max, 1), Adder(1).__call__]
+    assert ray.get([ray.remote(function).remote(2) for function in functions]) == [3, 2, 3]

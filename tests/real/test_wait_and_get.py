@@ -148,9 +148,20 @@ def test_g8_argument_errors_are_rays(files: Files) -> None:
             ray.wait([slow], **arguments)
     with pytest.raises(ValueError, match="unique|twice|duplicate"):
         ray.wait([slow, slow], num_returns=1)
-    with pytest.raises(TypeError):
-        ray.wait([slow], num_returns="one")  # type: ignore[arg-type]
+    for number in ("one", True, 1.0):
+        with pytest.raises(TypeError):
+            ray.wait([slow], num_returns=number)  # type: ignore[arg-type]
     assert ray.wait([]) == ([], [])
+
+
+@pytest.mark.parametrize(("timeout", "error"), [("1", TypeError), (True, TypeError), (float("nan"), ValueError)])
+def test_a_timeout_is_a_number_of_seconds(files: Files, timeout: Any, error: type[Exception]) -> None:
+    slow = start_slow(files)
+    with pytest.raises(error, match="timeout"):
+        ray.get(slow, timeout=timeout)
+    with pytest.raises(error, match="timeout"):
+        ray.wait([slow], timeout=timeout)
+    assert ray.get(ray.put(1), timeout=float("inf")) == 1
 
 
 def test_g9_what_is_ready_is_here() -> None:
