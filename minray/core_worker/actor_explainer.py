@@ -52,7 +52,7 @@ class ActorExplainer:
             return [f"actor {short_actor(actor_id)} is not known to the gcs yet"]
         lines = [_describe(info)]
         if info.state == ALIVE and info.address is not None:
-            lines += await self._ask_process(info, b"", 0)
+            lines += await self._ask_process(info, b"", 0, hops)
         elif info.state == DEPENDENCIES_UNREADY:
             lines += await self._explain_constructor(actor_id, info.owner, hops)
         elif known.raylet is not None:
@@ -92,7 +92,7 @@ class ActorExplainer:
         if not isinstance(connection, Connection) or info is None:
             line = f"{name} was sent to an actor that cannot be reached any more; it may have run"
             return [line, *await self.explain_actor(client.actor_id, client.owner, hops)]
-        said = await self._ask_process(info, task.task_id, task.attempt)
+        said = await self._ask_process(info, task.task_id, task.attempt, hops)
         return [f"{name} was sent to {_describe(info)}", *said]
 
     async def _explain_unsent(self, name: str, task: PendingTask, client: ActorClient, hops: int) -> list[str]:
@@ -115,35 +115,40 @@ class ActorExplainer:
                 ahead.append(other)
         return ahead
 
-    async def _ask_process(self, info: ActorInfo, task_id: bytes, attempt: int) -> list[str]:
+    async def _ask_process(self, info: ActorInfo, task_id: bytes, attempt: int, hops: int) -> list[str]:
         assert info.address is not None
-        try:
-            return [(await self._core.peers.to(info.address).call(ExplainCall(info.actor_id, task_id, attempt))).text]
-        except PlatformError as error:
-            return [f"it does not answer: {error}"]
+        return await self._core.explainer.ask(info.address, ExplainCall(info.actor_id, task_id, attempt, hops + 1))
 
     # --- the actor's own process
 
-    def explain_here(self, request: ExplainCall) -> str:
+    async def explain_here(self, request: ExplainCall) -> list[str]:
         """What this process does with a call of its actor, or altogether."""
+        text, running = self._look_here(request)
+        waits = [] if running is None else await self._core.explainer.explain_wait(running.task_id, request.depth)
+        return [text, *waits]
+
+    def _look_here(self, request: ExplainCall) -> tuple[str, ReceivedTask | None]:
+        """In words, and the running call that everything depends on, if there is one."""
         receiver = self._core.actor_receiver
         unanswered = receiver.unanswered()
         running = [task for task in unanswered if task.is_claimed()]
         asked = next((task for task in unanswered if task.task_id == request.task_id), None)
         if receiver.actor is None or receiver.actor.actor_id != request.actor_id:
-            return "it does not live there any more"
+            return "it does not live there any more", None
         if not request.task_id:
             waiting = len(unanswered) - len(running)
-            return f"{_named(running)}, {_calls(waiting)} wait{'s' if waiting == 1 else ''}" if waiting else _named(running)
+            others = f", {_calls(waiting)} wait{'s' if waiting == 1 else ''}" if waiting else ""
+            return f"{_named(running)}{others}", _only(running)
         if asked is None:
-            return "the call has not arrived, or its answer is on its way"
+            return "the call has not arrived, or its answer is on its way", None
         if asked.is_claimed():
-            return "it runs"
+            return "it runs", asked
         if asked.fetching is not None:
             missing = ", ".join(short(object_id) for object_id, _ in asked.fetching)
-            return f"its arguments are being brought to the actor's node: {missing}"
+            return f"its arguments are being brought to the actor's node: {missing}", None
         ahead = sum(not task.is_claimed() for task in unanswered[: unanswered.index(asked)])
-        return f"it waits for its turn: {_named(running)}, {_calls(ahead)} wait{'s' if ahead == 1 else ''} before it"
+        before = f"{_calls(ahead)} wait{'s' if ahead == 1 else ''} before it"
+        return f"it waits for its turn: {_named(running)}, {before}", _only(running)
 
 
 def describe_call(task: PendingTask) -> str:
@@ -175,6 +180,10 @@ def _describe(info: ActorInfo) -> str:
 
 def _calls(count: int) -> str:
     return f"{count} call{'' if count == 1 else 's'}"
+
+
+def _only(running: list[ReceivedTask]) -> ReceivedTask | None:
+    return running[0] if len(running) == 1 else None
 
 
 def _named(running: list[ReceivedTask]) -> str:

@@ -21,8 +21,8 @@ from minray.core_worker.actor_explainer import ActorExplainer, describe_call, is
 from minray.core_worker.normal_task_submitter import LeasedWorker
 from minray.core_worker.task_manager import PUSHED, QUEUED, PendingTask
 from minray.platform.base import PlatformError
-from minray.protocol.base import Address
-from minray.protocol.core_worker import Explain
+from minray.protocol.base import Address, Request
+from minray.protocol.core_worker import Explain, ExplainRun, Explanation
 from minray.protocol.raylet import ExplainLease
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_HOPS = 12
 PATIENCE_S = 5.0
+ANSWER_S = 2.0
+"""Of a process that runs users' code, which may keep it from answering."""
 
 
 class Explainer:
@@ -81,7 +83,7 @@ class Explainer:
             return await self.actors.explain_call(task, hops)
         name = describe_call(task)
         if task.state is PUSHED:
-            return [f"{name} {self._where(task)}"]
+            return [f"{name} {self._where(task)}", *await self._ask_worker(task, hops)]
         if task.state is QUEUED:
             return [f"{name} waits for a worker: needs {self._needs(task)}", *await self._explain_lease(task)]
         missing = self._core.resolver.missing_of(task)
@@ -95,6 +97,32 @@ class Explainer:
             else:
                 lines.append("its function is being exported to the gcs")
         return lines
+
+    async def explain_wait(self, task_id: bytes, hops: int) -> list[str]:
+        """What a task that runs in this process waits for, in ``get`` or ``wait``; nothing if it does not."""
+        awaited = self._core.store.awaited_by(task_id)
+        if not awaited:
+            return []
+        reference = self._core.references.get(awaited[0])
+        about_first = await self.explain(awaited[0], None if reference is None else reference.owner, hops)
+        return [f"it waits for {len(awaited)} object{'s' if len(awaited) != 1 else ''}", *about_first]
+
+    async def _ask_worker(self, task: PendingTask, hops: int) -> list[str]:
+        """Only the running task may wait for something that others can explain."""
+        worker = task.worker
+        if not isinstance(worker, LeasedWorker) or next(iter(worker.in_flight)) != task.sequence:
+            return []
+        return await self.ask(worker.address, ExplainRun(task.task_id, hops + 1))
+
+    async def ask(self, address: Address, question: Request[Explanation]) -> list[str]:
+        """Another process goes on; it may be too busy to answer, and then something is known already."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return (await self._core.peers.to(address).call(question)).lines
+        except TimeoutError:
+            return [f"it has not answered for {ANSWER_S:g} s"]
+        except PlatformError as error:
+            return [f"it does not answer: {error}"]
 
     def _where(self, task: PendingTask) -> str:
         worker = task.worker

@@ -51,15 +51,17 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
 class Waiter:
     """Waits for some of several objects; ``release`` is called once, on the loop, when enough are here."""
 
-    __slots__ = ("needed", "stop_at_error", "release", "released")
+    __slots__ = ("needed", "stop_at_error", "release", "released", "task_id")
 
-    def __init__(self, needed: int, stop_at_error: bool, release: Callable[[], None]) -> None:
+    def __init__(self, needed: int, stop_at_error: bool, release: Callable[[], None], task_id: bytes = b"") -> None:
         self.needed = needed
         """How many more objects must come."""
         self.stop_at_error = stop_at_error
         """True for ``get``: the first error is enough (G5)."""
         self.release = release
         self.released = False
+        self.task_id = task_id
+        """Of the task that waits; empty if that is somebody else."""
 
     def on_object(self, stored: StoredObject) -> None:
         if self.released:
@@ -150,6 +152,14 @@ class MemoryStore:
     def awaited(self) -> list[bytes]:
         """Objects that are not here and that somebody waits for."""
         return list(self._waiters)
+
+    def awaited_by(self, task_id: bytes) -> list[bytes]:
+        """Those of them that a task waits for."""
+        return [
+            object_id
+            for object_id, waiters in self._waiters.items()
+            if any(waiter.task_id == task_id and not waiter.released for waiter in waiters)
+        ]
 
     def stop_waiting(self, object_ids: Iterable[bytes], waiter: Waiter) -> None:
         """The waiter has lost interest (it was released by others, or its time is up)."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.values import to_value, to_values
-from minray.protocol.actor import CallExplanation, ExitActor, ExplainCall, GiveUpCalls, PushActorTask
+from minray.protocol.actor import ExitActor, ExplainCall, GiveUpCalls, PushActorTask
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.core_worker import (
     FREED,
@@ -31,6 +31,7 @@ from minray.protocol.core_worker import (
     ExitWorker,
     ExitWorkerReply,
     Explain,
+    ExplainRun,
     Explanation,
     GeneratorItemReply,
     GetCoreWorkerStats,
@@ -216,8 +217,11 @@ class CoreWorkerService:
     async def handle_Explain(self, request: Explain, call: Call) -> Explanation:
         return Explanation(await self._core.explainer.explain(request.object_id, self._core.address, request.depth))
 
-    def handle_ExplainCall(self, request: ExplainCall, call: Call) -> CallExplanation:
-        return CallExplanation(self._core.explainer.actors.explain_here(request))
+    async def handle_ExplainRun(self, request: ExplainRun, call: Call) -> Explanation:
+        return Explanation(await self._core.explainer.explain_wait(request.task_id, request.depth))
+
+    async def handle_ExplainCall(self, request: ExplainCall, call: Call) -> Explanation:
+        return Explanation(await self._core.explainer.actors.explain_here(request))
 
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
         self._core.submitter.on_revoke(self._core.now())

@@ -272,7 +272,8 @@ class UserApi:
         """Park until so many of these have come, or the time is up: ``refs`` are not known, others are ``elsewhere``."""
         core, user_code = self.core, self._user_code
         parker = user_code.parker()
-        waiter = Waiter(needed, stop_at_error, parker.release)
+        running = core.executor.current
+        waiter = Waiter(needed, stop_at_error, parker.release, b"" if running is None else running.task_id)
         wanted = [(ref._id, ref._owner) for ref in refs]
         try:
             self._user_code.post_later(call_for, parker, core.waiting.begin, wanted, waiter, self._held_up(), elsewhere)
@@ -334,7 +335,8 @@ class UserApi:
                 known.is_fetched = True
             self._finish(result, self.core.fetcher.as_stored(values[0]))
 
-        self.core.waiting.follow(result, ref._id, ref._owner, on_known)
+        running = self.core.executor.current
+        self.core.waiting.follow(result, ref._id, ref._owner, on_known, b"" if running is None else running.task_id)
         return result
 
     def _finish(self, result: concurrent.futures.Future[Any], stored: StoredObject) -> concurrent.futures.Future[Any]:

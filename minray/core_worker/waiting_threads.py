@@ -107,9 +107,16 @@ class WaitingThreads:
             self._notify(False)
 
     def follow(
-        self, future: concurrent.futures.Future[Any], object_id: bytes, owner: Address, on_known: Callable[[], None]
+        self,
+        future: concurrent.futures.Future[Any],
+        object_id: bytes,
+        owner: Address,
+        on_known: Callable[[], None],
+        task_id: bytes = b"",
     ) -> None:
         """Call ``on_known`` on the loop when this object is known, unless whoever waits for ``future`` cancels it before.
+
+        ``task_id`` is of the task that waits, if one does.
 
         Safe in any thread. A future keeps its callbacks for ever, so what is called at its end must not lead back to it.
         """
@@ -138,7 +145,7 @@ class WaitingThreads:
                     future.set_exception(RaySystemError(reason=failure(error)))
                 raise  # to the log
 
-        waiting.append(waiter := Waiter(1, True, on_enough))
+        waiting.append(waiter := Waiter(1, True, on_enough, task_id))
         post(begin)
         future.add_done_callback(on_done)
 

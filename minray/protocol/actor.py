@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from minray.common.task_spec import LeaseShape
 from minray.protocol.base import Address, Done, Record, Request
-from minray.protocol.core_worker import Argument, PushTaskReply, RefInfo, Rerun
+from minray.protocol.core_worker import Argument, Explanation, PushTaskReply, RefInfo, Rerun
 
 DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING, DEAD = (
     "DEPENDENCIES_UNREADY",
@@ -203,16 +203,14 @@ class ExplainActor(Request[ActorExplanation], frozen=True):
     owner: Address
 
 
-class CallExplanation(Record, frozen=True):
-    text: str
-
-
-class ExplainCall(Request[CallExplanation], frozen=True):
+class ExplainCall(Request[Explanation], frozen=True):
     """To the actor's process: what becomes of this call? Without a task: what is going on?"""
 
     actor_id: bytes
     task_id: bytes
     attempt: int
+    depth: int
+    """How many hops of the chain were already taken."""
 
 
 class PushActorTask(Request[PushTaskReply], frozen=True):

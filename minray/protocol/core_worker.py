@@ -352,6 +352,13 @@ class Explain(Request[Explanation], frozen=True):
     """How many hops of the chain were already taken."""
 
 
+class ExplainRun(Request[Explanation], frozen=True):
+    """To the worker that runs a task: what does the task wait for? No lines: for nothing that the worker knows of."""
+
+    task_id: bytes
+    depth: int
+
+
 class RevokeLeases(Request[Done], frozen=True):
     """From a raylet where others wait: give back leases that linger idle."""
 

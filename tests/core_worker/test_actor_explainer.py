@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from minray.common.ids import actor_of, creation_task_of, return_id, short, shor
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.actor_explainer import MAX_NAMED, ActorExplainer, is_of_actor
 from minray.core_worker.actor_task_submitter import ActorClient, Connection
+from minray.core_worker.explainer import Explainer
 from minray.core_worker.task_intake import ReceivedTask
 from minray.core_worker.task_manager import (
     PUSHED,
@@ -35,12 +37,11 @@ from minray.protocol.actor import (
     RESTARTING,
     ActorExplanation,
     ActorInfo,
-    CallExplanation,
     DeathCause,
     ExplainActor,
     ExplainCall,
 )
-from minray.protocol.core_worker import FIRST_RUN, TaskHeader
+from minray.protocol.core_worker import FIRST_RUN, Explanation, TaskHeader
 from tests.core_worker.parts import OWN, address, id_of, object_id, pending, prepare, template
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import in_virtual_time, turns
@@ -59,7 +60,13 @@ class Caller:
         self.gcs = self.peers.local
         self.tasks = TaskManager(None)
         self.placement_groups = SimpleNamespace(explain=self.explain_group)
-        self.explainer = SimpleNamespace(explain=self.explain, explain_task=self.explain_task, ask_raylet=self.ask_raylet)
+        self.explainer = SimpleNamespace(
+            explain=self.explain,
+            explain_task=self.explain_task,
+            explain_wait=self.explain_wait,
+            ask_raylet=self.ask_raylet,
+            ask=partial(Explainer.ask, cast(Any, SimpleNamespace(_core=self))),
+        )
         self.client = ActorClient(ACTOR, OWNER, True)
         self.group = "about its group", True
         self.raylet_says = "waits for CPU"
@@ -79,6 +86,9 @@ class Caller:
 
     async def explain_task(self, task: PendingTask, hops: int) -> list[str]:
         return [f"about {task.prepared.template.name}, {hops} hops from here"]
+
+    async def explain_wait(self, task_id: bytes, hops: int) -> list[str]:
+        return [f"about what {short(task_id)} waits for, {hops} hops from here"]
 
     async def ask_raylet(self, raylet: Any, lease_id: bytes) -> str:
         assert (raylet, lease_id) == (RAYLET, id_of("lease"))
@@ -125,7 +135,8 @@ class Caller:
         return said
 
     def here(self, call: bytes = b"", actor: bytes = ACTOR) -> str:
-        return self.actors.explain_here(ExplainCall(actor, call, 0))
+        text, _ = self.actors._look_here(ExplainCall(actor, call, 0, 1))
+        return text
 
 
 def known(state: str, **fields: Any) -> ActorExplanation:
@@ -144,8 +155,8 @@ def line_of(call: PendingTask) -> str:
 @in_virtual_time
 async def test_of_a_living_actor_its_process_says_what_it_does() -> None:
     caller = Caller()
-    assert await caller.why(known(ALIVE), CallExplanation("A.f runs")) == [ALIVE_TEXT, "A.f runs"]
-    assert (caller.last.address, caller.last.request) == (HOME, ExplainCall(ACTOR, b"", 0))
+    assert await caller.why(known(ALIVE), Explanation(["A.f runs"])) == [ALIVE_TEXT, "A.f runs"]
+    assert (caller.last.address, caller.last.request) == (HOME, ExplainCall(ACTOR, b"", 0, 2))
     said = await caller.why(known(ALIVE, name="clerk"), unreachable())
     assert said[0].startswith(f"actor {short_actor(ACTOR)} (A 'clerk'), which lives") and "does not answer: " in said[1]
 
@@ -215,9 +226,9 @@ async def test_a_call_that_was_sent_is_explained_by_the_actors_process() -> None
     caller.connect()
     call = caller.call(QUEUED, PUSHED)
     call.attempt = 2
-    said = await caller.why_call(call, CallExplanation("it runs"))
-    assert said == [f"{line_of(call)} was sent to {ALIVE_TEXT}", "it runs"]
-    assert (caller.last.address, caller.last.request) == (HOME, ExplainCall(ACTOR, call.task_id, 2))
+    said = await caller.why_call(call, Explanation(["it runs", "it waits for 1 object"]))
+    assert said == [f"{line_of(call)} was sent to {ALIVE_TEXT}", "it runs", "it waits for 1 object"]
+    assert (caller.last.address, caller.last.request) == (HOME, ExplainCall(ACTOR, call.task_id, 2, 2))
     said = await caller.why_call(call, unreachable())
     assert said[1].startswith("it does not answer: ")
 
@@ -303,6 +314,18 @@ def test_what_an_actor_does_with_one_call() -> None:
     assert caller.here(id_of("c")) == "it waits for its turn: A.a, A.e run, 1 call waits before it"
     assert caller.here(id_of("d")) == "it waits for its turn: A.a, A.e run, 2 calls wait before it"
     assert caller.here(id_of("z")) == "the call has not arrived, or its answer is on its way"
+
+
+@in_virtual_time
+async def test_what_the_call_that_runs_waits_for_goes_on_with_the_chain() -> None:
+    caller = Caller()
+    caller.unanswered = [received("a", True), received("b")]
+    waits = f"about what {short(id_of('a'))} waits for, 4 hops from here"
+    for call, text in [(b"", "A.a runs, 1 call waits"), (id_of("a"), "it runs"), (id_of("b"), None)]:
+        said = await caller.actors.explain_here(ExplainCall(ACTOR, call, 0, 4))
+        assert said == [text or "it waits for its turn: A.a runs, 0 calls wait before it", waits]
+    caller.unanswered.append(received("c", True))
+    assert len(await caller.actors.explain_here(ExplainCall(ACTOR, b"", 0, 4))) == 1, "which of them matters?"
 
 
 def test_where_an_actor_lives_no_more() -> None:

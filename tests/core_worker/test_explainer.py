@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +14,13 @@ import pytest
 from minray.common.bundles import ANY_BUNDLE
 from minray.common.ids import actor_of, return_id, short, short_actor, task_of
 from minray.common.task_spec import ActorOptions, LabelSelector, LeaseShape, RuntimeEnv, SchedulingStrategy
-from minray.core_worker.explainer import MAX_HOPS, PATIENCE_S, Explainer
-from minray.core_worker.memory_store import MemoryStore, StoredObject
+from minray.core_worker.explainer import ANSWER_S, MAX_HOPS, PATIENCE_S, Explainer
+from minray.core_worker.memory_store import MemoryStore, StoredObject, Waiter
 from minray.core_worker.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
 from minray.core_worker.task_manager import PUSHED, QUEUED, WAITING, PendingTask, TaskManager
 from minray.protocol.actor import CREATION_TASK_FAILED, DEAD, ActorInfo, DeathCause
 from minray.protocol.base import Address
-from minray.protocol.core_worker import Explain, Explanation
+from minray.protocol.core_worker import Explain, ExplainRun, Explanation
 from minray.protocol.object_store import Place
 from minray.protocol.raylet import GRANTED, ExplainLease, LeaseExplanation, LeaseReply
 from tests.core_worker.parts import JOB, OWN, address, id_of, object_id, pending, prepare, shape, stored
@@ -39,12 +40,14 @@ class Process:
         self.store, self.tasks = MemoryStore(), TaskManager(None)
         self.peers = RecordingPeers()
         self.raylet = self.peers.local
-        self.resolver = self.submitter = self.placement_groups = self.actors = self
+        self.resolver = self.submitter = self.placement_groups = self.actors = self.references = self
         self.infos: dict[bytes, ActorInfo] = {}
         """What is known of actors."""
         self.missing: dict[bytes, list[bytes]] = {}
         self.requests: dict[bytes, LeaseRequest] = {}
         self.workers: list[LeasedWorker] = []
+        self.borrowed: dict[bytes, Address] = {}
+        """Objects of others, and whose they are."""
         self.ready_groups: dict[bytes, bytes] = {}
         """Objects that are ready when a group is, and that."""
         self.group = "the group waits for room", False
@@ -58,6 +61,9 @@ class Process:
 
     def request_of(self, task: PendingTask) -> LeaseRequest | None:
         return self.requests.get(task.task_id)
+
+    def get(self, key: bytes) -> Any:
+        return SimpleNamespace(owner=self.borrowed[key]) if key in self.borrowed else None
 
     def leased_workers(self) -> list[LeasedWorker]:
         return self.workers
@@ -189,9 +195,14 @@ async def test_a_chain_of_tasks_ends_at_what_is_really_missing() -> None:
     (first,) = process.pushed("first")
     second = process.waits("second", result_of(first), A)
     third = process.waits("third", result_of(second))
-    said = await process.why(third)
+    asking = process.asking(third)
+    await turns()
+    asked = process.peers.take(ExplainRun)
+    assert (asked.address, asked.request) == (WORKER, ExplainRun(first.task_id, 3))
+    asked.answer(Explanation(["it waits for what another process has"]))
+    said = await asking
     assert said[:2] == [f"{name_of(third)} waits for 1 argument", f"{name_of(second)} waits for 2 arguments"]
-    assert len(said) == 3 and said[2].startswith(f"{name_of(first)} runs")
+    assert said[2].startswith(f"{name_of(first)} runs") and said[3:] == ["it waits for what another process has"]
 
 
 @in_virtual_time
@@ -331,6 +342,42 @@ async def test_one_runs_and_others_are_queued_behind_it() -> None:
         f"{name_of(tasks[1])} is queued behind 1 other task {place}",
         f"{name_of(tasks[2])} is queued behind 2 other tasks {place}",
     ]
+
+
+@in_virtual_time
+async def test_a_worker_that_is_too_busy_or_gone_does_not_hide_what_is_known() -> None:
+    process = Process()
+    (task,) = process.pushed("f")
+    asking = process.asking(task)
+    await pass_time(ANSWER_S + 0.1)
+    said = await asking
+    assert said[0].startswith(f"{name_of(task)} runs") and said[1:] == [f"it has not answered for {ANSWER_S:g} s"]
+    process.peers.asked.clear()
+    asking = process.asking(task)
+    await turns()
+    process.peers.take(ExplainRun).fail(unreachable())
+    assert (await asking)[1:] == ["it does not answer: nobody listens there"]
+
+
+@in_virtual_time
+async def test_what_a_running_task_waits_for_is_explained_where_it_runs() -> None:
+    worker = Process()
+    running, child = id_of("running"), worker.queued("child", is_asking=False)
+    assert await worker.explainer.explain_wait(running, 1) == []
+    waiter = Waiter(2, False, lambda: None, running)
+    worker.store.wait([result_of(child), B], waiter)
+    worker.store.wait([A], Waiter(1, False, lambda: None, id_of("another")))
+    said = await worker.explainer.explain_wait(running, 1)
+    assert said == ["it waits for 2 objects", f"{name_of(child)} waits for a worker: needs {{CPU: 1}}"]
+    worker.store.stop_waiting([result_of(child), B], waiter)
+    assert await worker.explainer.explain_wait(running, 1) == []
+    worker.borrowed[A] = OTHER
+    asking = asyncio.get_running_loop().create_task(worker.explainer.explain_wait(id_of("another"), 4))
+    await turns()
+    asked = worker.peers.take(Explain)
+    assert (asked.address, asked.request) == (OTHER, Explain(A, 5))
+    asked.answer(Explanation(["it is ready soon"]))
+    assert await asking == ["it waits for 1 object", "it is ready soon"]
 
 
 @in_virtual_time

@@ -82,6 +82,17 @@ def test_a_chain_of_arguments_down_to_the_running_one(files: Files) -> None:
     assert ray.get(last) == 1
 
 
+def test_a_task_that_waits_for_its_child() -> None:
+    @ray.remote
+    def parent() -> None:
+        ray.get(echo.options(resources={"rare": 1}).remote(1))
+
+    ref = parent.remote()
+    wait_for_condition(lambda: "it waits for 1 object" in ray.why(ref))
+    assert ray.why(ref).endswith("no node has rare")
+    ray.cancel(ref, force=True)
+
+
 def test_a_task_queued_behind_another_on_its_worker(files: Files) -> None:
     started, release = files.signal("started"), files.signal("release")
 

@@ -37,3 +37,31 @@ def test_a_task_whose_function_is_on_its_way_to_the_gcs() -> None:
     with SimCluster() as cluster:
         said = cluster.run(program)
     assert said.endswith("waits for 1 argument <- its function is being exported to the gcs")
+
+
+@minray.remote
+def parent(seconds: float) -> float:
+    return float(minray.get(slow.options(resources={"rare": 1}).remote(seconds)))
+
+
+@minray.remote
+class Parent:
+    def ask(self, seconds: float) -> float:
+        return float(minray.get(slow.options(resources={"rare": 1}).remote(seconds)))
+
+    async def ask_async(self, refs: list[minray.ObjectRef[float]]) -> float:
+        return await refs[0]
+
+
+def test_a_task_or_a_call_that_waits_for_its_child() -> None:
+    """Where a program stands still: the chain goes through whatever waits in ``get``."""
+
+    def program() -> list[str]:
+        child = slow.options(resources={"rare": 1}).remote(0)
+        refs = [parent.remote(0), Parent.remote().ask.remote(0), Parent.remote().ask_async.remote([child])]
+        time.sleep(2)
+        return [minray.why(ref) for ref in refs]
+
+    with SimCluster([{"num_cpus": 4}]) as cluster:
+        for said in cluster.run(program):
+            assert re.search(r"runs.* <- it waits for 1 object <- task slow .* no node has rare$", said)
