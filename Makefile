@@ -65,7 +65,7 @@ lint: $(STAMP)
 	$(PY) -m ruff check .
 
 types: $(STAMP)
-	$(PY) -m mypy --strict minray
+	$(PY) -m mypy --strict minray tests/typed_program.py
 
 unit: $(STAMP)
 	$(PY) -m pytest $(PYTEST_ARGS)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from minray import worker
 from minray.actor import ActorClass, make_actor_class
@@ -21,14 +21,21 @@ from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
 from minray.definition import Definition
 from minray.object_ref import ObjectRef
+from minray.object_ref_generator import ObjectRefGenerator
 from minray.signature import Signature, parameters_of
 from minray.task_options import CHECKS, STREAMING, check_one_placement, check_options, make_template
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+AnyRef: TypeAlias = "ObjectRef[Any]"
 
 
-class RemoteFunction(Generic[P, R]):
+class _NotKnown:
+    """For type checkers: nothing has this type, so that only what is not known may be taken for it."""
+
+
+class RemoteFunction(Generic[P, R_co]):
     """A function whose calls are tasks: ``f.remote(x)`` returns an ``ObjectRef``."""
 
     def __init__(self, definition: Definition, options: dict[str, Any]) -> None:
@@ -40,12 +47,29 @@ class RemoteFunction(Generic[P, R]):
         """The placement group that the task was in for which this was prepared, if child tasks run there too."""
         functools.update_wrapper(self, definition.function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         raise TypeError(
             f"remote function {self._name()} cannot be called directly: use {self._name()}.remote(...) to run it as a task"
         )
 
-    def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R]:
+    # Any argument may be a reference to what the function takes. Type checkers know of the first four.
+    @overload
+    def remote(self: RemoteFunction[P, _NotKnown], /, *args: Any, **kwargs: Any) -> ObjectRef[Any]: ...
+    @overload
+    def remote(  # type: ignore[overload-overlap]
+        self: RemoteFunction[P, Iterator[T]], /, *args: Any, **kwargs: Any
+    ) -> ObjectRefGenerator[T]: ...
+    @overload
+    def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R_co]: ...
+    @overload
+    def remote(self, a: AnyRef, /, *args: Any, **kwargs: Any) -> ObjectRef[R_co]: ...
+    @overload
+    def remote(self, a: Any, b: AnyRef, /, *args: Any, **kwargs: Any) -> ObjectRef[R_co]: ...
+    @overload
+    def remote(self, a: Any, b: Any, c: AnyRef, /, *args: Any, **kwargs: Any) -> ObjectRef[R_co]: ...
+    @overload
+    def remote(self, a: Any, b: Any, c: Any, d: AnyRef, /, *args: Any, **kwargs: Any) -> ObjectRef[R_co]: ...
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
 
         A generator function returns an ObjectRefGenerator, unless it has another ``num_returns`` than "streaming".
@@ -57,14 +81,17 @@ class RemoteFunction(Generic[P, R]):
         prepared = self._prepared
         if prepared is None or self._prepared_by is not api.mark or self._captured != api.captured():
             prepared = self._prepare(api)
-        reference: ObjectRef[R] = api.submit(prepared, args, kwargs)
-        return reference
+        return api.submit(prepared, args, kwargs)
 
     @functools.cached_property
     def _signature(self) -> Signature:
         return Signature(parameters_of(self._definition.function))
 
-    def options(self, **options: Any) -> RemoteFunction[P, R]:
+    @overload
+    def options(self, *, num_returns: int | str, **options: Any) -> RemoteOfAny: ...
+    @overload
+    def options(self, **options: Any) -> RemoteFunction[P, R_co]: ...
+    def options(self, **options: Any) -> Any:
         """The same function with other options; this object stays as it is."""
         check_options(options, at_call=True)
         merged = {**self._options, **options}
@@ -96,19 +123,28 @@ class RemoteFunction(Generic[P, R]):
         return f"<remote function {self._name()}>"
 
 
+class RemoteOfAny(Protocol):
+    """For type checkers: a remote function with ``num_returns``, which decides what its calls return."""
+
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any: ...
+    def options(self, /, **options: Any) -> RemoteOfAny: ...
+
+
 class _Remote(Protocol):
     """``@remote`` with options."""
 
     @overload
     def __call__(self, definition: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, definition: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+    def __call__(self, definition: Callable[P, T], /) -> RemoteFunction[P, T]: ...
 
 
 @overload
 def remote(definition: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
 @overload
-def remote(definition: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+def remote(definition: Callable[P, T], /) -> RemoteFunction[P, T]: ...
+@overload
+def remote(*, num_returns: int | str, **options: Any) -> Callable[[Callable[..., Any]], RemoteOfAny]: ...
 @overload
 def remote(**options: Any) -> _Remote: ...
 def remote(*args: Any, **options: Any) -> Any:

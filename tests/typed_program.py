@@ -1,0 +1,79 @@
+"""What type checkers know of a program: ``make types`` checks this file, and a test runs it.
+
+Where a mistake is to be found stands ``type: ignore`` with its kind, and mypy complains if it finds none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, assert_type
+
+import minray as ray
+from minray import ObjectRef, ObjectRefGenerator
+
+
+@ray.remote
+def word(number: int) -> str:
+    return "x" * number
+
+
+@ray.remote(num_cpus=0.5)
+def weigh(number: int, text: str = "", *, factor: float = 1) -> float:
+    return (number + len(text)) * factor
+
+
+@ray.remote
+def total(refs: list[ObjectRef[int]]) -> int:
+    return sum(ray.get(refs))
+
+
+@ray.remote
+def count(until: int) -> Iterator[int]:
+    yield from range(until)
+
+
+@ray.remote
+def anything(value: object) -> Any:
+    return value
+
+
+@ray.remote(num_returns=2)
+def both(number: int) -> tuple[int, int]:
+    return number, number + 1
+
+
+class Counter:
+    """mypy knows nothing of decorators of classes: ``ray.remote(Counter)`` is what it understands."""
+
+    def add(self, number: int) -> int:
+        return number
+
+
+def calls() -> list[object]:
+    number: ObjectRef[int] = ray.put(3)
+    assert_type(word.remote(3), ObjectRef[str])
+    assert_type(word.remote(number=3), ObjectRef[str])
+    assert_type(word.remote(number), ObjectRef[str])
+    assert_type(weigh.remote(3, factor=2), ObjectRef[float])
+    assert_type(weigh.remote(number, "xx"), ObjectRef[float])
+    assert_type(weigh.remote(3, word.remote(number)), ObjectRef[float])
+    assert_type(weigh.options(num_cpus=1).remote(number, factor=2), ObjectRef[float])
+    assert_type(ray.get(total.remote([number, ray.put(4)])), int)
+    assert_type(count.remote(3), ObjectRefGenerator[int])
+    assert_type(anything.remote(anything.remote(number)), ObjectRef[Any])
+    assert_type(count.remote(number), ObjectRefGenerator[int])
+    first, second = both.remote(number)
+    third, fourth = word.options(num_returns=2).remote(2)
+    items = [ray.get(ref) for ref in count.remote(3)]
+    assert_type(items, list[int])
+    return [*ray.get([first, second, third, fourth]), items, ray.get(ray.remote(Counter).remote().add.remote(number))]
+
+
+def mistakes() -> None:
+    """Never called."""
+    word.remote("3")  # type: ignore[call-overload]
+    word.remote()  # type: ignore[call-overload]
+    word.remote(3, 4)  # type: ignore[call-overload]
+    weigh.remote(3, factor="2")  # type: ignore[call-overload]
+    total.remote([ray.put("3")])  # type: ignore[arg-type]
+    ray.get(3)  # type: ignore[call-overload]
