@@ -60,7 +60,7 @@ def calls() -> list[object]:
     assert_type(weigh.options(num_cpus=1).remote(number, factor=2), ObjectRef[float])
     assert_type(ray.get(total.remote([number, ray.put(4)])), int)
     assert_type(count.remote(3), ObjectRefGenerator[int])
-    assert_type(anything.remote(anything.remote(number)), ObjectRef[Any])
+    assert_type(anything.remote(number), ObjectRef[Any])
     assert_type(count.remote(number), ObjectRefGenerator[int])
     first, second = both.remote(number)
     third, fourth = word.options(num_returns=2).remote(2)
