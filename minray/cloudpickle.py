@@ -11,6 +11,7 @@ bytes wherever its source is. A remote traceback needs the file: without it no l
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import types
 from collections import ChainMap
@@ -31,6 +32,9 @@ __all__ = [
     "register_pickle_by_value",
     "unregister_pickle_by_value",
 ]
+
+PACKAGE = os.path.dirname(cloudpickle.__file__)
+"""Its directory."""
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:

@@ -43,13 +43,21 @@ _Own = dict[str, Any] | None
 
 
 def pack_exception(
-    error: BaseException, *, task_name: str, pid: int, node_id: str, ip: str, is_bodys: bool = False
+    error: BaseException,
+    *,
+    task_name: str,
+    pid: int,
+    node_id: str,
+    ip: str,
+    is_bodys: bool = False,
+    introduction: str = "",
 ) -> bytes:
     """What the executor sends when the task has raised `error`, or when the runtime has to say `error` about it.
 
-    `is_bodys`: it is how the task's body ended, though the runtime has made it.
+    `is_bodys`: it is how the task's body ended, though the runtime has made it. `introduction` is a line for the reader.
     """
-    failure = TaskFailure(task_name, pid, node_id, ip, _traceback_text(error))
+    text = _traceback_text(error)
+    failure = TaskFailure(task_name, pid, node_id, ip, f"{introduction}\n{text}" if introduction else text)
     stack = traceback.walk_tb(error.__traceback__)
     is_bodys = is_bodys or any(not is_runtime(frame.f_code.co_filename) for frame, _ in stack)
     if not is_bodys and (_is_wrapper(error) or isinstance(error, RayError) and not isinstance(error, RayTaskError)):

@@ -15,10 +15,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
+from minray.cloudpickle import PACKAGE
+
 FRAMES = 200
 """A traceback of more frames (a runaway recursion) loses its middle."""
 
-_RUNTIME_DIRECTORY = os.path.dirname(__file__) + os.sep
+_RUNTIME_DIRECTORIES = (os.path.dirname(__file__) + os.sep, PACKAGE + os.sep)
 
 
 class Frame(NamedTuple):
@@ -32,8 +34,8 @@ class Frame(NamedTuple):
 
 
 def is_runtime(filename: str) -> bool:
-    """Whether a frame of this file is one of minray's own."""
-    return filename.startswith(_RUNTIME_DIRECTORY)
+    """Whether a frame of this file is one of minray's own, or of what pickles for it."""
+    return filename.startswith(_RUNTIME_DIRECTORIES)
 
 
 def frames_of(error: BaseException, *, keep_ours: bool) -> tuple[Frame, ...]:

@@ -53,8 +53,22 @@ class ReturnValues:
             return self._keep(task, [serialization.serialize(result)])
         if template.num_returns == 0:
             return []
-        several = _several(result, template.num_returns, template.name)
+        several = self.count(result, template.num_returns, template.name)
         return self._keep(task, [serialization.serialize(value) for value in several])
+
+    @staticmethod
+    def count(result: Any, count: int, name: str) -> list[Any]:
+        """So many values, or ValueError; of what may be endless only the first few are looked at."""
+        try:
+            values = list(itertools.islice(result, count + 1))
+        except TypeError:
+            raise ValueError(
+                f"task {name} has num_returns={count}, but returned one object of type {type(result).__name__}"
+            ) from None
+        if len(values) != count:
+            found = len(result) if hasattr(result, "__len__") else len(values) if len(values) < count else "more"
+            raise ValueError(f"task {name} has num_returns={count}, but returned {found} objects")
+        return values
 
     def discard(self, task: ReceivedTask, results: list[Result]) -> None:
         """Take back what was put, and what was about to be put when we were interrupted.
@@ -108,17 +122,3 @@ class ReturnValues:
             self.discard(task, results)
             raise
         return results
-
-
-def _several(result: Any, count: int, name: str) -> list[Any]:
-    """The first few of what may be endless."""
-    try:
-        values = list(itertools.islice(result, count + 1))
-    except TypeError:
-        raise ValueError(
-            f"task {name} has num_returns={count}, but returned one object of type {type(result).__name__}"
-        ) from None
-    if len(values) != count:
-        found = len(result) if hasattr(result, "__len__") else len(values) if len(values) < count else "more"
-        raise ValueError(f"task {name} has num_returns={count}, but returned {found} objects")
-    return values

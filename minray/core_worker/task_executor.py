@@ -40,6 +40,7 @@ from minray.object_ref import ObjectRef
 from minray.packed_exception import pack_exception
 from minray.platform.base import Platform
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
+from minray.tracebacks import is_runtime
 
 if TYPE_CHECKING:
     from minray.core_worker.task_intake import ReceivedTask
@@ -363,11 +364,12 @@ class TaskExecutor:
         results: list[Result] = []
         if isinstance(error, BrokenOff):
             results, error = error.results, error.error
+        at_fault = _values_at_fault(error)
         retryable = not exits and self._is_retryable(task, error)
         if retryable and results:
             self._returns.discard(task, results)
             results = []
-        return Execution(FAILED, results, self._pack(task, error), duration_us, retryable)
+        return Execution(FAILED, results, self._pack(task, error, at_fault=at_fault), duration_us, retryable)
 
     @staticmethod
     def _is_orderly_exit(error: BaseException) -> bool:
@@ -387,10 +389,11 @@ class TaskExecutor:
             error = SystemExit(1)
         self._exit(error)
 
-    def _pack(self, task: ReceivedTask, error: BaseException, is_bodys: bool = False) -> bytes:
+    def _pack(self, task: ReceivedTask, error: BaseException, is_bodys: bool = False, at_fault: str = "") -> bytes:
         return pack_exception(
             error,
             is_bodys=is_bodys,
+            introduction=at_fault,
             task_name=task.header.template.name,
             pid=self._platform.processes.pid,
             node_id=self._node_id_hex,
@@ -415,6 +418,29 @@ def _streaming(task: ReceivedTask) -> StreamingTask:
     most_unread, lost = template.most_unread, frozenset(rerun.items_lost)
     lender = None if task.actor_id else task
     return StreamingTask(task.task_id, task.attempt, owner, rerun.items_arrived, most_unread, lost, lender)
+
+
+_AT_FAULT = {
+    FunctionManager.load.__code__: "Raised while its definition was unpickled:",
+    TaskExecutor._arguments.__code__: "Raised while its arguments were unpickled:",
+    serialization.serialize.__code__: "Raised while what it returns was pickled:",
+    ReturnValues.count.__code__: "",
+    ReturnValues._fill.__code__: "",
+    as_iterator.__code__: "",
+}
+"""Where values of the user's may raise, or are found to be wrong; what is raised there itself needs no introduction."""
+
+
+def _values_at_fault(error: BaseException) -> str:
+    """Whether it was raised because of what a body has got or returned, and not in the body; then without our frames."""
+    entry, found = error.__traceback__, None
+    while entry is not None and is_runtime(entry.tb_frame.f_code.co_filename):
+        found = _AT_FAULT.get(entry.tb_frame.f_code, found)
+        entry = entry.tb_next
+    if found is None or entry is not None and not found:
+        return ""
+    error.__traceback__ = entry
+    return found
 
 
 def _words_of(actor: Any) -> str:

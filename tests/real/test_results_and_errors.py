@@ -54,6 +54,13 @@ class OneWayValue:
         return refuse, ()
 
 
+def nested() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
 @ray.remote
 def fail(error: type[Exception] = ValueError, *args: object) -> None:
     raise error(*args)
@@ -325,6 +332,29 @@ def test_a_function_that_cannot_be_unpickled_is_its_tasks_error() -> None:
     for _ in range(2):
         assert isinstance(error_of(use.remote()), RuntimeError)
     assert ray.get(echo.remote(1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "text"),
+    [
+        (lambda value: 1, [OneWayValue()], "Raised while its arguments were unpickled:\nTraceback"),
+        (lambda: threading.Lock(), [], "Raised while what it returns was pickled:\nTypeError: cannot pickle"),
+        (nested, [], "Raised while what it returns was pickled:\nRecursionError: "),
+    ],
+)
+def test_a_value_that_does_not_travel_is_told_without_our_frames(function: Any, arguments: list[Any], text: str) -> None:
+    error = error_of(ray.remote(function).remote(*arguments))
+    assert isinstance(error, RayTaskError)
+    assert f"\n{text}" in str(error) and "/minray/" not in str(error) and "cloudpickle" not in str(error)
+
+
+def test_what_is_said_of_num_returns_is_said_without_our_frames() -> None:
+    def yields() -> Any:
+        yield 1
+
+    for function, said in ((yields, "yielded 1 objects"), (lambda: (1, 2, 3), "returned 3 objects")):
+        error = error_of(ray.remote(num_returns=2)(function).remote()[1])
+        assert str(error).endswith(said) and "/minray/" not in str(error) and "Traceback" not in str(error)
 
 
 # --- returns

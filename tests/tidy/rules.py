@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "exceptions": {"packed_exception"},
     "packed_exception": {"cloudpickle", "exceptions", "tracebacks", "exception_parts"},
     "exception_parts": set(),
-    "tracebacks": set(),
+    "tracebacks": {"cloudpickle"},
     "protocol": {"common"},
     "platform.base": {"common"},
     "common": set(),
