@@ -184,7 +184,7 @@ class TaskOutcomes:
             exit_code=failure.exit_code,
             signal_name=signal.Signals(failure.signal).name if failure.signal else "",
             stderr_tail=tuple(failure.stderr_tail),
-            reason=failure.cause,
+            reason=failure.doom,
         )
 
     def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
@@ -199,7 +199,7 @@ class TaskOutcomes:
             pid=failure.pid,
             used_bytes=failure.memory_used,
             capacity_bytes=failure.memory_total,
-            reason=failure.cause,
+            reason=failure.doom,
         )
         self._finish_with_system_error(task, error)
 

@@ -227,7 +227,9 @@ class ActorScheduler:
         failure = await self._call_living(row.raylet, GetLeaseFailure(row.lease_id, 0.0))
         if failure is not None and not failure.dead:
             return False
-        loss = "its node died" if failure is None else f"its worker died: {failure.cause}"
+        loss = "its node died"
+        if failure is not None:
+            loss = ": ".join(filter(None, ["its worker died", failure.cause, failure.doom]))
         await self._outcomes.on_worker_lost(row, row.raylet, loss)
         return True
 

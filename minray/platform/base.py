@@ -237,10 +237,6 @@ class Process(Protocol):
     def kill(self) -> None:
         """SIGKILL; harmless when it has ended."""
 
-    def stderr_tail(self) -> list[str]:
-        """The last lines (at most 20) of its standard error."""
-
-
 class Processes(Protocol):
     """Children, and this process itself."""
 

@@ -22,7 +22,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -419,7 +418,6 @@ class ZygoteProcess:
         self._descriptors = descriptors
         """The read ends of stdout and stderr until ``start_reading``."""
         self._pipes: list[_OutputPipe] = []
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._status: ExitStatus | None = None
         self._over: asyncio.Future[ExitStatus] = self._loop.create_future()
         """Done when the child has ended and its output is delivered."""
@@ -430,19 +428,12 @@ class ZygoteProcess:
     def kill(self) -> None:
         self._parent.kill_child(self.pid)
 
-    def stderr_tail(self) -> list[str]:
-        return list(self._tail)
-
     def start_reading(self, on_output: OnOutput) -> None:
         """Deliver lines from the loop's next turn on, so that the caller of ``spawn`` knows the process first."""
 
-        def on_error_line(line: str) -> None:
-            self._tail.append(line)
-            on_output("stderr", line)
-
         stdout, stderr = self._descriptors
         self._pipes.append(_OutputPipe(stdout, partial(on_output, "stdout"), self._maybe_over))
-        self._pipes.append(_OutputPipe(stderr, on_error_line, self._maybe_over))
+        self._pipes.append(_OutputPipe(stderr, partial(on_output, "stderr"), self._maybe_over))
         self._descriptors = []
         if self._status is not None:
             self._loop.call_later(DRAIN_S, self._stop_reading)

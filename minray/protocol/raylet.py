@@ -130,6 +130,7 @@ class LeaseFailure(Record, frozen=True):
     signal: int | None = None
     stderr_tail: list[str] = []
     cause: str = ""
+    """For people: how it ended."""
     memory_used: int = 0
     memory_total: int = 0
     """It was killed because the node had so many bytes in use of so many; else 0."""
@@ -139,6 +140,8 @@ class LeaseFailure(Record, frozen=True):
     """Why its node ended, and it with the node; None: the node goes on."""
     preempted: bool = False
     """It was killed because its node had to leave (G21)."""
+    doom: str = ""
+    """For people: why its raylet has killed it, if it was that."""
 
 
 class GetLeaseFailure(Request[LeaseFailure], frozen=True):

@@ -355,7 +355,8 @@ class LeaseBroker:
         if self._why_closed is not None:
             return
         if death.pid:  # Also of one that has not registered: it may have listened already, and left its socket.
-            cause = f"{death.cause}: {worker.doom}" if worker.doom else death.cause
+            doom = death.doom_that_counts(worker.doom)
+            cause = f"{death.cause}: {doom}" if doom else death.cause
             self._on_worker_death(WorkerDeath(worker_id, self._node_id, death.pid, cause))
             self.on_owner_death(worker_id, True, cause)
         self.advance()

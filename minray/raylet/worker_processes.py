@@ -13,7 +13,6 @@ import logging
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from minray.common.config import RayletConfig, WorkerConfig
 from minray.common.ids import lease_tag, short
@@ -21,7 +20,8 @@ from minray.platform.base import ExitStatus, Platform, PlatformError, Process, S
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import ExitWorker
 from minray.protocol.raylet import LeaseFailure
-from minray.raylet.log_monitor import TASK_NAME_MARK, LogMonitor
+from minray.raylet.last_words import LastWords
+from minray.raylet.log_monitor import LogMonitor
 from minray.rpc.connection import Peers
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,6 @@ class Death:
         tag = int.from_bytes(self.marks[8:16], "little")
         started = int.from_bytes(self.marks[:8], "little") if tag == lease_tag(lease_id) else 0
         status = self.status or ExitStatus(None, None)
-        cause = f"{self.cause}: {doom}" if doom else self.cause
         return LeaseFailure(
             True,
             True,
@@ -66,12 +65,17 @@ class Death:
             status.code,
             status.signal,
             self.stderr_tail,
-            cause,
+            self.cause,
             *memory_usage,
             group_removed,
             node_ended,
             preempted,
+            self.doom_that_counts(doom),
         )
+
+    def doom_that_counts(self, doom: str) -> str:
+        """Why it was killed; nothing if it had ended otherwise before that."""
+        return doom if self.status is not None and self.status.signal == signal.SIGKILL else ""
 
 
 def describe_status(status: ExitStatus) -> str:
@@ -151,7 +155,13 @@ class WorkerProcesses:
     async def _die(self, worker_id: bytes) -> Death:
         """The whole life of a process; returns how it ended."""
         name = f"worker/{short(worker_id)}"
-        on_output = partial(self._log_monitor.on_output, worker_id)
+        words = LastWords()
+
+        def on_output(stream: str, line: str) -> None:
+            if stream == "stderr":
+                words.add(line)
+            self._log_monitor.on_output(worker_id, stream, line)
+
         try:
             process = await self._platform.processes.spawn("worker", name, encode(self._worker_config(worker_id)), on_output)
         except SpawnFailed as error:
@@ -161,8 +171,7 @@ class WorkerProcesses:
         if worker_id in self._doomed:
             process.kill()
         status = await process.wait()
-        tail = [line for line in process.stderr_tail() if not line.startswith(TASK_NAME_MARK)]
-        return Death(process.pid, status, bytes(process.marks[:16]), tail, describe_status(status))
+        return Death(process.pid, status, bytes(process.marks[:16]), words.lines(), describe_status(status))
 
     async def _ask(self, worker_id: bytes, address: Address, force: bool, on_refused: Callable[[], None]) -> None:
         try:

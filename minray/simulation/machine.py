@@ -14,7 +14,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -31,7 +30,6 @@ from minray.simulation.trace import FAULT, LIFE, OUTPUT, Trace
 from minray.simulation.user_code import SimUserCode, this_thread
 
 MARK_BYTES = 64
-TAIL_LINES = 20
 SPAWN_S = 0.004
 REPORT_S = 0.000_1
 """How long output and the news of a death take to the parent."""
@@ -96,7 +94,6 @@ class SimChild:
         self._status: ExitStatus | None = None
         """Set when the parent has heard of the end."""
         self._waiters: list[asyncio.Future[ExitStatus]] = []
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     async def wait(self) -> ExitStatus:
         if self._status is not None:
@@ -108,16 +105,8 @@ class SimChild:
     def kill(self) -> None:
         self._process.exit(None, 9)
 
-    def stderr_tail(self) -> list[str]:
-        return list(self._tail)
-
     def on_line(self, stream: str, line: str) -> None:
-        self._parent.call_later(REPORT_S, self._hear_line, stream, line)
-
-    def _hear_line(self, stream: str, line: str) -> None:
-        if stream == "stderr":
-            self._tail.append(line)
-        self._on_output(stream, line)
+        self._parent.call_later(REPORT_S, self._on_output, stream, line)
 
     def on_end(self, status: ExitStatus, delay_s: float) -> None:
         self._parent.call_later(REPORT_S + delay_s, self._hear_end, status)

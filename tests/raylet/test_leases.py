@@ -294,7 +294,7 @@ async def test_g42_a_worker_is_killed_by_its_lease_and_only_by_that(scene: Scene
     assert scene.worker(reply).is_alive
     await scene.raylet().call(KillWorker(lease_id, "cancelled by force"))
     certificate = await scene.raylet().call(GetLeaseFailure(lease_id, 60))
-    assert (certificate.signal, certificate.cause) == (9, "signal SIGKILL: cancelled by force")
+    assert (certificate.signal, certificate.doom) == (9, "cancelled by force")
 
 
 @scenario(cpus=1)
@@ -304,7 +304,7 @@ async def test_a_worker_given_back_as_broken_is_killed_before_its_resources_are_
     _, next_reply = await scene.lease()
     assert not scene.worker(reply).is_alive
     assert next_reply.worker != reply.worker
-    assert (await scene.raylet().call(GetLeaseFailure(lease_id, 60))).cause == "signal SIGKILL: its channel broke"
+    assert (await scene.raylet().call(GetLeaseFailure(lease_id, 60))).doom == "its channel broke"
 
 
 @scenario(cpus=1)
@@ -346,7 +346,7 @@ async def test_g89_who_may_be_killed_for_memory_and_what_its_owner_hears(scene: 
     assert broker.candidates_to_kill(lambda pid: pid) is None  # one at a time: its memory may be enough
     certificate = await scene.raylet().call(GetLeaseFailure(request.lease_id, 60))
     assert (certificate.memory_used, certificate.memory_total) == (9, 10)
-    assert certificate.cause == "signal SIGKILL: too little memory"
+    assert certificate.doom == "too little memory"
     broker.kill_for_memory(idle, "too little memory", 9, 10)
     await scene.until(lambda: not scene.workers[idle.worker_id].is_alive)
 

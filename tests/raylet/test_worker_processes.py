@@ -40,9 +40,6 @@ class FakeProcess:
     async def wait(self) -> ExitStatus:
         return await self.ended
 
-    def stderr_tail(self) -> list[str]:
-        return [f"{TASK_NAME_MARK}f", "last words"]
-
 
 class Nursery:
     """See the head of this file."""
@@ -60,12 +57,13 @@ class Nursery:
         self.workers = WorkerProcesses(platform, config, "sim:raylet", peers, logs, self.on_worker_exit)
 
     async def spawn(self, role: str, name: str, config: bytes, on_output: Any) -> FakeProcess:
+        self.on_line = on_output
         assert role == "worker"
         self.spawning.append(asyncio.get_running_loop().create_future())
         return await self.spawning[-1]
 
-    def on_output(self, worker_id: bytes, line: str, is_stderr: bool) -> None:
-        raise AssertionError("nobody prints here")
+    def on_output(self, worker_id: bytes, stream: str, line: str) -> None:
+        self.told.append((stream, line))
 
     def on_started(self, worker_id: bytes, pid: int) -> None:
         self.told.append(("started", pid))
@@ -111,11 +109,14 @@ def tell(story: Any) -> None:
 def test_the_end_of_a_process_is_told_once_when_all_it_has_printed_is_here() -> None:
     async def story(nursery: Nursery) -> None:
         process = await nursery.start()
-        assert nursery.told == [("started", 7)]
+        printed = [("stderr", f"{TASK_NAME_MARK}f"), ("stdout", "a result"), ("stderr", "last words")]
+        for line in printed:
+            nursery.on_line(*line)
+        assert nursery.told == [("started", 7), *printed]
         process.ended.set_result(ExitStatus(3, None))
         await turns()
         death = Death(7, ExitStatus(3, None), bytes(16), ["last words"], "exit code 3")
-        assert nursery.told[1:] == ["all it has printed is here", death]
+        assert nursery.told[4:] == ["all it has printed is here", death]
         assert nursery.is_empty()
         nursery.workers.kill(ID)
         assert process.kills == 0 and nursery.is_empty()
@@ -255,9 +256,15 @@ def test_marks_count_for_the_lease_that_they_were_made_for() -> None:
     marks = (5).to_bytes(8, "little") + lease_tag(LEASE).to_bytes(8, "little")
     death = Death(7, ExitStatus(None, 9), marks, [], "signal SIGKILL")
     own = death.certificate(LEASE, "for memory", (1, 2), False, None, False)
-    assert (own.started, own.signal, own.cause) == (5, 9, "signal SIGKILL: for memory")
+    assert (own.started, own.signal, own.cause, own.doom) == (5, 9, "signal SIGKILL", "for memory")
     other = death.certificate(b"other".ljust(24), "", (0, 0), False, None, False)
-    assert (other.started, other.cause) == (0, "signal SIGKILL")
+    assert (other.started, other.cause, other.doom) == (0, "signal SIGKILL", "")
+
+
+def test_one_that_ended_otherwise_was_not_killed() -> None:
+    """Its owner says that its channel broke, and wants it killed for that."""
+    death = Death(7, ExitStatus(1, None), bytes(16), [], "exit code 1")
+    assert death.certificate(LEASE, "its channel broke", (0, 0), False, None, False).doom == ""
 
 
 @pytest.mark.parametrize(

@@ -315,3 +315,16 @@ def test_c5_max_calls_is_for_the_decorator_and_gpu_tasks_have_one() -> None:
     (pending,) = core().tasks.tasks.values()
     assert pending.prepared.template.max_calls == 1
     ray.cancel(task)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+def test_a_crash_in_compiled_code_is_told_with_the_tasks_last_words(number: signal.Signals) -> None:
+    @ray.remote(max_retries=0)
+    def crash() -> None:
+        print("the task's last words", file=sys.stderr)
+        signal.raise_signal(number)
+
+    with pytest.raises(WorkerCrashedError) as caught:
+        ray.get(crash.remote())
+    assert "| the task's last words" in str(caught.value) and " in crash" in str(caught.value)
+    assert "/minray/" not in str(caught.value) and "channel" not in str(caught.value)
