@@ -152,7 +152,7 @@ def test_a_task_that_kills_its_worker_is_retried_then_fails() -> None:
         os._exit(3)
 
     def program() -> None:
-        with pytest.raises(WorkerCrashedError, match="exit code 3"):
+        with pytest.raises(WorkerCrashedError, match="exited with code 3"):
             minray.get(crash.remote())
 
     with SimCluster(show_output=False) as cluster:
