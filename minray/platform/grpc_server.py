@@ -8,8 +8,8 @@ Rules
   * A peer that breaks the rules of ``grpc_wire`` is logged in one line, and its session ends.
   * Exceptions of ``on_incoming`` are our bugs: they are logged, and the session goes on.
 
-What we do not like yet: bytes that are not HTTP/2 are refused by gRPC itself, which says so to nobody; and when gRPC
-stops it removes whatever file is at its path.
+What we do not like yet: bytes that are not HTTP/2 are refused by gRPC itself, and peers that say nothing are let go by it,
+which says so to nobody; and when gRPC stops it removes whatever file is at its path.
 """
 
 from __future__ import annotations

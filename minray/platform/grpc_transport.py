@@ -81,6 +81,18 @@ DRAIN_TIMEOUT_S = 1.0
 """So long the replies of a channel that its peer has ended are waited for."""
 
 
+_imported_by = os.getpid()
+
+
+def check_not_forked() -> None:
+    """Raises RuntimeError in a copy of a process that may have used gRPC: nothing would ever be answered there."""
+    if os.getpid() != _imported_by:
+        raise RuntimeError(
+            "gRPC cannot be used in a process that was forked from one with a connection: start it anew"
+            ' (multiprocessing.get_context("spawn")), or have the cluster use transport="stream"'
+        )
+
+
 class GrpcChannel:
     """The side that connected: a ``Channel``."""
 

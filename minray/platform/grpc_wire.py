@@ -22,6 +22,7 @@ import msgspec
 
 from minray.platform.base import CHUNK_BYTES, MAX_RECORD_BYTES, Buffer, Counters
 from minray.platform.destinations import DoesNotFit
+from minray.platform.handshake import HANDSHAKE_TIMEOUT_S
 
 MAX_CALLS_IN_FLIGHT = 2000
 MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 64 * 1024
@@ -45,6 +46,9 @@ SERVER_OPTIONS = [
     # By default the server begins to cancel calls when 1,000 wait for Python to look at them.
     ("grpc.server.max_pending_requests", 1_000_000),
     ("grpc.server.max_pending_requests_hard_limit", 1_000_000),
+    # Whoever connects and opens no session is let go: before his first settings, and after them.
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
+    ("grpc.max_connection_idle_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
 ]
 CHANNEL_OPTIONS = [
     *_OPTIONS,

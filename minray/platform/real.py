@@ -8,7 +8,6 @@ same for all of one cluster: the transport with its token, storage, memory, disk
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 
 from minray.common.config import SystemConfig
@@ -64,10 +63,16 @@ def io_thread(system_config: SystemConfig) -> IoThread:
     """A thread for one user of a cluster, with a loop; whoever asks stops it.
 
     gRPC binds each loop that it meets to its one queue of the process and never lets go of it, so there is one loop for all.
+    Raises RuntimeError in a process that was forked from one that has used gRPC.
     """
-    return _lasting_thread(os.getpid()) if system_config.transport == "grpc" else IoThread()
+    if system_config.transport != "grpc":
+        return IoThread()
+    from minray.platform import grpc_transport
+
+    grpc_transport.check_not_forked()
+    return _lasting_thread()
 
 
 @lru_cache(maxsize=1)
-def _lasting_thread(_pid: int) -> IoThread:
+def _lasting_thread() -> IoThread:
     return IoThread(is_lasting=True)

@@ -116,6 +116,26 @@ def test_a_handshake_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, caplog
     assert "no handshake within 0.05 s" in line
 
 
+PREFACE, SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\4\0\0\0\0\0"
+
+
+@pytest.mark.parametrize("words", [b"", PREFACE, PREFACE + SETTINGS])
+def test_a_stranger_who_opens_no_session_is_let_go(words: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = dict(grpc_server.SERVER_OPTIONS)
+    times = ["grpc.server_handshake_timeout_ms", "grpc.max_connection_idle_ms"]
+    assert [options[name] for name in times] == [10_000, 10_000]
+    monkeypatch.setattr(grpc_server, "SERVER_OPTIONS", [*(options | dict.fromkeys(times, 50)).items()])
+
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        reader, writer = await asyncio.open_unix_connection(listener.endpoint.removeprefix("unix:"))
+        writer.write(words)
+        async with asyncio.timeout(10):
+            await reader.read()
+        writer.close()
+
+    attack(story)
+
+
 @pytest.mark.parametrize(
     ("method", "message", "reason"),
     [

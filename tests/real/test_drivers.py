@@ -534,6 +534,27 @@ def test_a_forked_driver_may_connect_by_itself() -> None:
     assert done.stdout.splitlines() == ["child: True", "child: own", "parent: parent's works"]
 
 
+def test_on_grpc_a_forked_driver_is_told_at_once_that_it_cannot_join() -> None:
+    done = run_driver(
+        """
+        import os
+        context = ray.init(num_cpus=1, logging_level="ERROR", _system_config={"transport": "grpc"})
+        child = os.fork()
+        if child == 0:
+            for arguments in ({"address": context["session_dir"]}, {"num_cpus": 1, "_system_config": {"transport": "grpc"}}):
+                try:
+                    ray.init(logging_level="ERROR", **arguments)
+                except (ConnectionError, RuntimeError) as error:
+                    print(type(error).__name__, "spawn" in str(error), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(ray.get(ray.remote(lambda: "works").remote()))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["ConnectionError True", "RuntimeError True", "works"]
+
+
 def test_multiprocessing_beside_a_driver() -> None:
     done = run_driver(
         """
