@@ -254,7 +254,7 @@ class Await(Get, frozen=True):
 
 
 async def _all_of(refs: list[Any]) -> list[Any] | RayError:
-    """Who awaits them holds them no longer. An error is not let through, nor where it was raised: it would keep the frames of
+    """Who awaits them holds them no longer. An error is not let through, nor its frames: they would keep those of
     ``wait_for``, and these the task that has it, or since Python 3.12 whoever awaits. What is not done when the loop ends
     would be kept by a cycle of asyncio's own."""
     futures = [refs.pop(0).as_future() for _ in range(len(refs))]
