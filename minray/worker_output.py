@@ -23,12 +23,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from minray.protocol.core_worker import PrintLines
+from minray.protocol.core_worker import TASK_NAME_MARK, PrintLines
 
 if TYPE_CHECKING:
     from minray.core_worker.task_executor import Speaker, TaskExecutor
 
-TASK_NAME_MARK = "\x1e"
 MOST_BEGUN = 8192
 """Characters of a line that is not at its end, which are written at once. As much as Python's own streams hold back."""
 _writing = threading.RLock()

@@ -389,6 +389,10 @@ class ExitWorker(Request[ExitWorkerReply], frozen=True):
     force: bool
 
 
+TASK_NAME_MARK = "\x1e"
+"""Begins a line of a worker's output that names who speaks from there on; nobody, if the name is empty."""
+
+
 class PrintLines(Request[Done], frozen=True):
     """From a raylet to a driver: output of one of its workers, in order."""
 

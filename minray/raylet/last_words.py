@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from minray.raylet.log_monitor import TASK_NAME_MARK
+from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.tracebacks import is_runtime
 
 MOST_LINES = 20

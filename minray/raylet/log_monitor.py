@@ -23,12 +23,11 @@ from typing import Protocol
 
 from minray.platform.base import Buffer, PlatformError
 from minray.protocol.base import Address, Done
-from minray.protocol.core_worker import PrintLines
+from minray.protocol.core_worker import TASK_NAME_MARK, PrintLines
 from minray.rpc.connection import Peers
 
 logger = logging.getLogger(__name__)
 
-TASK_NAME_MARK = "\x1e"
 MAX_LINES_PER_BATCH = 500
 MAX_CHARACTERS_PER_BATCH = 1 << 20
 MAX_UNACKNOWLEDGED_BATCHES = 16

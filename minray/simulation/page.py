@@ -23,7 +23,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from minray.raylet.log_monitor import TASK_NAME_MARK
+from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.simulation.loop import TICKS_PER_SECOND
 from minray.simulation.page_script import SCRIPT
 from minray.simulation.trace import FAULT, LIFE, Event, Trace

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import minray
+from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.raylet.last_words import MOST_LINES, LastWords
-from minray.raylet.log_monitor import TASK_NAME_MARK
 
 OURS = os.path.join(os.path.dirname(minray.__file__), "core_worker", "task_executor.py")
 CRASH = f"""\

@@ -15,8 +15,7 @@ import pytest
 from minray.common.ids import lease_tag
 from minray.platform.base import ExitStatus, SpawnFailed
 from minray.protocol.base import Address
-from minray.protocol.core_worker import ExitWorker, ExitWorkerReply
-from minray.raylet.log_monitor import TASK_NAME_MARK
+from minray.protocol.core_worker import TASK_NAME_MARK, ExitWorker, ExitWorkerReply
 from minray.raylet.worker_processes import EXIT_TIMEOUT_S, Death, WorkerProcesses, describe_status
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
 from tests.rpc.fake_network import pass_time, run, turns

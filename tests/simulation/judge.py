@@ -18,8 +18,8 @@ from minray.common.bundles import is_cpu
 from minray.common.ids import short
 from minray.exceptions import RayError
 from minray.protocol.actor import ALIVE, DEAD
+from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.protocol.gcs import job_namespace
-from minray.raylet.log_monitor import TASK_NAME_MARK
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.trace import OUTPUT
 from tests.simulation.invariants import Watch
