@@ -320,6 +320,14 @@ class ActorManager:
         if client is not None:
             self.submitter.on_info(client, info)
 
+    def on_node_death(self, node_id: bytes) -> None:
+        """Its actors are dead, although the gcs has not said so of each: what is called from now on is not sent there."""
+        for actor_id in self.clients:
+            client = self.clients.get(actor_id)
+            connection = client.connection if client is not None else None
+            if client is not None and connection is not None and connection.address.node_id == node_id:
+                self.submitter.on_unreachable(client, connection)
+
     def _on_own_info(self, creation: _Creation, info: ActorInfo) -> None:
         """The constructor's arguments are kept until it cannot be called again."""
         task = creation.task

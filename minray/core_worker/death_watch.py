@@ -44,6 +44,7 @@ class DeathWatch:
     def _on_node(self, node_id: bytes, value: bytes | None) -> None:
         if value is not None and not decode(NodeInfo, value).alive:
             self._core.lease_client.on_node_death(node_id)
+            self._core.actors.on_node_death(node_id)
             self._on_death(node_id)
             self._core.directory.on_node_death(node_id)
 

@@ -33,7 +33,7 @@ def first_byte(ref: Any) -> Any:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g69_a_lost_result_of_a_call_with_retries_is_made_again(seed: int) -> None:
     def body() -> Any:
-        maker = Maker.options(max_task_retries=2).remote()
+        maker = Maker.options(max_task_retries=1).remote()
         ref = maker.make.remote(7)
         made(ref)
         lose()
