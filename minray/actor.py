@@ -39,7 +39,7 @@ from minray.object_ref import ObjectRef
 from minray.protocol.actor import ActorInfo, HandleSpec, MethodSpec
 from minray.protocol.base import Address, decode, encode
 from minray.signature import ANYTHING, Signature, parameters_of
-from minray.task_options import check_one_placement, given_options
+from minray.task_options import check_bool, check_one_placement, given_options
 
 EVERY_ACTORS = (CALL, READY, TERMINATE)
 
@@ -217,9 +217,13 @@ class ActorHandle:
         client.submitted += 1
         return refs
 
-    def _minray_prepare(self, method: MethodSpec, name: str) -> _Prepared:
+    def _minray_checked_api(self) -> UserApi:
         if worker.current_api() is not self._minray_api:
             raise ActorHandleNotFoundError("this handle belongs to a cluster that this process has left")
+        return self._minray_api
+
+    def _minray_prepare(self, method: MethodSpec, name: str) -> _Prepared:
+        self._minray_checked_api()
         template = make_method_template(self._minray_spec, method, name, self._minray_api.core.job_id)
         return _Prepared(self._minray_api.prepare_call(template, self._minray_client), Signature(method.parameters))
 
@@ -342,10 +346,14 @@ def own_handle() -> ActorHandle:
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
-    """End an actor's process at once, whatever it does (G29, G30); with ``no_restart=False`` it begins anew if it may."""
+    """End an actor's process at once, whatever it does (G29, G30); with ``no_restart=False`` it begins anew if it may.
+
+    Raises ActorHandleNotFoundError for a handle of a cluster that this process has left, ValueError for what is no handle.
+    """
     if not isinstance(actor, ActorHandle):
         raise ValueError(f"kill takes an actor handle, not {type(actor).__name__}; use cancel for tasks")
-    ActorApi(worker.current_api()).kill(actor._actor_id, no_restart)
+    check_bool("no_restart", no_restart)
+    ActorApi(actor._minray_checked_api()).kill(actor._actor_id, no_restart)
 
 
 def exit_actor() -> NoReturn:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, get_origin, overload
 
 from minray import worker
 from minray.actor import ActorClass, make_actor_class
@@ -45,7 +45,7 @@ class RemoteFunction(Generic[P, R_co]):
         self._prepared_by: object = None
         self._captured: SchedulingStrategy | None = None
         """The placement group that the task was in for which this was prepared, if child tasks run there too."""
-        functools.update_wrapper(self, definition.function)
+        functools.update_wrapper(self, definition.function, updated=())  # attributes of its own would hide ours
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         raise TypeError(
@@ -181,8 +181,8 @@ def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, 
     check_options(options, at_call=False)
     if isinstance(function, RemoteFunction | ActorClass):
         raise TypeError(f"{function!r} is remote already; use .options(...) to change its options")
-    if not callable(function):
-        raise TypeError(f"remote takes a function, not {type(function).__name__}")
+    if not callable(function) or isinstance(get_origin(function), type):
+        raise TypeError(f"remote takes a function or a class, not {function!r}")
     definition = Definition(function)
     called = function if inspect.isroutine(function) or isinstance(function, functools.partial) else type(function).__call__
     if inspect.iscoroutinefunction(called):

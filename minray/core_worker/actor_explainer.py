@@ -25,6 +25,7 @@ from minray.protocol.actor import (
     ExplainCall,
 )
 from minray.protocol.base import Address
+from minray.protocol.core_worker import ExplainRun
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
@@ -59,6 +60,9 @@ class ActorExplainer:
             lines += await self._explain_lease(known.raylet, known.lease_id, known.group_id)
         elif known.text:
             lines.append(known.text)
+            if known.worker is not None:
+                constructor = creation_task_of(actor_id, info.owner.worker_id)
+                lines += await self._core.explainer.ask(known.worker, ExplainRun(constructor, hops + 1))
         return lines
 
     async def _explain_lease(self, raylet: Address, lease_id: bytes, group_id: bytes) -> list[str]:

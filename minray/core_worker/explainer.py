@@ -10,6 +10,7 @@ at a resource, a running task, or a death. Of a large object only its owner know
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 MAX_HOPS = 12
 PATIENCE_S = 5.0
+_NAMED = re.compile(r"(task|call|constructor) \S+ \(\S+\)")
 ANSWER_S = 2.0
 """Of a process that runs users' code, which may keep it from answering."""
 
@@ -89,14 +91,12 @@ class Explainer:
         missing = self._core.resolver.missing_of(task)
         if not missing:
             return [f"{name} is made again after a pause (attempt {task.attempt})"]
-        lines = [f"{name} waits for {len(missing)} argument{'s' if len(missing) != 1 else ''}"]
         owners = dict(task.slots)
-        for object_id in missing[:1]:
-            if object_id in owners:
-                lines += await self.explain(object_id, owners[object_id], hops + 1)
-            else:
-                lines.append("its function is being exported to the gcs")
-        return lines
+        arguments = [object_id for object_id in missing if object_id in owners]
+        if not arguments:
+            return [f"{name} waits for its function, which is being exported to the gcs"]
+        line = f"{name} waits for {len(arguments)} argument{'s' if len(arguments) != 1 else ''}"
+        return [line, *await self.explain(arguments[0], owners[arguments[0]], hops + 1)]
 
     async def explain_wait(self, task_id: bytes, hops: int) -> list[str]:
         """What a task that runs in this process waits for, in ``get`` or ``wait``; nothing if it does not."""
@@ -167,9 +167,21 @@ class Explainer:
             return f"its raylet cannot be reached: {error}"
 
 
+def _until_it_repeats(lines: list[str]) -> list[str]:
+    """A chain that comes back to a task that it has passed has no end."""
+    passed = set()
+    for number, line in enumerate(lines):
+        named = _NAMED.match(line)
+        if named is not None and named[0] in passed:
+            return [*lines[:number], f"{named[0]} again: they wait for each other, and none will go on"]
+        if named is not None:
+            passed.add(named[0])
+    return lines
+
+
 async def _in_time(answer: Coroutine[Any, Any, list[str]], what: str) -> list[str]:
     try:
         async with asyncio.timeout(PATIENCE_S):
-            return await answer
+            return _until_it_repeats(await answer)
     except TimeoutError:
         return [f"{what} is not ready; a process on the way to the reason did not answer in time"]

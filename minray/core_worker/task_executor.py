@@ -211,7 +211,7 @@ class TaskExecutor:
             function, args, kwargs = self._prepare(task)
             result = function(*args, **kwargs)
             del args, kwargs
-            if inspect.isawaitable(result):
+            if inspect.isawaitable(result) and not isinstance(result, ObjectRef):  # which is a value like others
                 result = await result
             if self._platform.processes.is_copy:
                 raise SystemExit
@@ -272,7 +272,9 @@ class TaskExecutor:
         clean_up = getattr(self.actor, "__ray_shutdown__", None)
         if clean_up is not None:
             try:
-                clean_up()
+                if inspect.iscoroutine(cleaning := clean_up()):
+                    cleaning.close()
+                    raise TypeError("it must be a plain method: nobody can await it when its actor has ended")
             except Exception:
                 logger.exception("__ray_shutdown__ failed")
         self._platform.user_code.run_exit_handlers()
@@ -353,8 +355,8 @@ class TaskExecutor:
             reason = str(error.args[0]) if error.args and isinstance(error.args[0], str) else "it has exited"
             self.wants_exit = self.wants_exit or reason
             error = ActorDiedError(actor_id=task.actor_id.hex(), reason=self.wants_exit)
-        elif is_leaving:
-            error = AsyncioActorExit(self.wants_exit).with_traceback(error.__traceback__)
+        elif is_leaving or task.header.template.actor is not None and self._is_orderly_exit(error):
+            error = AsyncioActorExit(self.wants_exit or "it has exited").with_traceback(error.__traceback__)
         elif isinstance(error, SystemExit):
             self.end_process(error)
         if task.cancelled and (is_coroutine or isinstance(error, KeyboardInterrupt | asyncio.CancelledError)):

@@ -163,6 +163,11 @@ class ActorScheduler:
             return f"it {lack_of(dict(row.creation.placement), [node.resources_total for node in self._nodes.open()])}"
         return "" if row.lease_id else "a node for it is being chosen"
 
+    def constructing_on(self, row: ActorRow) -> Address | None:
+        """The worker that runs its constructor."""
+        lease = self._constructing.get(row.info.actor_id)
+        return None if lease is None else lease.worker
+
     def close(self) -> None:
         for task in [*self._creating.values(), *self._returning]:
             task.cancel()

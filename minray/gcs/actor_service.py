@@ -178,7 +178,7 @@ class ActorService:
             return protocol.ActorExplanation(known.actor)
         text = self._scheduler.why(row)
         if text or row.raylet is None:
-            return protocol.ActorExplanation(known.actor, text)
+            return protocol.ActorExplanation(known.actor, text, worker=self._scheduler.constructing_on(row))
         return protocol.ActorExplanation(
             known.actor, "", row.raylet, row.lease_id, row.creation.shape.strategy.group_id
         )

@@ -194,6 +194,8 @@ class ActorExplanation(Record, frozen=True):
     """of this lease."""
     group_id: bytes = b""
     """The placement group that it is to be in."""
+    worker: Address | None = None
+    """Who runs its constructor."""
 
 
 class ExplainActor(Request[ActorExplanation], frozen=True):

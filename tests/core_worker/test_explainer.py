@@ -221,7 +221,9 @@ async def test_the_owner_of_an_argument_goes_on_with_the_chain() -> None:
 async def test_a_function_may_be_on_its_way_to_the_gcs() -> None:
     process = Process()
     task = process.waits("f", id_of("function"))
-    assert await process.why(task) == [f"{name_of(task)} waits for 1 argument", "its function is being exported to the gcs"]
+    assert await process.why(task) == [f"{name_of(task)} waits for its function, which is being exported to the gcs"]
+    both = process.waits("g", id_of("function"), A)
+    assert (await process.why(both))[0] == f"{name_of(both)} waits for 1 argument"
 
 
 @in_virtual_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys  # noqa: F401  (for what is forked)
+import sys
 from typing import Any
 
 import psutil
@@ -12,7 +12,7 @@ import pytest
 
 import minray as ray
 from tests.helpers import wait_for_condition
-from tests.real.support import Files, Journal, Signal
+from tests.real.support import Files, Journal, Signal, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -96,3 +96,59 @@ def test_a_child_that_an_actor_forks_answers_no_calls(end: str) -> None:
     actor = ray.remote(type("Forking", (), {**method, "pid": lambda self: os.getpid()})).remote()
     pid = ray.get(actor.pid.remote())
     assert ray.get(actor.fork.remote(), timeout=20) is True and ray.get(actor.pid.remote()) == pid
+
+
+def test_a_constructor_that_exits_without_an_error_code_is_not_called_again(files: Files) -> None:
+    journal = files.journal()
+
+    @ray.remote(max_restarts=3)
+    class Leaver:
+        def __init__(self, journal: Journal, code: int) -> None:
+            journal.note(f"exits with {code}")
+            sys.exit(code)
+
+        def work(self) -> None: ...
+
+    for code in (0, 3):
+        with pytest.raises(ray.exceptions.ActorDiedError):
+            ray.get(Leaver.remote(journal, code).work.remote())
+    assert sorted(journal.lines()) == ["exits with 0"] + ["exits with 3"] * 4
+
+
+def test_a_handle_of_a_cluster_that_was_left_kills_nothing() -> None:
+    done = run_driver(
+        """
+        @ray.remote
+        class Actor:
+            pass
+        ray.init(num_cpus=1, logging_level="ERROR")
+        actor = Actor.remote()
+        ray.shutdown()
+        ray.init(num_cpus=1, logging_level="ERROR")
+        for arguments in ({}, {"no_restart": "x"}):
+            try:
+                ray.kill(actor, **arguments)
+            except (ray.exceptions.ActorHandleNotFoundError, TypeError) as error:
+                print(error)
+        from minray.util.state import list_actors
+        print(list_actors())
+        """
+    )
+    assert done.stdout.splitlines() == [
+        "this handle belongs to a cluster that this process has left",
+        "no_restart must be True or False, not str",
+        "[]",
+    ], done.stderr
+
+
+def test_a_clean_up_that_nobody_can_await_is_said_to_be_none(capfd: pytest.CaptureFixture[str]) -> None:
+    @ray.remote
+    class Guest:
+        def work(self) -> None: ...
+
+        async def __ray_shutdown__(self) -> None: ...
+
+    guest = Guest.remote()
+    ray.get(guest.work.remote())
+    del guest
+    wait_for_condition(lambda: "it must be a plain method: nobody can await it" in capfd.readouterr().err)

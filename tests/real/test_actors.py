@@ -526,6 +526,23 @@ def test_threads_are_so_many_as_calls_may_run_at_once() -> None:
     assert len(set(threads[::2])) == 1 and len(set(threads[1::2]) - set(threads[::2])) <= 3
 
 
+def test_g11_a_reference_that_a_method_of_an_async_actor_returns_is_its_value() -> None:
+    @ray.remote
+    class Async:
+        def plain(self) -> Any:
+            return ray.put(4)
+
+        async def coroutine(self) -> Any:
+            return self.plain()
+
+        def makes_coroutine(self) -> Any:
+            return self.coroutine()
+
+    actor = Async.remote()
+    refs = ray.get([actor.plain.remote(), actor.coroutine.remote(), actor.makes_coroutine.remote()])
+    assert [ray.get(ref) for ref in refs] == [4, 4, 4]
+
+
 @ray.remote(num_cpus=0, concurrency_groups={"io": 2, "check": 1})
 class AsyncInGroups:
     def __init__(self) -> None:

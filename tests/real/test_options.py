@@ -396,3 +396,18 @@ def test_what_is_async_is_no_task(function: Any, words: str) -> None:
 def test_whatever_can_be_called_is_a_task() -> None:
     functions = [Adder(1), partial(max, 1), Adder(1).__call__]
     assert ray.get([ray.remote(function).remote(2) for function in functions]) == [3, 2, 3]
+
+
+def test_attributes_of_a_function_do_not_hide_those_of_what_is_made_of_it() -> None:
+    def function() -> int:
+        return 1
+
+    function.options = function._name = "mine"  # type: ignore[attr-defined]
+    remote = ray.remote(function)
+    assert ray.get(remote.options(num_cpus=1).remote()) == 1 and repr(remote) == "<remote function function>"
+
+
+@pytest.mark.parametrize("alias", [list[int], ray.ObjectRef[int]])
+def test_a_generic_alias_is_no_function(alias: Any) -> None:
+    with pytest.raises(TypeError, match="takes a function or a class, not "):
+        ray.remote(alias)

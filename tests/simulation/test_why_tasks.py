@@ -36,7 +36,7 @@ def test_a_task_whose_function_is_on_its_way_to_the_gcs() -> None:
 
     with SimCluster() as cluster:
         said = cluster.run(program)
-    assert said.endswith("waits for 1 argument <- its function is being exported to the gcs")
+    assert said.endswith("waits for its function, which is being exported to the gcs")
 
 
 @minray.remote
@@ -46,6 +46,10 @@ def parent(seconds: float) -> float:
 
 @minray.remote
 class Parent:
+    def __init__(self, seconds: float | None = None) -> None:
+        if seconds is not None:
+            self.ask(seconds)
+
     def ask(self, seconds: float) -> float:
         return float(minray.get(slow.options(resources={"rare": 1}).remote(seconds)))
 
@@ -59,9 +63,35 @@ def test_a_task_or_a_call_that_waits_for_its_child() -> None:
     def program() -> list[str]:
         child = slow.options(resources={"rare": 1}).remote(0)
         refs = [parent.remote(0), Parent.remote().ask.remote(0), Parent.remote().ask_async.remote([child])]
+        refs.append(Parent.remote(0).ask.remote(0))
         time.sleep(2)
         return [minray.why(ref) for ref in refs]
 
-    with SimCluster([{"num_cpus": 4}]) as cluster:
+    with SimCluster([{"num_cpus": 5}]) as cluster:
         for said in cluster.run(program):
             assert re.search(r"runs.* <- it waits for 1 object <- task slow .* no node has rare$", said)
+
+
+@minray.remote
+class Caller:
+    def call_me(self) -> None:
+        minray.get(minray.get_runtime_context().current_actor.ready.remote())
+
+    def call(self, other: Any, me: Any) -> None:
+        if other is not None:
+            minray.get(other.call.remote(me, None) if me is not None else other.call.remote(None, None))
+
+    def ready(self) -> None: ...
+
+
+def test_calls_that_wait_for_each_other_are_told_once() -> None:
+    def program() -> list[str]:
+        alone, one, other = [Caller.remote() for _ in range(3)]
+        refs = [alone.call_me.remote(), one.call.remote(other, one)]
+        time.sleep(2)
+        return [minray.why(ref) for ref in [*refs, alone]]
+
+    with SimCluster([{"num_cpus": 4}]) as cluster:
+        for said in cluster.run(program):
+            assert re.search(r"(call \S+ \(\S+\)).* <- \1 again: they wait for each other, and none will go on$", said)
+            assert said.count(" <- ") < 12
