@@ -338,6 +338,7 @@ class RayActorError(_SystemError):
     """A call of an actor could not be carried out."""
 
     actor_id: str = ""
+    class_name: str = ""
     actor_init_failed: bool = False
     """Its constructor raised; the reason tells what."""
     preempted: bool = False
@@ -349,7 +350,8 @@ class RayActorError(_SystemError):
 
     def _describe(self) -> str:
         sentence = (type(self).__doc__ or "").partition("\n")[0].rstrip(".")
-        return f"{sentence} (actor {self.actor_id}){f': {self.reason}' if self.reason else ''}"
+        about = f"{self.actor_id}{f', class {self.class_name}' if self.class_name else ''}"
+        return f"{sentence} (actor {about}){f': {self.reason}' if self.reason else ''}"
 
 
 class ActorDiedError(RayActorError):

@@ -107,6 +107,14 @@ def describe_packed(data: bytes) -> str:
     return str(TaskFailure(*failure_fields))
 
 
+def last_line(data: bytes) -> str:
+    """The end of that text: the exception's type, and (the end of) what it says. Of anything else than one it says so."""
+    try:
+        return describe_packed(data).splitlines()[-1]
+    except Exception:
+        return "an error that cannot be read"
+
+
 def text_alone(data: bytes) -> bytes:
     """A packed exception of which only the text is left, for those who keep many of them and send them to everybody."""
     is_task_error, failure_fields, hops_fields, _ = pickle.loads(data)

@@ -33,6 +33,7 @@ from minray.exceptions import (
     ActorPlacementGroupRemoved,
     ActorUnavailableError,
     ActorUnschedulableError,
+    OutOfMemoryError,
     RayError,
     RaySystemError,
     RuntimeEnvSetupError,
@@ -47,6 +48,7 @@ from minray.protocol.actor import (
     DEPENDENCIES_UNREADY,
     GROUP_REMOVED,
     JOB_FINISHED,
+    OUT_OF_MEMORY,
     OUT_OF_SCOPE,
     RUNTIME_ENV_FAILED,
     ActorCreation,
@@ -387,11 +389,24 @@ class ActorManager:
 
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         assert client.info is not None and client.info.death is not None
-        self._core.outcomes.finish_with_error(task, error_of(client.actor_id, client.info.death))
+        self._core.outcomes.finish_with_error(task, error_of(client.actor_id, client.info.death, client.info.class_name))
+
+    def fail_restarted(self, task: PendingTask, client: ActorClient, reason: str) -> None:
+        death = client.info.death if client.info is not None else None
+        if death is not None and death.kind == OUT_OF_MEMORY:
+            name = task.prepared.template.name
+            self._core.outcomes.finish_with_error(task, OutOfMemoryError(task_name=name, reason=death.message))
+        else:
+            self.fail_unavailable(task, client, reason)
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
-        preempted = client.info is not None and client.info.death is not None and client.info.death.preempted
-        error = ActorUnavailableError(actor_id=client.actor_id.hex(), reason=reason, preempted=preempted)
+        info = client.info
+        error = ActorUnavailableError(
+            actor_id=client.actor_id.hex(),
+            class_name=info.class_name if info is not None else "",
+            reason=reason,
+            preempted=info is not None and info.death is not None and info.death.preempted,
+        )
         self._core.outcomes.finish_with_error(task, error)
 
     def discard(self, task: PendingTask, connection: Connection) -> None:
@@ -421,15 +436,19 @@ class ActorManager:
             subscription.close()
 
 
-def error_of(actor_id: bytes, death: DeathCause) -> RayError:
+def error_of(actor_id: bytes, death: DeathCause, class_name: str = "") -> RayError:
     """What a call of a dead actor raises."""
     if death.kind == ACTOR_UNSCHEDULABLE:
         return ActorUnschedulableError(actor_id=actor_id.hex(), reason=death.message)
+    if death.kind == OUT_OF_MEMORY:
+        return OutOfMemoryError(reason=death.message)
     if death.kind == GROUP_REMOVED:
         return ActorPlacementGroupRemoved(actor_id=actor_id.hex(), reason=death.message)
     if death.kind == RUNTIME_ENV_FAILED:
         return unpack_exception(death.error) if death.error else RuntimeEnvSetupError(reason=death.message)
     if death.kind == CREATION_TASK_FAILED:
         reason = f"{death.message}\n{describe_packed(death.error)}" if death.error else death.message
-        return ActorDiedError(actor_id=actor_id.hex(), actor_init_failed=True, reason=reason)
-    return ActorDiedError(actor_id=actor_id.hex(), reason=death.message, preempted=death.preempted)
+        return ActorDiedError(actor_id=actor_id.hex(), class_name=class_name, actor_init_failed=True, reason=reason)
+    return ActorDiedError(
+        actor_id=actor_id.hex(), class_name=class_name, reason=death.message, preempted=death.preempted
+    )

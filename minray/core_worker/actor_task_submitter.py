@@ -115,6 +115,9 @@ class Actions(Protocol):
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         """The call ends with the actor's death."""
 
+    def fail_restarted(self, task: PendingTask, client: ActorClient, reason: str) -> None:
+        """The incarnation that had it, or would have it, has died, and there will be another."""
+
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None: ...
 
     def discard(self, task: PendingTask, connection: Connection) -> None:
@@ -155,7 +158,7 @@ class ActorTaskSubmitter:
             self._flush(client)
             return
         if state == RESTARTING and not task.sequence and not self._tasks.may_retry(task):
-            self._actions.fail_unavailable(task, client, "it is being restarted")
+            self._actions.fail_restarted(task, client, "it is being restarted")
         elif task.sequence:
             client.retries.append(task)
         elif not client.in_order:
@@ -213,7 +216,8 @@ class ActorTaskSubmitter:
             self._actions.give_up(connection, list(connection.in_flight))
         self._connect(client)
         for task, pushed_to in lost.items():
-            self._make_again(task, pushed_to, "it cannot be reached")
+            if not self._is_made_again(task, pushed_to):
+                self._actions.fail_unavailable(task, client, "it cannot be reached")
         self._flush(client)
 
     def _connect(self, client: ActorClient) -> None:
@@ -234,16 +238,18 @@ class ActorTaskSubmitter:
         for task in decided:
             del client.lost[task]
         for task, pushed_to in decided.items():
-            self._make_again(task, pushed_to, "it died and is restarted")
+            if not self._is_made_again(task, pushed_to):
+                self._actions.fail_restarted(task, client, "it died and is restarted")
 
-    def _make_again(self, task: PendingTask, pushed_to: Connection, reason: str) -> None:
+    def _is_made_again(self, task: PendingTask, pushed_to: Connection) -> bool:
+        """False: it was under way, and has no retry left."""
         if task.state is not PUSHED:
-            return
+            return True
         self._actions.discard(task, pushed_to)
-        if self._tasks.may_retry(task):
-            self._actions.retry(task)
-        else:
-            self._actions.fail_unavailable(task, task.prepared.client, reason)
+        if not self._tasks.may_retry(task):
+            return False
+        self._actions.retry(task)
+        return True
 
     def _fail_all(self, client: ActorClient) -> None:
         lost, client.lost = client.lost, {}

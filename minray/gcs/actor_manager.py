@@ -23,7 +23,7 @@ Rules
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -36,8 +36,10 @@ from minray.protocol.actor import (
     ALIVE,
     DEAD,
     DEPENDENCIES_UNREADY,
+    OUT_OF_MEMORY,
     PENDING_CREATION,
     RESTARTING,
+    WORKER_DIED,
     ActorCreation,
     ActorInfo,
     DeathCause,
@@ -294,3 +296,10 @@ def describe(info: ActorInfo) -> str:
 
 def _with(info: ActorInfo, state: str, **changes: object) -> ActorInfo:
     return msgspec.structs.replace(info, state=state, **changes)
+
+
+def worker_died(pid: int, node_id: bytes, cause: str, last_words: Sequence[str], for_memory: bool) -> DeathCause:
+    """What is said of an actor whose process has died."""
+    lines = ["\nthe last lines of its stderr:", *last_words] if last_words else []
+    text = f"its worker (pid={pid}, node={node_id.hex()[:12]}) died: {cause}" + "\n  | ".join(lines)
+    return DeathCause(OUT_OF_MEMORY if for_memory else WORKER_DIED, text)

@@ -24,11 +24,11 @@ from typing import NamedTuple, Protocol
 from minray.common.ids import LEASE_ID_BYTES, short, short_actor
 from minray.common.resources import ResourceSet, fits, lack_of
 from minray.common.task_spec import STRATEGY_DEFAULT
-from minray.gcs.actor_manager import ActorRow
+from minray.gcs.actor_manager import ActorRow, worker_died
 from minray.platform.base import Platform, PlatformError
 from minray.protocol import actor as causes
 from minray.protocol import core_worker as tasks
-from minray.protocol.actor import CREATION_TASK_FAILED, RUNTIME_ENV_FAILED, DeathCause
+from minray.protocol.actor import CREATION_TASK_FAILED, NODE_DIED, RUNTIME_ENV_FAILED, WORKER_DIED, DeathCause
 from minray.protocol.base import Address, Done, R, Request
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import NodeInfo
@@ -53,6 +53,9 @@ RETRY_S = 0.2
 """After an answer that leads nowhere: the nodes' views of each other need this long to agree."""
 ASK_AGAIN_S = 1.0
 
+DEATH_TIMEOUT_S = 5.0
+"""How long the raylet of a worker that is gone may take to see its death."""
+DIED_CONSTRUCTING = DeathCause(WORKER_DIED, "its worker died while it ran the constructor")
 IMPOSSIBLE = {
     UNSCHEDULABLE: causes.ACTOR_UNSCHEDULABLE,
     ENVIRONMENT_FAILED: RUNTIME_ENV_FAILED,
@@ -84,7 +87,7 @@ class Outcomes(Protocol):
 
     async def on_impossible(self, row: ActorRow, cause: DeathCause) -> None: ...
 
-    async def on_worker_lost(self, row: ActorRow, place: Address, reason: str) -> None:
+    async def on_worker_lost(self, row: ActorRow, place: Address, cause: DeathCause) -> None:
         """The worker died while it ran the constructor, perhaps under an earlier gcs; ``place``: he, or his raylet."""
 
     def is_dead(self, worker: Address) -> bool:
@@ -185,7 +188,8 @@ class ActorScheduler:
             finally:
                 self._constructing.pop(row.info.actor_id, None)
             if reply is None:
-                await self._outcomes.on_worker_lost(row, lease.worker, "it died while it ran the constructor")
+                cause = await self._how_it_ended(lease.lease_id, lease.raylet, DEATH_TIMEOUT_S)
+                await self._outcomes.on_worker_lost(row, lease.worker, cause or DIED_CONSTRUCTING)
                 return
             if reply.status == tasks.OK:
                 await self._outcomes.on_created(row, lease.worker, lease.pid)
@@ -229,14 +233,21 @@ class ActorScheduler:
         """Whether an earlier gcs has asked for a lease whose worker has died: it may have run the constructor (G35)."""
         if not row.lease_id or row.raylet is None:
             return False
-        failure = await self._call_living(row.raylet, GetLeaseFailure(row.lease_id, 0.0))
-        if failure is not None and not failure.dead:
+        cause = await self._how_it_ended(row.lease_id, row.raylet, 0.0)
+        if cause is None:
             return False
-        loss = "its node died"
-        if failure is not None:
-            loss = ": ".join(filter(None, ["its worker died", failure.cause, failure.doom]))
-        await self._outcomes.on_worker_lost(row, row.raylet, loss)
+        await self._outcomes.on_worker_lost(row, row.raylet, cause)
         return True
+
+    async def _how_it_ended(self, lease_id: bytes, raylet: Address, timeout_s: float) -> DeathCause | None:
+        """What became of the worker of a lease; None: nothing that its raylet has seen in this time."""
+        failure = await self._call_living(raylet, GetLeaseFailure(lease_id, timeout_s))
+        if failure is None:
+            return DeathCause(NODE_DIED, "its node died")
+        if not failure.dead:
+            return None
+        cause = ": ".join(filter(None, [failure.cause, failure.doom]))
+        return worker_died(failure.pid, raylet.node_id, cause, failure.stderr_tail, failure.memory_total > 0)
 
     async def _request(self, row: ActorRow, lease_id: bytes, raylet: Address, final: bool) -> LeaseReply | None:
         """None if the raylet is dead."""

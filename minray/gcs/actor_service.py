@@ -23,11 +23,12 @@ import msgspec
 
 from minray.common.config import SystemConfig
 from minray.common.ids import job_of_actor, short_actor
-from minray.gcs.actor_manager import ActorManager, ActorRow, describe
+from minray.gcs.actor_manager import ActorManager, ActorRow, describe, worker_died
 from minray.gcs.actor_scheduler import ActorScheduler, Nodes
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
 from minray.gcs.storage import GcsStorage
+from minray.packed_exception import last_line
 from minray.platform.base import Platform, PlatformError
 from minray.protocol import actor as protocol
 from minray.protocol.actor import DEAD, DeathCause
@@ -93,8 +94,8 @@ class ActorService:
                 await self._end(row.info.actor_id, cause)
             elif row.info.state in (protocol.PENDING_CREATION, protocol.RESTARTING):
                 self._scheduler.create(row)
-            elif row.info.address is not None and self.is_dead(row.info.address):
-                await self._lose(row, self._loss(row.info.address))
+            elif row.info.address is not None and (loss := self._loss(row.info.address)) is not None:
+                await self._lose(row, loss)
 
     def close(self) -> None:
         self._scheduler.close()
@@ -240,7 +241,7 @@ class ActorService:
         self._peers.on_death_of(death.worker_id, death.cause)
         row = self._actors.of_worker(death.worker_id)
         if row is not None:
-            await self._lose(row, DeathCause(protocol.WORKER_DIED, f"its worker died: {death.cause}"))
+            await self._lose(row, _loss_of(death))
         await self._end_owned(death.worker_id, death.cause)
 
     async def on_node_death(self, node: NodeInfo) -> None:
@@ -283,18 +284,18 @@ class ActorService:
             return self._actors.alive(row.info.actor_id, row.info.restarts, address, pid)
 
         created = await self._until_stored(row.info.actor_id, begin)
-        if created and self.is_dead(address):
-            await self._lose_worker(row.info.actor_id, address, self._loss(address))
+        if created and (loss := self._loss(address)) is not None:
+            await self._lose_worker(row.info.actor_id, address, loss)
         return created
 
     async def on_impossible(self, row: ActorRow, cause: DeathCause) -> None:
         if self._actors.pending(row.info.actor_id, row.info.restarts) is not None:
             await self._end(row.info.actor_id, cause)
 
-    async def on_worker_lost(self, row: ActorRow, place: Address, reason: str) -> None:
+    async def on_worker_lost(self, row: ActorRow, place: Address, cause: DeathCause) -> None:
         pending = self._actors.pending(row.info.actor_id, row.info.restarts)
         if pending is not None:
-            await self._lose(pending, self._loss(place, reason))
+            await self._lose(pending, self._loss(place) or cause)
 
     def is_dead(self, worker: Address) -> bool:
         return self._surroundings.worker_death(worker) is not None
@@ -306,12 +307,12 @@ class ActorService:
         if row is not None and row.info.address == address:
             await self._lose(row, cause)
 
-    def _loss(self, place: Address, reason: str = "") -> DeathCause:
-        """Of an incarnation that was there; ``reason`` is what else is known."""
+    def _loss(self, place: Address) -> DeathCause | None:
+        """Of an incarnation that was there, if that is known to be dead."""
         node_death, death = self._nodes.death_cause(place.node_id), self._surroundings.worker_death(place)
         if node_death is not None:
             return DeathCause(protocol.NODE_DIED, f"its node died: {node_death}")
-        return DeathCause(protocol.WORKER_DIED, reason if death is None else f"its worker died: {death.cause}")
+        return None if death is None else _loss_of(death)
 
     async def _lose(self, row: ActorRow, cause: DeathCause) -> None:
         """The incarnation that ``row`` tells of has died."""
@@ -430,7 +431,9 @@ class ActorService:
 
 
 def _listed(info: protocol.ActorInfo) -> protocol.ActorInfo:
-    death = None if info.death is None else msgspec.structs.replace(info.death, error=b"")
+    death = info.death
+    if death is not None and death.error:
+        death = msgspec.structs.replace(death, message=f"{death.message}: {last_line(death.error)}", error=b"")
     return msgspec.structs.replace(info, handle=b"", death=death)
 
 
@@ -440,3 +443,7 @@ def _job(row: ActorRow) -> bytes:
 
 async def _nothing() -> None:
     pass
+
+
+def _loss_of(death: WorkerDeath) -> DeathCause:
+    return worker_died(death.pid, death.node_id, death.cause, death.last_words, death.for_memory)

@@ -24,9 +24,26 @@ DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING, DEAD = (
 """Ray's names of the states of an actor."""
 
 CREATION_TASK_FAILED, ACTOR_UNSCHEDULABLE, RUNTIME_ENV_FAILED, KILLED, OUT_OF_SCOPE = range(5)
-OWNER_DIED, JOB_FINISHED, WORKER_DIED, NODE_DIED, EXITED, GROUP_REMOVED = range(5, 11)
+OWNER_DIED, JOB_FINISHED, WORKER_DIED, NODE_DIED, EXITED, GROUP_REMOVED, OUT_OF_MEMORY = range(5, 12)
 """Why an actor died. EXITED: it wanted to (``exit_actor``, ``__ray_terminate__``, ``sys.exit()``). GROUP_REMOVED: it cannot
-begin (again) without its placement group."""
+begin (again) without its placement group. OUT_OF_MEMORY: its worker was killed for its node's."""
+
+
+KINDS_OF_DEATH = (
+    "CREATION_TASK_FAILED",
+    "ACTOR_UNSCHEDULABLE",
+    "RUNTIME_ENV_FAILED",
+    "KILLED",
+    "OUT_OF_SCOPE",
+    "OWNER_DIED",
+    "JOB_FINISHED",
+    "WORKER_DIED",
+    "NODE_DIED",
+    "EXITED",
+    "GROUP_REMOVED",
+    "OUT_OF_MEMORY",
+)
+"""Their names, for people."""
 
 
 class DeathCause(Record, frozen=True):

@@ -81,6 +81,10 @@ class WorkerDeath(Record, frozen=True):
     pid: int
     cause: str
     """For people: ``exit code 3``, ``signal SIGKILL``, ``node died``, or DRIVER_LEFT."""
+    last_words: list[str] = []
+    """Of an actor: its last lines on standard error."""
+    for_memory: bool = False
+    """It was killed because its node had too little."""
 
 
 class JobConfig(Record, frozen=True):

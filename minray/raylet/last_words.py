@@ -2,7 +2,7 @@
 
 Ray: has no counterpart; its driver says where the log files are
 
-Pure: lines in, at most ``MOST_LINES`` of them out. A crash in compiled code has Python's faulthandler write down where all
+Pure: lines in, the last of them out. A crash in compiled code has Python's faulthandler write down where all
 threads are, which would leave no room for what the task itself has said: of that only its first line and the frames of the
 user's code stay, in the thread that has crashed.
 """
@@ -15,7 +15,8 @@ from collections import deque
 from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.tracebacks import is_runtime
 
-MOST_LINES = 20
+MOST_LINES, MOST_CHARACTERS = 20, 1000
+"""So many lines, and so much of each."""
 _CRASH, _CRASHED_THREAD, _OTHER_THREAD = "Fatal Python error: ", "Current thread 0x", "Thread 0x"
 _FRAME = re.compile(r'  File "(.*)", line \d+ in (.*)')
 _PROGRAM = ("<string>", "<module>")
@@ -33,6 +34,7 @@ class LastWords:
         self._is_other_thread = False
 
     def add(self, line: str) -> None:
+        line = line[:MOST_CHARACTERS]
         if line.startswith(TASK_NAME_MARK):  # Another task begins to write, or what comes next is nobody's.
             self._lines.clear()
             self._is_crash = False

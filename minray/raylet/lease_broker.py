@@ -357,7 +357,9 @@ class LeaseBroker:
         if death.pid:  # Also of one that has not registered: it may have listened already, and left its socket.
             doom = death.doom_that_counts(worker.doom)
             cause = f"{death.cause}: {doom}" if doom else death.cause
-            self._on_worker_death(WorkerDeath(worker_id, self._node_id, death.pid, cause))
+            words = death.stderr_tail if entry is not None and entry.request.for_actor else []
+            for_memory = worker.memory_usage[1] > 0
+            self._on_worker_death(WorkerDeath(worker_id, self._node_id, death.pid, cause, words, for_memory))
             self.on_owner_death(worker_id, True, cause)
         self.advance()
 

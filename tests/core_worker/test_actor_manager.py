@@ -28,6 +28,7 @@ from minray.exceptions import (
     ActorPlacementGroupRemoved,
     ActorUnavailableError,
     ActorUnschedulableError,
+    OutOfMemoryError,
     RayError,
     RaySystemError,
     RuntimeEnvSetupError,
@@ -618,6 +619,7 @@ def test_what_a_lost_call_has_made_is_discarded_where_that_was() -> None:
         (protocol.CREATION_TASK_FAILED, ERROR, ActorDiedError, "ValueError: no"),
         (protocol.CREATION_TASK_FAILED, b"", ActorDiedError, "because"),
         (protocol.KILLED, b"", ActorDiedError, "because"),
+        (protocol.OUT_OF_MEMORY, b"", OutOfMemoryError, "because"),
     ],
 )
 def test_a_call_of_a_dead_actor_says_why_it_is_dead(kind: int, error: bytes, expected: type, text: str) -> None:
@@ -625,6 +627,11 @@ def test_a_call_of_a_dead_actor_says_why_it_is_dead(kind: int, error: bytes, exp
     assert type(found) is expected and text in str(found)
     if isinstance(found, ActorDiedError):
         assert found.actor_init_failed == (kind == protocol.CREATION_TASK_FAILED)
+
+
+def test_each_kind_of_death_has_its_own_name() -> None:
+    kinds = {name: getattr(protocol, name) for name in protocol.KINDS_OF_DEATH}
+    assert list(kinds.values()) == list(range(len(kinds)))
 
 
 def test_after_the_end_of_the_process_the_gcs_is_not_followed() -> None:

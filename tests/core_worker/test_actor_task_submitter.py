@@ -45,6 +45,9 @@ class Caller:
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         self.end(task, "dead")
 
+    def fail_restarted(self, task: PendingTask, client: ActorClient, reason: str) -> None:
+        self.end(task, "unavailable")
+
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
         self.end(task, "unavailable")
 

@@ -10,6 +10,7 @@ import pytest
 from minray.common.config import SystemConfig
 from minray.gcs.actor_manager import MAX_DEAD_ACTORS
 from minray.gcs.actor_scheduler import ASK_AGAIN_S
+from minray.packed_exception import pack_exception
 from minray.protocol import actor as protocol
 from minray.protocol import core_worker
 from minray.protocol.actor import ALIVE, DEAD, DEPENDENCIES_UNREADY, PENDING_CREATION, RESTARTING, DeathCause
@@ -46,6 +47,8 @@ from minray.protocol.raylet import (
 from tests.gcs.stories import A_MOMENT_S, COMMIT_S, Cluster, story
 from tests.gcs.world import DISK, address, id_of, register_job
 
+NODE_A = id_of("a").hex()[:12]
+
 
 @story
 async def test_the_life_of_an_actor(it: Cluster) -> None:
@@ -64,7 +67,8 @@ async def test_the_life_of_an_actor(it: Cluster) -> None:
     assert (again.restarts, again.address) == (1, address("v", "a"))
     await it.die("v")
     dead = await it.known(1)
-    assert dead.state == DEAD and dead.death.message == "its worker died: SIGSEGV" and dead.end_time > dead.start_time
+    assert dead.state == DEAD and dead.end_time > dead.start_time
+    assert dead.death.message == f"its worker (pid=7, node={NODE_A}) died: SIGSEGV"
 
 
 # --- A worker is wanted ---
@@ -185,11 +189,11 @@ async def test_g35_a_constructor_whose_worker_dies_is_called_once_more(it: Clust
     again, _ = await it.grant("v")
     assert (first.attempt, again.attempt) == (0, 1) and first.lease_id != again.lease_id
     beginning = await it.known(1)
-    assert (beginning.state, beginning.death.message) == (RESTARTING, "its worker died: SIGSEGV")
+    assert (beginning.state, beginning.death.message) == (RESTARTING, f"its worker (pid=7, node={NODE_A}) died: SIGSEGV")
     returned, _ = await it.hears("a", ReturnWorkerLease)
     assert (returned.lease_id, returned.kill_worker) == (first.lease_id, True)
     it.world.kill("v")
-    assert (await it.until(1, DEAD)).death.message == "it died while it ran the constructor"
+    assert (await it.until(1, DEAD)).death.message == "its worker died while it ran the constructor"
     assert (await it.explained(1)).text == ""
 
 
@@ -492,15 +496,19 @@ async def test_actors_are_found_by_name_and_listed(it: Cluster) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("is_readable", [True, False])
 @story
-async def test_a_list_of_actors_has_nothing_in_it_that_is_large(it: Cluster) -> None:
+async def test_a_list_of_actors_has_nothing_in_it_that_is_large(it: Cluster, is_readable: bool) -> None:
     await it.register(1, handle=b"how it is called")
-    cause = DeathCause(protocol.CREATION_TASK_FAILED, "why", b"the text")
+    error = pack_exception(ValueError("no"), task_name="A", pid=1, node_id="", ip="") if is_readable else b"garbage"
+    cause = DeathCause(protocol.CREATION_TASK_FAILED, "why", error)
     await it.ask(protocol.EndActor(it.actor_id(1), cause))
     known = await it.known(1)
     assert known.handle and known.death == cause
     (listed,) = (await it.ask(protocol.ListActors())).actors
-    assert listed == msgspec.structs.replace(known, handle=b"", death=msgspec.structs.replace(cause, error=b""))
+    said = "why: ValueError: no" if is_readable else "why: an error that cannot be read"
+    death = DeathCause(protocol.CREATION_TASK_FAILED, said)
+    assert listed == msgspec.structs.replace(known, handle=b"", death=death)
 
 
 # --- Another gcs goes on ---
@@ -523,7 +531,7 @@ async def test_g110_the_next_gcs_asks_for_the_same_worker(it: Cluster) -> None:
 @pytest.mark.parametrize("died", ["while the gcs was away", "when it was asked", "never"])
 @story
 async def test_g35_g110_the_next_gcs_asks_whether_a_lease_has_lost_its_worker(it: Cluster, died: str) -> None:
-    raylet, loss = it.world.neighbours["a"], LeaseFailure(known=True, dead=True, cause="SIGSEGV")
+    raylet, loss = it.world.neighbours["a"], LeaseFailure(known=True, dead=True, pid=9, cause="SIGSEGV")
     await it.register(1, max_restarts=1)
     await it.create(1)
     first = (await it.hears("a", RequestWorkerLease))[0].lease_id
@@ -538,7 +546,7 @@ async def test_g35_g110_the_next_gcs_asks_whether_a_lease_has_lost_its_worker(it
         call.reply(LeaseReply(CANCELLED))
     alive = await it.live(1)
     assert alive.restarts == int(died != "never")
-    assert alive.death is None or alive.death.message == "its worker died: SIGSEGV"
+    assert alive.death is None or alive.death.message == f"its worker (pid=9, node={NODE_A}) died: SIGSEGV"
     assert raylet.count(GetLeaseFailure) == (1 if died == "while the gcs was away" else 2)
 
 

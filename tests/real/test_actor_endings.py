@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 import minray as ray
+from minray.util.state import list_actors
 from tests.helpers import wait_for_condition
 from tests.real.support import Files, Journal, Signal, run_driver
 
@@ -152,3 +153,42 @@ def test_a_clean_up_that_nobody_can_await_is_said_to_be_none(capfd: pytest.Captu
     ray.get(guest.work.remote())
     del guest
     wait_for_condition(lambda: "it must be a plain method: nobody can await it" in capfd.readouterr().err)
+
+
+@ray.remote(max_restarts=0)
+class Dying:
+    def __init__(self, now: bool = False) -> None:
+        if now:
+            self.die("in the constructor")
+
+    def die(self, words: str) -> None:
+        print(words, file=sys.stderr)
+        os._exit(4)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_the_death_of_an_actor_is_told_as_fully_as_that_of_a_worker(number: int) -> None:
+    actor = Dying.remote(now=number % 2 == 0)
+    with pytest.raises(ray.exceptions.ActorDiedError) as caught:
+        ray.get(actor.die.remote("in a call"))
+    said = str(caught.value)
+    assert "class Dying" in said and "(pid=" in said and "node=" in said and "died: exit code 4" in said
+    assert said.endswith(f"  | in {'a call' if number % 2 else 'the constructor'}")
+    assert "\n" not in ray.why(actor) and ray.why(actor).endswith("died: exit code 4")
+
+
+def test_why_and_list_actors_say_what_a_constructor_has_raised() -> None:
+    @ray.remote
+    class Failing:
+        def __init__(self) -> None:
+            raise KeyError("cannot be made")
+
+        def work(self) -> None: ...
+
+    actor = Failing.remote()
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        ray.get(actor.work.remote())
+    message = "its constructor did not succeed: KeyError: 'cannot be made'"
+    assert ray.why(actor).endswith(message)
+    (death,) = [row.death_cause for row in list_actors(detail=True) if row.class_name == "Failing"]
+    assert death == {"kind": "CREATION_TASK_FAILED", "message": message}

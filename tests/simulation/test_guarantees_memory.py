@@ -119,3 +119,24 @@ def test_g89_idle_workers_are_killed_before_tasks() -> None:
     result, cluster = judged(body, strike, seed=0, nodes=1, system_config=WATCHING)
     assert result == "done"
     assert printed(cluster).count("works") == 3, "no task has died"
+
+
+@minray.remote
+class Worker:
+    def work(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return "done"
+
+
+@pytest.mark.parametrize(("max_restarts", "max_task_retries", "outcome"), [
+    (0, 0, "OutOfMemoryError"), (1, 0, "OutOfMemoryError"), (1, 1, "done"),
+])
+def test_a_call_whose_actor_was_killed_for_memory_says_so(max_restarts: int, max_task_retries: int, outcome: str) -> None:
+    def body() -> tuple[Any, Any]:
+        worker = Worker.options(max_restarts=max_restarts, max_task_retries=max_task_retries).remote()
+        first = outcome_of(worker.work.remote(3))
+        time.sleep(5)
+        return first, outcome_of(worker.work.remote(0))
+
+    result, _ = memory_judged(body, 1, 0)
+    assert result == (outcome, "done" if max_restarts else outcome)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from minray.common.ids import job_of, job_of_actor
 from minray.common.resources import to_floats
 from minray.core_worker.state_reader import ClusterObjects, StateReader
-from minray.protocol.actor import ActorInfo
+from minray.protocol.actor import KINDS_OF_DEATH, ActorInfo
 from minray.protocol.gcs import DRIVER_LEFT, JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.placement_group import PlacementGroupInfo
 from minray.protocol.state import TaskInfo, TasksInfo, func_or_class_name
@@ -62,7 +62,9 @@ async def actors(reader: StateReader, timeout_s: float, id: str | None) -> Listi
 
 
 def actor_state(info: ActorInfo) -> ActorState:
-    death = {"kind": info.death.kind, "message": info.death.message} if info.death is not None else None
+    death = None
+    if info.death is not None:
+        death = {"kind": KINDS_OF_DEATH[info.death.kind], "message": info.death.message}
     return ActorState(
         actor_id=info.actor_id.hex(),
         class_name=info.class_name,
