@@ -327,6 +327,8 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
         raise TypeError(f"get_actor takes the name that the actor was given, not {type(name).__name__}")
     if not name:
         raise ValueError("get_actor takes the name that the actor was given, which is never empty")
+    if not isinstance(namespace, str | None):
+        raise TypeError(f"namespace must be a str, not {type(namespace).__name__}")
     actors = ActorApi(worker.current_api())
     where = namespace or actors.namespace()
     info = actors.named(name, where)

@@ -53,6 +53,9 @@ class Definition:
             export = self._underway[thread] = FunctionExport(api.new_function_id(), False)
             try:
                 api.export(export, self.function)
+            except Exception as error:
+                error.add_note(f"(raised while {self.name} was pickled; minray.util.inspect_serializability finds the part)")
+                raise
             finally:
                 del self._underway[thread]
         self.function_id, self.job_id = export.function_id, api.core.job_id

@@ -118,7 +118,7 @@ def get(object_refs: Any, *, timeout: float | None = None) -> Any:
     if type(object_refs) is ObjectRefGenerator:
         return object_refs
     if timeout is not None:
-        _check_timeout(timeout)
+        check_timeout(timeout)
     api = current_api()
     if type(object_refs) is ObjectRef:
         return api.get((object_refs,), timeout)[0]
@@ -159,7 +159,7 @@ def wait(
     if not 0 < num_returns <= len(ray_waitables):
         raise ValueError(f"num_returns must be from 1 to {len(ray_waitables)} (the number of references), not {num_returns}")
     if timeout is not None:
-        _check_timeout(timeout)
+        check_timeout(timeout)
         if timeout < 0:
             raise ValueError(f"timeout must not be negative, but is {timeout}")
     found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
@@ -169,7 +169,7 @@ def wait(
     return found
 
 
-def _check_timeout(timeout: Any) -> None:
+def check_timeout(timeout: Any) -> None:
     if not isinstance(timeout, numbers.Real) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
     if math.isnan(timeout):

@@ -335,9 +335,9 @@ class ActorManager:
         task = creation.task
         if info.state == DEAD:
             del self._creations[info.actor_id]
-            self._core.outcomes.finish_constructor(task, FAILED)
+            self._core.outcomes.finish_constructor(task, FINISHED if task.state is PUSHED else FAILED)
         elif info.state == ALIVE and task.state is QUEUED:
-            self._core.tasks.move(task, PUSHED)
+            self._core.tasks.move(task, PUSHED)  # and so it stays, as long as it may be called again
             if info.max_restarts == 0:
                 del self._creations[info.actor_id]
                 self._core.outcomes.finish_constructor(task, FINISHED)

@@ -17,7 +17,7 @@ from minray.common.task_spec import TaskTemplate
 from minray.core_worker.actor_task_submitter import Connection
 from minray.core_worker.normal_task_submitter import LeasedWorker
 from minray.core_worker.task_intake import ReceivedTask
-from minray.core_worker.task_manager import FAILED, PendingTask
+from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, PendingTask
 from minray.packed_exception import describe_packed
 from minray.protocol.base import Address
 from minray.protocol.state import (
@@ -74,7 +74,7 @@ class TaskAccount:
             task.attempt,
             task.prepared.template.name,
             kind_of(task.prepared.template),
-            task.state,
+            FINISHED if task.prepared.template.actor is not None and task.state is PUSHED else task.state,
             task.parent_id,
             _actor_id(task.task_id, task.prepared.template, _called(task)),
             address.node_id if address is not None else b"",

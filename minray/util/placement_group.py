@@ -45,6 +45,7 @@ class PlacementGroup:
     def wait(self, timeout_seconds: float = 30) -> bool:
         """Whether the group is there within this time; with 0, whether it is there now."""
         self._check("wait")
+        worker.check_timeout(timeout_seconds)
         api, group_id = worker.current_api(), self.id.binary()
         return bool(api.run_on_loop(lambda: api.core.placement_groups.wait(group_id, timeout_seconds)))
 
@@ -172,6 +173,8 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
 
     The states are PENDING, PREPARED, CREATED, RESCHEDULING (bundles were lost with their node) and REMOVED.
     """
+    if not isinstance(placement_group, PlacementGroup | None):
+        raise TypeError(f"placement_group_table takes a PlacementGroup or None, not {type(placement_group).__name__}")
     api = worker.current_api()
     if placement_group is None:
         api.run_on_loop(api.core.placement_groups.settle_all)

@@ -32,6 +32,8 @@ class Queue:
 
     def __init__(self, maxsize: int = 0, actor_options: dict[str, Any] | None = None) -> None:
         """``maxsize``: how many items it holds; without end if not positive. ``actor_options``: of its actor."""
+        if not isinstance(maxsize, int):
+            raise TypeError(f"maxsize must be an int, not {type(maxsize).__name__}")
         self.maxsize = maxsize
         actor_class = ray.remote(_QueueActor)
         self.actor: Any = actor_class.options(**(actor_options or {})).remote(maxsize)

@@ -300,7 +300,11 @@ def test_a_constructor_ends_when_it_cannot_be_called_again() -> None:
         assert creator.constructor(again).state is PUSHED and creator.actors.constructors() == [creator.held[1].task_id]
         creator.hear(again, ALIVE, max_restarts=1, restarts=1)
         creator.dead(again)
-        assert creator.told[1:] == [(creator.constructor(again), FAILED)] and creator.actors.known() == []
+        assert creator.told[1:] == [(creator.constructor(again), "FINISHED")] and creator.actors.known() == []
+        never = creator.create(registered=True, max_restarts=1)
+        creator.ready(never)
+        creator.dead(never)
+        assert creator.told[2:] == [(creator.constructor(never), FAILED)]
 
     tell(story)
 

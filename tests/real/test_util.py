@@ -19,6 +19,7 @@ from minray.util import (
     map_unordered,
     register_serializer,
 )
+from minray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from minray.util.queue import Empty, Full, Queue
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -107,3 +108,29 @@ def test_a_serializer_is_of_a_class_and_can_be_called() -> None:
         register_serializer(3, serializer=int, deserializer=int)  # type: ignore[type-var]
     with pytest.raises(TypeError, match="deserializer must be a function of one argument, not 5"):
         register_serializer(threading.Event, serializer=int, deserializer=5)  # type: ignore[arg-type]
+
+
+def test_arguments_of_the_wrong_kind_are_named() -> None:
+    group = placement_group([{"CPU": 1}])
+    for call, words in [
+        (lambda: Queue("a"), "maxsize must be an int"),  # type: ignore[arg-type]
+        (lambda: placement_group_table("a"), "takes a PlacementGroup or None"),  # type: ignore[arg-type]
+        (lambda: group.wait("a"), "timeout must be a number"),  # type: ignore[arg-type]
+        (lambda: minray.get_actor("x", namespace=3), "namespace must be a str"),  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(TypeError, match=words):
+            call()
+    remove_placement_group(group)
+
+
+def test_what_cannot_be_pickled_is_named_in_a_note() -> None:
+    lock = threading.Lock()
+
+    class Holder:
+        def hold(self) -> Any:
+            return lock
+
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
+        minray.remote(Holder).remote()
+    (note,) = caught.value.__notes__
+    assert note.startswith("(raised while Holder was pickled; minray.util.inspect_serializability")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import minray
-from minray.util.state import list_objects
+from minray.util.state import get_actor, get_node, get_objects, list_objects
 from minray.util.state.common import ActorState, ActorSummaries, ObjectState, ObjectSummaries, TaskState, TaskSummaries
 from minray.util.state.exception import RayStateApiException
 from minray.util.state.filters import matching, parse
@@ -54,11 +54,23 @@ def test_a_record_is_also_a_dictionary() -> None:
         ({"filters": [("colour", "=", "red")]}, "objects have no 'colour' to filter by; they have object_id, "),
         ({"filters": [("pid", "<", 1)]}, "not by '<'"),
         ({"address": "10.0.0.1:1"}, "minray list --address"),
+        ({"filters": "state=ALIVE"}, "filters must be a list of filters, not str"),
+        ({"filters": ("pid", "=", 1)}, "a filter is a tuple such as .*, not 'pid'"),
+        ({"filters": [("pid", 1)]}, "a filter is a tuple such as"),
+        ({"limit": "many"}, "limit must be an int, not str"),
+        ({"timeout": "long"}, "timeout must be a number"),
     ],
 )
 def test_arguments_that_make_no_sense(arguments: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises((TypeError, ValueError), match=complaint):
         list_objects(**arguments)
+
+
+@pytest.mark.parametrize("id", [None, 5])
+def test_an_id_is_text(id: Any) -> None:
+    for get in (get_actor, get_node, get_objects):
+        with pytest.raises(TypeError, match="an id is a str of hexadecimal digits"):
+            get(id)
 
 
 def test_without_a_cluster_there_is_no_state_and_none_is_started() -> None:

@@ -35,7 +35,7 @@ from minray.util.state.common import (
 from minray.util.state.exception import RayStateApiException
 from minray.util.state.filters import Filter
 from minray.util.state.rows import KINDS, Listing, plain_id
-from minray.worker import connected_api
+from minray.worker import check_timeout, connected_api
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 10_000
@@ -183,7 +183,7 @@ def get_objects(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> list[ObjectState]:
     """Who refers to the object with this id (hex): a row for each process; none for an unknown object."""
-    return _read("objects", address, timeout, id).rows
+    return _read("objects", address, timeout, _checked(id)).rows
 
 
 def summarize_actors(
@@ -222,6 +222,8 @@ def summarize_objects(
 def _list(
     kind: str, address: str | None, filters: Filters, limit: int, timeout: float, raise_on_missing_output: bool
 ) -> list[Any]:
+    if not isinstance(limit, int):
+        raise TypeError(f"limit must be an int, not {type(limit).__name__}")
     if not 0 < limit <= MAX_LIMIT:
         raise ValueError(f"limit must be from 1 to {MAX_LIMIT}, not {limit}")
     choosing.check(KINDS[kind].state, filters)
@@ -236,13 +238,20 @@ def _complete(kind: str, address: str | None, timeout: float, raise_on_missing_o
 
 
 def _get(kind: str, state: type[S], id: str, address: str | None, timeout: float) -> S | None:
-    rows: list[S] = _read(kind, address, timeout, id).rows
+    rows: list[S] = _read(kind, address, timeout, _checked(id)).rows
     return rows[0] if rows else None
+
+
+def _checked(id: str) -> str:
+    if not isinstance(id, str):
+        raise TypeError(f"an id is a str of hexadecimal digits, not {type(id).__name__}")
+    return id
 
 
 def _read(kind: str, address: str | None, timeout: float, id: str | None) -> Listing:
     if address not in (None, "auto"):
         raise ValueError("these functions look at the cluster of this process; for another one: minray list --address")
+    check_timeout(timeout)
     if id is not None:
         id = plain_id(id)
     api = connected_api()

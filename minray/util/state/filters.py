@@ -24,8 +24,13 @@ def matching(rows: Sequence[T], filters: Sequence[Filter] | None, limit: int) ->
 
 
 def check(state: type[Any], filters: Sequence[Filter] | None) -> None:
-    """Raises ValueError for a filter that rows of this kind cannot have."""
-    for name, predicate, _ in filters or ():
+    """Raises ValueError for a filter that rows of this kind cannot have, TypeError for what is none."""
+    if not isinstance(filters, list | tuple | None):
+        raise TypeError(f"filters must be a list of filters, not {type(filters).__name__}")
+    for one in filters or ():
+        if not isinstance(one, list | tuple) or len(one) != 3:
+            raise ValueError(f'a filter is a tuple such as ("state", "=", "ALIVE"), not {one!r}')
+        name, predicate, _ = one
         known = [one.name for one in fields(state)]
         if name not in known:
             what = state.__name__.removesuffix("State").lower()
