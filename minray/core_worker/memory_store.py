@@ -25,6 +25,9 @@ SWEEP_AT = 64
 """So many waiters of one object are looked through for those that are released already."""
 
 
+SEEN = -1
+
+
 class StoredObject(msgspec.Struct, eq=False, gc=False):
     """A serialised value. Immutable, but for tickets that ``nested`` loses when they are noted, and the flags."""
 
@@ -42,7 +45,20 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
     is_freed: bool = False
     """It is the error that says so: somebody has freed the value by hand."""
     unseen: int = 0
-    """Of a task's error that nobody has looked at: how many objects it is, or will be; it is said when the last one goes."""
+    """Of a task's error that nobody has looked at: how many objects it is, or will be; it is said when the last one goes.
+    SEEN if somebody has."""
+    origin: StoredObject | None = None
+    """Of the error of a task that has failed because its argument had: the first one of this chain."""
+
+    def note_seen(self) -> None:
+        """Somebody has looked at this error, or at what has come of it."""
+        self.unseen = SEEN
+        if self.origin is not None:
+            self.origin.unseen = SEEN
+
+    def is_seen(self) -> bool:
+        """Whether somebody has looked at it, or at what it has come of."""
+        return self.unseen == SEEN or (self.origin is not None and self.origin.unseen == SEEN)
 
     def size(self) -> int:
         return self.place.size if self.place is not None else len(self.data) + sum(map(len, self.buffers))
@@ -118,7 +134,7 @@ class MemoryStore:
         unseen: list[StoredObject] = []
         for object_id in object_ids:
             stored = self.objects.pop(object_id, None)
-            if stored is not None and stored.unseen:
+            if stored is not None and stored.unseen > 0:
                 unseen.append(stored)
             if self._record is not None and (stored is not None or object_id in self._waiters):
                 old = AWAITED if stored is None else ERROR if stored.is_error else HERE

@@ -68,7 +68,7 @@ class ObjectDeletion:
             put = core.store.put if old is None else core.store.replace
             put(object_id, error)
             core.directory.free([object_id])
-            if old is not None and old.unseen:
+            if old is not None and old.unseen > 0:
                 core.objects.on_unseen(old)
 
     def _error(self, object_ids: Sequence[bytes]) -> StoredObject:

@@ -70,13 +70,13 @@ class Objects:
             wanted = core.references.is_in_scope(object_id)
         if wanted:
             core.store.put(object_id, stored)
-        elif stored.unseen:
+        elif stored.unseen > 0:
             self.on_unseen(stored)
 
     def on_unseen(self, error: StoredObject) -> None:
         """An object has gone that was an error of a task, and nobody has looked at it; perhaps at the task's others."""
         error.unseen -= 1
-        if error.unseen <= 0 and self._core.config.system_config.report_unseen_errors:
+        if error.unseen == 0 and not error.is_seen() and self._core.config.system_config.report_unseen_errors:
             logger.error("%s:\n%s", UNSEEN, describe_packed(bytes(error.data)))
 
     def put_error(self, object_id: bytes, error: RayError) -> None:

@@ -72,8 +72,9 @@ class TaskOutcomes:
         if task.prepared.template.actor is not None:
             self._core.actors.on_constructor_failed(task, packed)
         else:
-            stored.unseen = 0
-            self._finish_with_failure(task, StoredObject(packed, (), True, ()))
+            stored.unseen = min(stored.unseen, 0)
+            origin = stored.origin or stored
+            self._finish_with_failure(task, StoredObject(packed, (), True, (), origin=origin))
             self._on_ended_early(task)
 
     def _on_ended_early(self, task: PendingTask) -> None:
@@ -277,6 +278,7 @@ class TaskOutcomes:
         is_read = task.stream is not None and self._core.generators.streams.is_wanted(task.task_id)
         error.unseen = task.prepared.template.num_returns - len(yielded) + is_read
         if not error.unseen:
+            error.unseen = 1
             self._core.objects.on_unseen(error)
         self._finish_with_error(task, error, yielded)
 

@@ -214,7 +214,7 @@ class UserApi:
         """Deserialise, or raise; whoever hears of an error need not look at those ``beside`` it."""
         if stored.is_error:
             for error in (stored, *beside):
-                error.unseen = 0
+                error.note_seen()
             raise unpack_exception(bytes(stored.data))
         refs = self.core.objects.make_refs(stored) if stored.nested else []
         return serialization.deserialize(stored.data, stored.buffers, refs)

@@ -274,6 +274,22 @@ def an_argument() -> None:
     assert isinstance(outcome(make.remote(fail.remote())), ValueError)
 
 
+def what_comes_of_an_error_that_was_looked_at() -> None:
+    """Nor need anybody look at the others that come of it."""
+    failed = fail.remote()
+    made = [make.remote(failed), make.remote(make.remote(failed))]
+    assert isinstance(outcome(failed), ValueError)
+    minray.wait(made, num_returns=2)
+
+
+def one_of_several_that_come_of_an_error() -> None:
+    failed = fail.remote()
+    made = [make.remote(failed), make.remote(failed)]
+    del failed
+    assert isinstance(outcome(made[1]), ValueError)
+    minray.wait(made, num_returns=2)
+
+
 def lent() -> None:
     assert minray.get(look.remote([fail.remote()])) == "RayTaskError(ValueError)"
 
@@ -313,6 +329,8 @@ HEARD = [
     got_with_others,
     one_of_several_results,
     an_argument,
+    what_comes_of_an_error_that_was_looked_at,
+    one_of_several_that_come_of_an_error,
     lent,
     the_last_item,
     cancelled,

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import operator
 import os
+import pickle
 import signal
 import threading
 from pathlib import Path
@@ -356,7 +357,7 @@ class Hooks(RayDaskCallback):
         self.told.append(("postsubmit", key, isinstance(object_ref, ray.ObjectRef)))
 
     def _ray_pretask(self, key: Any, object_refs: Any) -> str:
-        note(self.journal, f"before {key}")
+        note(self.journal, f"before {key}: {object_refs}")
         return f"state of {key}"
 
     def _ray_posttask(self, key: Any, result: Any, pre_state: Any) -> None:
@@ -381,11 +382,64 @@ def test_hooks_of_dask_on_ray(tmp_path: Path) -> None:
         ("all", 1, ["replaced", "sum"]),
         ("finish", 101),
     ]
-    assert lines(hooks.journal) == ["before sum", "after sum: 101, state of sum"]
+    assert lines(hooks.journal) == ["before sum: [100]", "after sum: 101, state of sum"]
     assert ray_dask_get(dsk, "sum") == 2  # outside of the block nobody listens
     assert ray_dask_get(dsk, "sum", ray_callbacks=[hooks]) == 101
     with pytest.raises(TypeError, match="RayDaskCallbacks, not int"):
         ray_dask_get(dsk, "sum", ray_callbacks=[5])
+
+
+def test_hooks_in_workers_are_told_the_values_that_a_task_depends_on(tmp_path: Path) -> None:
+    hooks = Hooks(tmp_path / "journal")
+    one = dask.delayed(abs)(-1, dask_key_name="one")
+    two = dask.delayed(dict)(a=5, b=one, dask_key_name="two")
+    both = dask.delayed(list)([one, two], dask_key_name="both")
+    with hooks:
+        assert both.compute(scheduler=ray_dask_get, optimize_graph=False) == [1, {"a": 5, "b": 1}]
+    told = [line for line in lines(hooks.journal) if line.startswith("before")]
+    assert told[:2] == ["before one: []", "before two: [1]"]
+    assert told[2] in ("before both: [1, {'a': 5, 'b': 1}]", "before both: [{'a': 5, 'b': 1}, 1]")
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_hooks_are_told_of_what_is_persisted(is_given: bool, tmp_path: Path) -> None:
+    hooks, told = Hooks(tmp_path / "journal"), []  # type: ignore[var-annotated]
+    array = da.ones(2, chunks=2)
+    dask_callback = Callback(pretask=lambda key, *_: told.append("pretask"), finish=lambda *_: told.append("finish"))
+    with dask_callback, contextlib.nullcontext() if is_given else hooks:
+        options = {"ray_callbacks": [hooks]} if is_given else {}
+        persisted = array.persist(scheduler=ray_dask_get, **options)
+    assert [name for name, *_ in hooks.told] == ["presubmit", "postsubmit", "all", "finish"]
+    assert told == ["pretask", "finish"] and persisted.sum().compute(scheduler=ray_dask_get) == 2
+    assert hooks.told[-1][1] == (tuple(future.ref for future in futures_of(persisted)),)
+
+
+@pytest.mark.parametrize(("number", "error"), [(0, ValueError), (-1, ValueError), ("two", TypeError), (True, TypeError)])
+def test_a_number_of_workers_that_makes_no_sense(number: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="num_workers must be"):
+        dask.compute(dask.delayed(abs)(-1), scheduler=ray_dask_get, num_workers=number)
+
+
+def test_the_number_of_workers_may_be_configured() -> None:
+    running: list[int] = []
+    with dask.config.set(num_workers=1), Callback(pretask=lambda key, dsk, state: running.append(len(state["running"]))):
+        dask.compute([dask.delayed(abs)(-number) for number in range(4)], scheduler=ray_dask_get)
+    assert running == [1, 1, 1, 1]
+
+
+def test_a_persisted_collection_keeps_its_values_wherever_it_goes() -> None:
+    array = da.arange(10, chunks=5).persist(scheduler=ray_dask_get)
+    copies = [pickle.loads(pickle.dumps(array)), ray.get(ray.put(array))]
+    refs = [future.ref for future in futures_of(array)]
+    assert all([future.ref for future in futures_of(copy)] == refs for copy in copies)
+    del array, refs
+
+    @ray.remote
+    def total(collection: Any) -> Any:
+        return collection.sum().compute(scheduler=ray_dask_get)
+
+    assert ray.get([total.remote(copy) for copy in copies]) == [45, 45]
+    assert [(copy + 1).sum().compute(scheduler=ray_dask_get) for copy in copies] == [55, 55]
 
 
 def test_hooks_may_be_functions_and_are_registered_for_good() -> None:

@@ -13,7 +13,7 @@ import pytest
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.task_spec import Alias, DataNode, List, Task, TaskRef
 
-from minray.util.dask.futures import Future
+from minray.util.dask.futures import Future, FutureKey, given
 from minray.util.dask.graph import Graph, prepare, takes_item
 from minray.util.dask.shipping import Luggage
 
@@ -177,11 +177,16 @@ def test_a_future_in_a_graph_becomes_data() -> None:
     assert graph.nodes["x"].target == key and graph.nodes["z"].dependencies == {key}
 
 
-def test_futures_of_the_same_key_are_different_and_travel_as_names() -> None:
+def test_futures_of_the_same_key_are_different_and_travel_as_names_where_their_values_are_given() -> None:
     first, second = Future("x", Ref()), Future("x", Ref())
     assert first.key != second.key
-    for copy in (pickle.loads(pickle.dumps(first.key)), pickle.loads(pickle.dumps(first)).key):
-        assert type(copy) is str and copy == first.key
+    with given({first.key}):
+        for copy in (pickle.loads(pickle.dumps(first.key)), pickle.loads(pickle.dumps(first)).key):
+            assert type(copy) is str and copy == first.key
+        elsewhere = pickle.loads(pickle.dumps(second))
+    for copy in (elsewhere.key, pickle.loads(pickle.dumps(second.key))):
+        assert type(copy) is FutureKey and copy == second.key
+        assert (copy.ref.hex(), copy.task_key) == (second.ref.hex(), "x") and type(elsewhere) is Future
     assert dask.base.tokenize(first) == dask.base.tokenize(first) != dask.base.tokenize(second)
 
 

@@ -21,7 +21,7 @@ from dask.diagnostics import ProgressBar
 from dask.task_spec import DataNode
 
 from .graph import Graph
-from .shipping import TaskHooks
+from .shipping import TaskHooks, places_of_dependencies
 
 HOOKS = ("ray_presubmit", "ray_postsubmit", "ray_pretask", "ray_posttask", "ray_postsubmit_all", "ray_finish")
 
@@ -34,7 +34,8 @@ class RayCallback(NamedTuple):
     ray_postsubmit: Any
     """(task, key, deps, object_ref)"""
     ray_pretask: Any
-    """(key, object_refs): in the worker; what it returns is handed to ``ray_posttask``."""
+    """(key, object_refs), the values that the task depends on: in the worker; what it returns is handed to
+    ``ray_posttask``."""
     ray_posttask: Any
     """(key, result, pre_state): in the worker."""
     ray_postsubmit_all: Any
@@ -165,9 +166,9 @@ class Listeners:
                     return result
         return None
 
-    def in_worker(self, key: Any) -> TaskHooks | None:
+    def in_worker(self, node: Any, key: Any) -> TaskHooks | None:
         before, after = self._ray.ray_pretask_cbs, self._ray.ray_posttask_cbs
-        return TaskHooks(key, before, after) if any(before) or any(after) else None
+        return TaskHooks(key, places_of_dependencies(node), before, after) if any(before) or any(after) else None
 
     def submitted(self, node: Any, key: Any, results: dict[Any, Any], ref: Any) -> None:
         if self._dask:

@@ -4,14 +4,16 @@ Ray: python/ray/util/dask/__init__.py (there the references themselves stand in 
 
 Dask knows futures by ``__dask_future__`` and ``key``, and replaces one by its key as soon as it looks at a graph. Therefore
 the key itself carries the reference: wherever Dask copies it, into an alias, a fused task or a set of dependencies, the
-value lives as long as some graph names it, without any table that would have to be kept. On its way to another process
-such a key is a plain string, since a task is given the values of its dependencies beside it.
+value lives as long as some graph names it, without any table that would have to be kept. So it does in whatever is pickled,
+but for tasks of the scheduler: these are given the values of what they depend on, whose keys are plain strings there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from dask.base import collections_to_expr, unpack_collections
@@ -20,6 +22,17 @@ from dask.task_spec import TaskRef
 import minray as ray
 
 _numbers = itertools.count()
+_given: ContextVar[Container[Any]] = ContextVar("minray_given", default=())
+
+
+@contextlib.contextmanager
+def given(keys: Container[Any]) -> Iterator[None]:
+    """Of what is pickled meanwhile these keys are plain strings: their values go along with it."""
+    token = _given.set(keys)
+    try:
+        yield
+    finally:
+        _given.reset(token)
 
 
 class FutureKey(str):
@@ -29,8 +42,14 @@ class FutureKey(str):
     task_key: Any
     """The key of the task that makes the value."""
 
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (str, (str(self),)) if self in _given.get() else (_key, (str(self), self.ref, self.task_key))
+
+
+def _key(text: str, ref: Any, task_key: Any) -> FutureKey:
+    key = FutureKey(text)
+    key.ref, key.task_key = ref, task_key
+    return key
 
 
 class Future(TaskRef):  # type: ignore[misc]
@@ -40,9 +59,7 @@ class Future(TaskRef):  # type: ignore[misc]
     __dask_future__ = True
 
     def __init__(self, key: Any, ref: Any) -> None:
-        name = FutureKey(f"{key}-future-{next(_numbers)}-{ref.hex()}")
-        name.ref, name.task_key = ref, key
-        super().__init__(name)
+        super().__init__(_key(f"{key}-future-{next(_numbers)}-{ref.hex()}", ref, key))
 
     @property
     def ref(self) -> Any:
@@ -56,14 +73,20 @@ class Future(TaskRef):  # type: ignore[misc]
         """Whether the value is there, or its task has failed."""
         return bool(ray.wait([self.ref], timeout=0, fetch_local=False)[0])
 
-    def __reduce__(self) -> tuple[type[TaskRef], tuple[str]]:
-        return TaskRef, (str(self.key),)
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (TaskRef if self.key in _given.get() else _future), (self.key,)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "Future", str(self.key)
 
     def __repr__(self) -> str:
         return f"<Future {self.key}>"
+
+
+def _future(key: FutureKey) -> Future:
+    future = Future.__new__(Future)
+    TaskRef.__init__(future, key)
+    return future
 
 
 class Waited(NamedTuple):

@@ -55,7 +55,7 @@ class DaskScheduler:
         """
         with local_callbacks() as dask_callbacks, local_ray_callbacks(ray_callbacks) as active:
             listeners = Listeners(dask_callbacks, active)
-            values = _compute(dsk, keys, ray_remote_args or {}, listeners, num_workers or self._limit)
+            values = _compute(dsk, keys, ray_remote_args or {}, listeners, self._most_at_a_time(num_workers))
             result = _nested(keys, values)
             listeners.got(result)
         return result
@@ -66,21 +66,35 @@ class DaskScheduler:
         optimize_graph: bool = True,
         *,
         ray_remote_args: Mapping[str, Any] | None = None,
+        ray_callbacks: Iterable[Any] | None = None,
         **_: Any,
     ) -> list[Any]:
         """The same collections with futures in the place of what is to be computed; their tasks are submitted, all at once.
 
         Dask calls this from ``persist``. The values live as long as a collection, or another one made of it, does.
+        Callbacks hear of the submission; that is all that ``persist`` waits for, so the end comes with it, and Dask's
+        ``posttask`` does not come.
         """
         collections = list(collections)
         expression = collections_to_expr(collections, optimize_graph).optimize()
         keys = [list(flatten(group)) for group in expression.__dask_keys__()]
-        futures = _submit(expression, [key for group in keys for key in group], ray_remote_args or {})
+        with local_callbacks() as dask_callbacks, local_ray_callbacks(ray_callbacks) as active:
+            listeners = Listeners(dask_callbacks, active)
+            futures = _submit(expression, [key for group in keys for key in group], ray_remote_args or {}, listeners)
+            listeners.got(tuple(tuple(futures[key].ref for key in group) for group in keys))
         persisted = []
         for collection, group in zip(collections, keys, strict=True):
             rebuild, state = collection.__dask_postpersist__()
             persisted.append(rebuild({key: futures[key] for key in group}, *state))
         return persisted
+
+    def _most_at_a_time(self, num_workers: int | None) -> int | None:
+        most = num_workers if num_workers is not None else self._limit or dask.config.get("num_workers", None)
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool)):
+            raise TypeError(f"num_workers must be an int, not {type(most).__name__}")
+        if most is not None and most < 1:
+            raise ValueError(f"num_workers must be at least 1, but is {most}")
+        return most
 
     def __repr__(self) -> str:
         return "<Dask on minray>" if self._limit is None else f"<Dask on minray, {self._limit} tasks at a time>"
@@ -132,13 +146,20 @@ def _compute(dsk: Any, keys: Any, remote_args: Mapping[str, Any], listeners: Lis
         listeners.end(not done)
 
 
-def _submit(dsk: Any, keys: list[Any], remote_args: Mapping[str, Any]) -> dict[Any, Future]:
+def _submit(dsk: Any, keys: list[Any], remote_args: Mapping[str, Any], listeners: Listeners) -> dict[Any, Future]:
     """Futures of all these keys, whose tasks are submitted."""
-    graph = prepare(dsk, keys, remote_args, may_split=dask.config.get(SPLIT_RESULTS, True))
+    graph = prepare(dsk, keys, remote_args, may_split=not listeners and dask.config.get(SPLIT_RESULTS, True))
     _connect()
-    submission = Submission(graph, Listeners((), ()), UNLIMITED)
-    submission.submit_all()
-    results = {key: submission.results[key] for key in keys}
+    submission = Submission(graph, listeners, UNLIMITED)
+    done = False
+    try:
+        listeners.begin(graph)
+        submission.submit_all()
+        results = {key: submission.results[key] for key in keys}
+        listeners.submitted_all(list(results.values()), graph)
+        done = True
+    finally:
+        listeners.end(not done)
     return {
         key: Future(key, value if isinstance(value, ray.ObjectRef) else ray.put(value)) for key, value in results.items()
     }

@@ -46,6 +46,8 @@ class TaskHooks(NamedTuple):
     """What callbacks have to say in the worker, before a task and after it."""
 
     key: Any
+    dependencies: list[int | str]
+    """Which arguments, by position or by name, are what the task depends on."""
     before: list[Any]
     after: list[Any]
     """Of the same length; None where a callback has nothing to say."""
@@ -56,7 +58,10 @@ def dask_task(
     hooks: TaskHooks | None, items: Sequence[tuple[Any, Any]] | None, function: Any, /, *args: Any, **kwargs: Any
 ) -> tuple[Any, ...]:
     """The result, or the items that others take from it; and last, since it costs nothing to fetch, which process it was."""
-    states = [before and before(hooks.key, args) for before in hooks.before] if hooks else []
+    states = []
+    if hooks:
+        values = [kwargs[place] if isinstance(place, str) else args[place] for place in hooks.dependencies]
+        states = [before and before(hooks.key, values) for before in hooks.before]
     result = _run(function, args, kwargs)
     if hooks:
         for after, state in zip(hooks.after, states, strict=True):
@@ -112,7 +117,7 @@ class Luggage:
 
     def call(self, node: Task, results: dict[Any, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """The function and arguments that make this node's result, given those of its dependencies."""
-        if type(node) is not Task or any(map(_is_nested, (*node.args, *node.kwargs.values()))):
+        if _is_evaluated(node):
             names = list(node.dependencies)
             return evaluate, (node, names, *(results[name] for name in names)), {}
         args = [self._argument(argument, results) for argument in node.args]
@@ -146,6 +151,19 @@ class Luggage:
                 self._put[id(argument)] = ray.put(argument)
             return self._put[id(argument)]
         return argument
+
+
+def places_of_dependencies(node: Any) -> list[int | str]:
+    """Among the arguments that ``Luggage.call`` makes for it."""
+    if _is_evaluated(node):
+        return list(range(2, 2 + len(node.dependencies)))
+    places: list[int | str] = [place for place, argument in enumerate(node.args) if referred(argument) is not None]
+    return places + [name for name, argument in node.kwargs.items() if referred(argument) is not None]
+
+
+def _is_evaluated(node: Any) -> bool:
+    """Whether it is run as it is, because it is more than a function with arguments."""
+    return type(node) is not Task or any(map(_is_nested, (*node.args, *node.kwargs.values())))
 
 
 def _is_nested(argument: Any) -> bool:

@@ -25,7 +25,7 @@ from dask.utils import key_split
 import minray as ray
 
 from .callbacks import Listeners
-from .futures import value_of
+from .futures import given, value_of
 from .graph import Graph
 from .shipping import Luggage, dask_task
 
@@ -127,7 +127,8 @@ class Submission:
         with _naming(key, "cannot be sent to a worker"):
             function, args, kwargs = self._luggage.call(node, self.results)
             remote = self._remote_function(key, 2 if items is None else len(items) + 1)
-            *refs, report = remote.remote(self._listeners.in_worker(key), items, function, *args, **kwargs)
+            with given(node.dependencies):
+                *refs, report = remote.remote(self._listeners.in_worker(node, key), items, function, *args, **kwargs)
         self._reports[key], self._unfinished[report] = report, key
         self._makers[key] = key
         self._block(key, node)
