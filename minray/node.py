@@ -36,6 +36,7 @@ from minray.platform.processes import OwnedZygote, start_zygote
 from minray.platform.session import LOGS, make_spill_directories, remove_session
 
 START_TIMEOUT_S = 30.0
+LEAST_STORE_BYTES = 1 << 20
 FEW_FILES = 4096
 """A raylet has three open for each worker, the gcs two, a driver one for each actor that it calls."""
 logger = logging.getLogger("minray")
@@ -127,7 +128,7 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
     amounts: dict[str, float] = dict(options.resources)
     amounts[CPU] = host.cpu_count if options.num_cpus is None else options.num_cpus
     amounts[GPU] = options.num_gpus or 0
-    amounts[OBJECT_STORE_MEMORY] = options.object_store_memory or int(host.memory_bytes * 0.3)
+    amounts[OBJECT_STORE_MEMORY] = _store_bytes(options.object_store_memory, host)
     amounts[MEMORY] = options.memory or int(host.memory_bytes * 0.7)
     amounts[f"node:{options.node_ip}"] = 1
     for name, amount in amounts.items():
@@ -136,6 +137,17 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
     if options.head:
         amounts["node:__internal_head__"] = 1
     return resource_set(amounts)
+
+
+def _store_bytes(given: float | None, host: Host) -> float:
+    if given is None:
+        return int(host.memory_bytes * 0.3)
+    if not isinstance(given, int | float) or isinstance(given, bool):
+        raise TypeError(f"object_store_memory must be a number of bytes, not {given!r}")
+    if not LEAST_STORE_BYTES <= given <= host.memory_bytes:
+        most = f"{host.memory_bytes}, which is all that this machine has"
+        raise ValueError(f"object_store_memory must be from {LEAST_STORE_BYTES} bytes to {most}, not {given}")
+    return given
 
 
 def _check_texts(options: NodeOptions) -> None:

@@ -126,7 +126,8 @@ class ObjectRef(Generic[T]):
         return self._owner
 
     def call_site(self) -> str:
-        """The name of the task that makes this object; empty if this process does not own it."""
+        """Where this process has made it, ``(task call) | file:function:line | ...``; empty unless that is recorded, by
+        ``MINRAY_record_ref_creation_sites=1``."""
         return hooks().call_site_of(self)
 
     def future(self) -> concurrent.futures.Future[T]:

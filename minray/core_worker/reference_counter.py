@@ -218,7 +218,10 @@ class ReferenceCounter:
         return reference is not None and reference.is_wanted()
 
     def pin(self, object_id: bytes) -> None:
-        self._references[object_id].pinned = True
+        """It was pickled by other means; nothing, if it belongs to a cluster that this process has left."""
+        reference = self._references.get(object_id)
+        if reference is not None:
+            reference.pinned = True
 
     # --- lending
 

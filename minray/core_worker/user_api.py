@@ -449,5 +449,5 @@ class UserApi:
         return ObjectRef(object_id, address, self.core.drop_ref)
 
     def call_site_of(self, ref: ObjectRef[Any]) -> str:
-        task = self.core.tasks.tasks.get(ref._id[:24])
-        return task.prepared.template.name if task is not None else ""
+        sites = self.core.call_sites
+        return sites.of(ref._id) if sites is not None else ""

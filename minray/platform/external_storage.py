@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -31,7 +30,9 @@ from minray.platform.base import Buffer, DiskFailed
 from minray.platform.disk import kind_of
 from minray.platform.disk_threads import DiskThreads
 
-LOCAL = "file://"
+LOCAL = re.compile("file:(//)?(?=/)")
+_PLACE = re.compile(r"[a-z][a-z0-9+.-]*://([^/@]*@)?[^/:]*(:\d+(?=[/:]|$))?[^:]*|file:/[^:]*|[^:]+", re.IGNORECASE)
+"""A URL, whose user, password and port may have colons, or a path."""
 FAREWELL_S = 3.0
 """So long a node that ends tries to remove what it has there."""
 
@@ -39,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 
 def split_places(places: str) -> list[str]:
-    """The directories and URLs of one text; the colon of a URL does not separate."""
-    return [place.removeprefix(LOCAL) for place in re.split(f"{re.escape(os.pathsep)}(?!//)", places) if place]
+    """The directories and URLs of one text, which colons separate, but not those within a URL."""
+    return [LOCAL.sub("", found[0], count=1) for found in _PLACE.finditer(places)]
 
 
 def is_external(place: str) -> bool:
@@ -101,7 +102,12 @@ class ExternalDisk:
         self._is_used = True
         try:
             files, path = self._files
-            with files.open(f"{path}/{name}", "wb") as file:
+            try:
+                file = files.open(f"{path}/{name}", "wb")
+            except FileNotFoundError:  # One that has directories; others cannot tell.
+                files.makedirs(path, exist_ok=True)
+                file = files.open(f"{path}/{name}", "wb")
+            with file:
                 for piece in pieces:
                     file.write(piece)
                     checksums.append(zlib.crc32(piece))

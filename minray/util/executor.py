@@ -12,12 +12,12 @@ raises, breaks the executor with ``BrokenExecutor``, unless its actors may be re
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
+from contextlib import closing
 from functools import partial
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from minray.util.crew import Crew, call_each_starred, chunks
 
@@ -60,13 +60,20 @@ class Executor(futures.Executor):
         """
         _check_positive("chunksize", chunksize)
         calls = chunks(zip(*iterables, strict=False), chunksize)
-        return itertools.chain.from_iterable(super().map(partial(call_each_starred, fn), calls, timeout=timeout))
+        results = super().map(partial(call_each_starred, fn), calls, timeout=timeout)
+        return _flat(cast(Generator[list[T], None, None], results))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; finish the others, or with ``cancel_futures`` only those that run. May be called again."""
         self._crew.close(cancel_futures)
         if wait:
             self._crew.join()
+
+
+def _flat(chunks: Generator[list[T], None, None]) -> Iterator[T]:
+    with closing(chunks):
+        for chunk in chunks:
+            yield from chunk
 
 
 def _check_positive(name: str, value: int | None) -> None:

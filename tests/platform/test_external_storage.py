@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,37 @@ def test_places_are_directories_and_urls() -> None:
         "d",
     ]
     assert [is_external(place) for place in ("/a", "s3://b")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ["webhdfs://namenode:50070/p"],
+        ["sftp://me:secret@host:22/p", "/tmp/x", "s3://bucket/a", "b"],
+        ["memory://x", "memory://y", "/a"],
+        ["smb://host:445", "s3://bucket"],
+    ],
+)
+def test_colons_within_urls_do_not_separate(places: list[str]) -> None:
+    assert split_places(":".join(places)) == places
+
+
+def test_a_url_of_a_file_is_a_path() -> None:
+    assert split_places("file:/tmp/x:file:///tmp/y:/tmp/z") == ["/tmp/x", "/tmp/y", "/tmp/z"]
+
+
+def test_directories_are_made_where_there_are_such(tmp_path: Path) -> None:
+    disk = ExternalDisk(f"local://{tmp_path}/new/session")
+
+    async def story() -> None:
+        await disk.write("objects-1", [b"value"])
+        read = bytearray(5)
+        await disk.read("objects-1", 0, [memoryview(read)])
+        assert read == b"value" and os.listdir(tmp_path / "new/session") == ["objects-1"]
+        await disk.close()
+
+    asyncio.run(story())
+    assert not (tmp_path / "new/session").exists()
 
 
 def test_what_cannot_be_reached_from_here_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,6 +255,14 @@ def test_map_times_out(blocked: Blocked) -> None:
     blocked.executor.shutdown()
 
 
+def test_what_map_returns_can_be_closed() -> None:
+    with Executor(1) as executor:
+        results = executor.map(abs, [-1, -2, -3])
+        assert next(results) == 1
+        results.close()  # type: ignore[attr-defined]
+        assert list(results) == []
+
+
 def test_a_map_that_is_given_up_cancels_what_waits(blocked: Blocked) -> None:
     arguments = [Kept() for _ in range(3)]
     gone = [weakref.ref(argument) for argument in arguments]

@@ -16,6 +16,7 @@ import pytest
 
 from minray.exceptions import ActorDiedError
 from minray.util.multiprocessing import Pool, TimeoutError
+from minray.util.state import list_actors
 from tests.helpers import wait_for_condition, without_garbage_collection
 from tests.real.support import Files, Signal, run_driver
 
@@ -276,6 +277,24 @@ def test_numbers_that_make_no_sense() -> None:
 
 
 # -- the end
+
+
+def test_the_workers_of_a_closed_pool_end_when_imap_has_fed_them() -> None:
+    go_on = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        yield 1
+        go_on.wait(30)
+        yield 2
+
+    pool = Pool(1)
+    results = pool.imap(square, numbers())
+    assert next(results) == 1
+    pool.close()
+    go_on.set()
+    assert list(results) == [4]
+    wait_for_condition(lambda: all(actor.state == "DEAD" for actor in list_actors()))
+    pool.join()
 
 
 def test_a_closed_pool_finishes_and_takes_no_more(pool: Pool, files: Files) -> None:

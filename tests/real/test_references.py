@@ -15,7 +15,7 @@ import pytest
 import minray as ray
 from minray.exceptions import OwnerDiedError
 from tests.helpers import wait_for_condition, without_garbage_collection
-from tests.real.support import Files, api, core, echo, hold, is_alive, left_in_driver
+from tests.real.support import Files, api, core, echo, hold, is_alive, left_in_driver, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -435,3 +435,32 @@ def test_what_a_failed_task_held_goes_though_its_exception_keeps_its_frames(file
         ray.get(fail.remote(journal))
     (pid,) = journal.lines()
     wait_for_condition(lambda: not is_alive(int(pid)))
+
+
+def test_a_reference_of_a_cluster_that_was_left_can_be_pickled() -> None:
+    done = run_driver(
+        """
+        import pickle
+        ray.init(num_cpus=1, logging_level="ERROR")
+        old = ray.put(1)
+        ray.shutdown()
+        ray.init(num_cpus=1, logging_level="ERROR")
+        assert pickle.loads(pickle.dumps(old)) == old
+        try:
+            ray.get(ray.remote(lambda: ray.get(old)).remote())
+        except ray.exceptions.OwnerDiedError:
+            print("lost")
+        """
+    )
+    assert (done.stdout, done.stderr) == ("lost\n", "")
+
+
+def test_a_reference_knows_where_it_was_made_if_that_is_recorded() -> None:
+    program = """
+        ray.init(num_cpus=1, logging_level="ERROR")
+        print([ray.put(1).call_site(), ray.remote(lambda: 1).remote().call_site()])
+        """
+    done = run_driver(program, MINRAY_record_ref_creation_sites="1")
+    put, task = eval(done.stdout)
+    assert put.startswith("(put object) | ") and task.startswith("(task call) | ") and ":<module>:" in task
+    assert run_driver(program).stdout == "['', '']\n"

@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 import minray as ray
@@ -201,7 +202,7 @@ class Pool:
         self._lock = threading.Lock()
         self._is_running = True
         self._feeders: list[threading.Thread] = []
-        """Of ``imap``: they still submit after ``close``. Ended ones leave when the next one begins."""
+        """Of ``imap``: they still submit after ``close``, and the last of them ends what that has begun."""
 
     def apply(
         self,
@@ -273,8 +274,7 @@ class Pool:
         """Take no more work; the workers end when they have done what there is."""
         with self._lock:
             self._is_running = False
-            if not any(feeder.is_alive() for feeder in self._feeders):
-                self._crew.close()
+            self._maybe_close()
 
     def terminate(self) -> None:
         """End the workers at once."""
@@ -286,7 +286,7 @@ class Pool:
         """Wait for the workers to end. ValueError before ``close`` or ``terminate``."""
         if self._is_running:
             raise ValueError("the pool is still running; close or terminate it before join")
-        for feeder in self._feeders:
+        for feeder in list(self._feeders):
             feeder.join()
         self._crew.close()
         self._crew.join()
@@ -322,15 +322,28 @@ class Pool:
         crew, parts = self._crew, _chunks(iterable, chunksize)
         results: IMapIterator[T] = IMapIterator(is_ordered, AHEAD * crew.size)
         feeder = threading.Thread(
-            target=results.feed,
-            args=(lambda chunk: crew.submit(_call_each, func, chunk), parts),
+            target=self._feed,
+            args=(partial(results.feed, lambda chunk: crew.submit(_call_each, func, chunk), parts),),
             name="minray-imap",
             daemon=True,
         )
         with self._lock:
-            self._feeders = [other for other in self._feeders if other.is_alive()] + [feeder]
+            self._feeders.append(feeder)
             feeder.start()
         return results
+
+    def _feed(self, feed: Callable[[], None]) -> None:
+        """The whole of a feeder's life."""
+        try:
+            feed()
+        finally:
+            with self._lock:
+                self._feeders.remove(threading.current_thread())
+                self._maybe_close()
+
+    def _maybe_close(self) -> None:
+        if not self._is_running and not self._feeders:
+            self._crew.close()
 
     def _check_running(self) -> None:
         if not self._is_running:
