@@ -41,7 +41,7 @@ from minray.cluster_client import ClusterClient, end_gracefully
 from minray.common.config import SystemConfig
 from minray.common.ids import UNIQUE_ID_BYTES
 from minray.common.labels import parse_labels
-from minray.common.resources import to_floats
+from minray.common.resources import OBJECT_STORE_MEMORY, to_floats
 from minray.discovery import (
     TABLES_FILE,
     TOKEN_FILE,
@@ -519,7 +519,8 @@ def _resource_rows(alive: Sequence[NodeInfo], reports: dict[bytes, NodeResources
             if amount and not name.startswith("node:"):
                 total[name] = total.get(name, 0) + amount
                 used[name] = used.get(name, 0) + amount - available.get(name, 0)
-    return [(name, _amount(name, used[name]), _amount(name, total[name])) for name in sorted(total)]
+    in_use = {name: _amount(name, amount) for name, amount in used.items()} | {OBJECT_STORE_MEMORY: "see: minray memory"}
+    return [(name, in_use[name], _amount(name, total[name])) for name in sorted(total)]
 
 
 def _amount(name: str, amount: float) -> str:
