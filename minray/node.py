@@ -36,7 +36,7 @@ from minray.platform.processes import OwnedZygote, start_zygote
 from minray.platform.session import LOGS, make_spill_directories, remove_session
 
 START_TIMEOUT_S = 30.0
-LEAST_STORE_BYTES = 1 << 20
+LEAST_STORE_BYTES = 1000
 FEW_FILES = 4096
 """A raylet has three open for each worker, the gcs two, a driver one for each actor that it calls."""
 logger = logging.getLogger("minray")

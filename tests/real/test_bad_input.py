@@ -62,7 +62,7 @@ def test_an_address_of_ray_client() -> None:
         ("_system_config={'no_such_entry': 1}", "ValueError"),
         ("_system_config={'get_warning_s': 'long'}", "TypeError"),
         ("object_store_memory=-1", "ValueError"),
-        ("object_store_memory=0", "ValueError: object_store_memory must be from 1048576 bytes to "),
+        ("object_store_memory=0", "ValueError: object_store_memory must be from 1000 bytes to "),
         ("object_store_memory=1.5", "ValueError: object_store_memory must be from"),
         ("object_store_memory=2**50", "ValueError: object_store_memory must be from"),
         ("object_store_memory=True", "TypeError: object_store_memory must be a number of bytes, not True"),
