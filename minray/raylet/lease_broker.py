@@ -342,7 +342,7 @@ class LeaseBroker:
     def on_worker_exit(self, worker_id: bytes, death: Death) -> None:
         """A worker process is dead: the one place where the leases of dead workers end."""
         last_words = f": {death.stderr_tail[-1]}" if death.stderr_tail else ""
-        worker = self.pool.on_exit(worker_id, death.cause + last_words, any(death.marks), self._now())
+        worker = self.pool.on_exit(worker_id, death.cause + last_words, death.is_excused(), self._now())
         entry = self.entries.get(worker.lease_id)
         if entry is not None:
             self.local.end(worker.lease_id)
@@ -357,7 +357,7 @@ class LeaseBroker:
         if death.pid:  # Also of one that has not registered: it may have listened already, and left its socket.
             doom = death.doom_that_counts(worker.doom)
             cause = f"{death.cause}: {doom}" if doom else death.cause
-            words = death.stderr_tail if entry is not None and entry.request.for_actor else []
+            words = death.stderr_tail if entry and entry.request.for_actor else []
             for_memory = worker.memory_usage[1] > 0
             self._on_worker_death(WorkerDeath(worker_id, self._node_id, death.pid, cause, words, for_memory))
             self.on_owner_death(worker_id, True, cause)

@@ -210,14 +210,17 @@ class WorkerPool:
             self._make_idle(worker, now)
         return state in (STARTING, IDLE, LEASED, EXITING)
 
-    def on_exit(self, worker_id: bytes, cause: str, has_begun_task: bool, now: float) -> Worker:
-        """It is dead, or could not be started; returns what it was. It is forgotten here."""
+    def on_exit(self, worker_id: bytes, cause: str, is_excused: bool, now: float) -> Worker:
+        """It is dead, or could not be started; returns what it was. It is forgotten here.
+
+        ``is_excused``: it had begun a task, or somebody has killed it.
+        """
         worker = self.workers.pop(worker_id)
         state = self._states.get(worker_id)
         if state == STARTING or worker.doom == _NOT_REGISTERED:
             self._starts.add(worker.started_at, worker.doom or cause, now)
         elif worker.binding is not None:
-            if has_begun_task:
+            if is_excused:
                 self._first_tasks.pop(worker.binding, None)
             elif state == LEASED and not self.is_over(worker.binding[0]):
                 self._first_tasks.setdefault(worker.binding, Failures()).add(worker.leased_at, cause, now)

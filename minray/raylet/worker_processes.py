@@ -73,6 +73,10 @@ class Death:
             self.doom_that_counts(doom),
         )
 
+    def is_excused(self) -> bool:
+        """Whether it had begun a task, or was killed by somebody: it has not died of what comes before its first task."""
+        return any(self.marks) or (self.status is not None and self.status.signal == signal.SIGKILL)
+
     def doom_that_counts(self, doom: str) -> str:
         """Why it was killed; nothing if it had ended otherwise before that."""
         return doom if self.status is not None and self.status.signal == signal.SIGKILL else ""

@@ -73,9 +73,9 @@ class Pool:
         self.machine.release(worker, self.now)
         self.assign()
 
-    def die(self, worker: Worker, cause: str = "exit code 1", has_begun_task: bool = True) -> None:
+    def die(self, worker: Worker, cause: str = "exit code 1", is_excused: bool = True) -> None:
         self.started = [each for each in self.started if each is not worker]
-        self.machine.on_exit(worker.worker_id, cause, has_begun_task, self.now)
+        self.machine.on_exit(worker.worker_id, cause, is_excused, self.now)
 
     def reap(self, free_cpus: int) -> list[tuple[Worker, bool]]:
         return self.machine.reap(self.now, free_cpus, 1.0)
@@ -241,7 +241,7 @@ def die_before_first_tasks(pool: Pool, times: int, binding: Binding = PLAIN) -> 
             pool.assign()
         if lease_id not in pool.serving:
             pool.register()
-        pool.die(pool.serving.pop(lease_id), "exit code 3", has_begun_task=False)
+        pool.die(pool.serving.pop(lease_id), "exit code 3", is_excused=False)
     return failures
 
 
@@ -283,7 +283,7 @@ def test_a_task_that_has_begun_makes_up_for_workers_that_died_before_one() -> No
     pool = Pool()
     assert die_before_first_tasks(pool, MAX_FAILED_IN_A_ROW - 1) == []
     pool.now += 5
-    pool.die(pool.lease(b"1"), has_begun_task=True)
+    pool.die(pool.lease(b"1"), is_excused=True)
     del pool.serving[b"1"]
     assert die_before_first_tasks(pool, MAX_FAILED_IN_A_ROW) == []
 
@@ -449,7 +449,7 @@ def test_a_worker_has_at_most_one_lease_and_no_lease_is_forgotten(steps: list[tu
         elif step == "die" and worker:
             pool.serving.pop(worker.lease_id, None)
             asked = [each for each in asked if each is not worker]
-            pool.die(worker, has_begun_task=number % 2 == 0)
+            pool.die(worker, is_excused=number % 2 == 0)
         elif step == "cancel" and waiting:
             pool.machine.cancel(waiting.popitem()[0])
         elif step == "doom" and worker:

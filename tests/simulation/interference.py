@@ -72,8 +72,11 @@ def break_channels(cluster: SimCluster, words: Sequence[str], budget: int, one_i
     watch_sends(cluster, on_send)
 
 
-def kill_sender(cluster: SimCluster, word: str, *numbers: int, role: str = "worker/") -> None:
-    """Processes of a role die when they are about to send such a message for the n-th time (counted for all of them)."""
+def kill_sender(cluster: SimCluster, word: str, *numbers: int, role: str = "worker/", code: int | None = None) -> None:
+    """Processes of a role die when they are about to send such a message for the n-th time (counted for all of them).
+
+    They are killed, or end with this exit code.
+    """
     count = 0
 
     def on_send(end: Any, message: Any, said: str) -> bool:
@@ -81,7 +84,7 @@ def kill_sender(cluster: SimCluster, word: str, *numbers: int, role: str = "work
         if said == word and end.pipe.source.name.startswith(role):
             count += 1
             if count in numbers:
-                end.pipe.source.exit(None, 9)
+                end.pipe.source.exit(code, 9 if code is None else None)
                 return False
         return True
 

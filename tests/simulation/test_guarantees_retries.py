@@ -101,14 +101,14 @@ def test_g22_a_worker_that_dies_before_it_answers_has_run_for_nothing(seed: int)
 
 
 def test_g22_workers_that_die_before_a_task_begins_take_none_of_its_retries() -> None:
-    strike = lambda cluster: kill_sender(cluster, "GetJob", *range(1, MAX_FAILED_IN_A_ROW))  # noqa: E731
+    strike = lambda cluster: kill_sender(cluster, "GetJob", *range(1, MAX_FAILED_IN_A_ROW), code=3)  # noqa: E731
     task = work.options(max_retries=0)
     result, cluster = judged(lambda: outcome_of(task.remote(5)), strike, nodes=1)
     assert (result, printed(cluster)) == (25, ["work 5"])
 
 
 def test_workers_that_all_die_before_a_task_begins_are_not_replaced_for_ever() -> None:
-    strike = lambda cluster: kill_sender(cluster, "GetJob", *range(1, 1000))  # noqa: E731
+    strike = lambda cluster: kill_sender(cluster, "GetJob", *range(1, 1000), code=3)  # noqa: E731
     program = lambda: [outcome_of(work.remote(5)), outcome_of(Place.remote().get.remote())]  # noqa: E731
     results, cluster = judged(program, strike, nodes=1)
     assert results == ["TaskUnschedulableError", "ActorUnschedulableError"]
