@@ -37,6 +37,8 @@ KILLED_DRIVER = "a driver that was killed"
 """The same of those that have not lived to tell."""
 DIED = "ActorDiedError"
 UNAVAILABLE = "ActorUnavailableError"
+NO_MEMORY = "OutOfMemoryError"
+"""In the place of either, if its worker was killed for that."""
 GROUP_REMOVED = "ActorPlacementGroupRemoved"
 
 
@@ -108,7 +110,8 @@ class Fate:
         found |= {GROUP_REMOVED} if self.loses_group else set()
         is_used_up = 0 <= retries and (self.crashes > retries or self.losses.silence or is_repeated)
         begins_anew = self.create.max_restarts != 0 or self.losses.silence
-        return found | ({UNAVAILABLE} if self.crashes > 0 and is_used_up and begins_anew else set())
+        found |= {UNAVAILABLE} if self.crashes > 0 and is_used_up and begins_anew else set()
+        return found | ({NO_MEMORY} if self.losses.memory and found & {DIED, UNAVAILABLE} else set())
 
 
     def surely_returns(self, call: Call, retries: int) -> bool:

@@ -38,7 +38,7 @@ from typing import Any
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.detached import Farewell
-from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, UNAVAILABLE, Fate, Fates, retries_of
+from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, NO_MEMORY, UNAVAILABLE, Fate, Fates, retries_of
 from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, Remove
 from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, RaiseAtFirst, Submit
@@ -46,7 +46,6 @@ from tests.spec.stage import BORN, END, RUN, History, parse_word
 
 LOST_OWNER = "OwnerDiedError"
 UNSCHEDULABLE = "TaskUnschedulableError"
-NO_MEMORY = "OutOfMemoryError"
 NO_ROOM = frozenset({"ObjectStoreFullError", "OutOfDiskError"})
 LOST_OBJECT = "ObjectReconstructionFailedError"
 LOST = frozenset({LOST_OBJECT, f"RayTaskError({LOST_OBJECT})"})
@@ -86,6 +85,10 @@ class Losses:
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
+
+    def of_unknown_actor(self) -> set[str]:
+        """What deaths may make of a call of an actor about which nothing is known."""
+        return {DIED, UNAVAILABLE, NO_MEMORY} if self.memory else {DIED, UNAVAILABLE}
 
     def errors_with(self, max_retries: int) -> set[str]:
         """What deaths make of a task with so many retries; who has any is made again if its node had no memory (G20)."""
@@ -166,7 +169,7 @@ class Scope:
         errors, has_value = self._foresee_performance(call)
         fate = model.fates.of(call.actor)
         if fate is None:
-            errors |= {DIED, UNAVAILABLE}
+            errors |= losses.of_unknown_actor()
         else:
             retries = retries_of(call, fate)
             if fate.surely_returns(call, retries) and call.name not in model.cancelled:
@@ -407,7 +410,7 @@ class Model:
         fate = self.fates.of(generator.actor)
         if generator.actor:
             loose = self.fates.is_loose(generator.actor)
-            crashes = {DIED, UNAVAILABLE} if fate is None else fate.errors(generator.max_retries, False, loose)
+            crashes = self.losses.of_unknown_actor() if fate is None else fate.errors(generator.max_retries, False, loose)
         else:
             crashes = self.losses.errors_with(generator.max_retries)
         cancelled = {*CANCELLED, "WorkerCrashedError"} if owner in self.cancelled else set()
@@ -422,7 +425,7 @@ class Model:
         is_cancelled = generator.cancel or owner in self.cancelled
         if not (is_cancelled or losses.files or losses.room or self._may_use_up(generator, fate)):
             return frozenset()
-        gone = {DIED, UNAVAILABLE} if generator.actor else set()
+        gone = losses.of_unknown_actor() if generator.actor else set()
         return self.may_break_off(owner, generator) | losses.errors() | {LOST_OBJECT} | gone
 
     def _may_use_up(self, generator: Generate, fate: Fate | None) -> bool:
