@@ -327,8 +327,8 @@ class ActorManager:
         for actor_id in self.clients:
             client = self.clients.get(actor_id)
             connection = client.connection if client is not None else None
-            if client is not None and connection is not None and connection.address.node_id == node_id:
-                self.submitter.on_unreachable(client, connection)
+            if connection is not None and connection.address.node_id == node_id:
+                connection.is_lost = True
 
     def _on_own_info(self, creation: _Creation, info: ActorInfo) -> None:
         """The constructor's arguments are kept until it cannot be called again."""

@@ -35,7 +35,7 @@ from minray.protocol.base import Address
 class Connection:
     """One stream of calls to one incarnation. Does not know its client, who knows it: they would be a cycle."""
 
-    __slots__ = ("address", "raylet", "restarts", "stream", "next_sequence", "in_flight", "answered")
+    __slots__ = ("address", "raylet", "restarts", "stream", "next_sequence", "in_flight", "answered", "is_lost")
 
     def __init__(self, address: Address, raylet: Address | None, restarts: int, stream: int) -> None:
         self.address = address
@@ -47,6 +47,8 @@ class Connection:
         """Pushed and not answered, by sequence, oldest first."""
         self.answered = SequenceRanges()
         """Answered ones behind the oldest that is not, which the actor has not been told about."""
+        self.is_lost = False
+        """Its node is dead: answers may still come, but nothing more is sent."""
 
     def acknowledged(self) -> int:
         """All replies up to this sequence have come."""
@@ -268,6 +270,8 @@ class ActorTaskSubmitter:
     def _flush(self, client: ActorClient) -> None:
         """Push everything whose turn it is."""
         connection, queue = client.connection, client.queue
+        if connection is not None and connection.is_lost:
+            connection = None
         while client.retries and connection is not None:
             self._push(client, connection, client.retries.popleft())
         while queue:
