@@ -70,7 +70,8 @@ def test_what_an_earlier_cluster_has_left_is_lost_however_it_is_used() -> None:
         ray.get(ref)
     with pytest.raises(OwnerDiedError):
         ray.get(actor.method.remote())
-    ray.kill(actor)
+    with pytest.raises(ray.exceptions.ActorHandleNotFoundError, match="has left"):
+        ray.kill(actor)
     assert ray.get(echo.remote(2)) == 2
 
 
