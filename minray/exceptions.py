@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import signal
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
 
@@ -181,9 +182,12 @@ class WorkerCrashedError(_SystemError):
         where = "" if self.pid is None else f" (pid={self.pid}, node={self.node_id[:12]})"
         task = f"task {self.task_name}" if self.task_name else "a task"
         text = f"the worker{where} {how} while it ran {task}" + (f": {self.reason}" if self.reason else "")
-        if self.stderr_tail:
-            text += "\nthe last lines of its stderr:" + "".join(f"\n  | {line}" for line in self.stderr_tail)
-        return text
+        return text + quoted(self.stderr_tail)
+
+
+def quoted(stderr_tail: Sequence[str]) -> str:
+    """The last lines of a dead worker, to be appended to an error; nothing if there are none."""
+    return "\n  | ".join(["\nthe last lines of its stderr:", *stderr_tail]) if stderr_tail else ""
 
 
 _LIKELY = {

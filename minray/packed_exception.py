@@ -107,12 +107,14 @@ def describe_packed(data: bytes) -> str:
     return str(TaskFailure(*failure_fields))
 
 
-def last_line(data: bytes) -> str:
-    """The end of that text: the exception's type, and (the end of) what it says. Of anything else than one it says so."""
+def with_last_line(message: str, data: bytes) -> str:
+    """A message, and if there is a packed exception to it the end of its text: the type, and (the end of) what it says."""
+    if not data:
+        return message
     try:
-        return describe_packed(data).splitlines()[-1]
+        return f"{message}: {describe_packed(data).splitlines()[-1]}"
     except Exception:
-        return "an error that cannot be read"
+        return f"{message}: an error that cannot be read"
 
 
 def text_alone(data: bytes) -> bytes:

@@ -170,6 +170,7 @@ def wait(
 
 
 def check_timeout(timeout: Any) -> None:
+    """Raises TypeError for what is no number of seconds, ValueError for one that is not comparable (nan)."""
     if not isinstance(timeout, numbers.Real) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
     if math.isnan(timeout):

@@ -14,7 +14,7 @@ from minray.common.ids import actor_of, creation_task_of, return_id, short, shor
 from minray.core_worker.actor_task_submitter import ActorClient, Connection
 from minray.core_worker.task_intake import ReceivedTask
 from minray.core_worker.task_manager import PUSHED, WAITING, PendingTask
-from minray.packed_exception import last_line
+from minray.packed_exception import with_last_line
 from minray.platform.base import PlatformError
 from minray.protocol.actor import (
     ALIVE,
@@ -22,7 +22,6 @@ from minray.protocol.actor import (
     DEPENDENCIES_UNREADY,
     RESTARTING,
     ActorInfo,
-    DeathCause,
     ExplainActor,
     ExplainCall,
 )
@@ -173,7 +172,7 @@ def is_of_actor(task: PendingTask) -> bool:
 def _describe(info: ActorInfo) -> str:
     name = f" {info.name!r}" if info.name else ""
     actor = f"actor {short_actor(info.actor_id)} ({info.class_name}{name})"
-    death = _describe_death(info.death).partition("\n")[0] if info.death is not None else ""
+    death = with_last_line(info.death.message, info.death.error).partition("\n")[0] if info.death is not None else ""
     if info.state == ALIVE and info.address is not None:
         return f"{actor}, which lives in pid={info.pid}, node {short(info.address.node_id)}"
     if info.state == DEAD:
@@ -182,11 +181,6 @@ def _describe(info: ActorInfo) -> str:
         of = f" of {info.max_restarts}" if info.max_restarts >= 0 else ""
         return f"{actor}, which is being restarted (restart {info.restarts}{of}): {death}"
     return f"{actor}, which is being created"
-
-
-def _describe_death(death: DeathCause) -> str:
-    """Why an actor has died, and what its constructor has raised, if it was that."""
-    return f"{death.message}: {last_line(death.error)}" if death.error else death.message
 
 
 def _calls(count: int) -> str:

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 MAX_HOPS = 12
 PATIENCE_S = 5.0
-_NAMED = re.compile(r"(task|call|constructor) \S+ \(\S+\)")
 ANSWER_S = 2.0
 """Of a process that runs users' code, which may keep it from answering."""
+_NAMED = re.compile(r"(task|call|constructor) \S+ \(\S+\)")
+"""How a line of a chain begins that is about a task (``describe_call``)."""
 
 
 class Explainer:

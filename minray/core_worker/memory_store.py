@@ -26,6 +26,7 @@ SWEEP_AT = 64
 
 
 SEEN = -1
+"""As ``StoredObject.unseen``."""
 
 
 class StoredObject(msgspec.Struct, eq=False, gc=False):
@@ -56,9 +57,13 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
         if self.origin is not None:
             self.origin.unseen = SEEN
 
-    def is_seen(self) -> bool:
-        """Whether somebody has looked at it, or at what it has come of."""
-        return self.unseen == SEEN or (self.origin is not None and self.origin.unseen == SEEN)
+    def hand_over(self) -> None:
+        """Somebody else has it now, or what has come of it: it is up to him whether it goes unseen."""
+        self.unseen = min(self.unseen, 0)
+
+    def is_news(self) -> bool:
+        """Of an error that goes unseen: whether nobody has looked at what it has come of either."""
+        return self.origin is None or self.origin.unseen != SEEN
 
     def size(self) -> int:
         return self.place.size if self.place is not None else len(self.data) + sum(map(len, self.buffers))

@@ -76,7 +76,7 @@ class Objects:
     def on_unseen(self, error: StoredObject) -> None:
         """An object has gone that was an error of a task, and nobody has looked at it; perhaps at the task's others."""
         error.unseen -= 1
-        if error.unseen == 0 and not error.is_seen() and self._core.config.system_config.report_unseen_errors:
+        if error.unseen == 0 and error.is_news() and self._core.config.system_config.report_unseen_errors:
             logger.error("%s:\n%s", UNSEEN, describe_packed(bytes(error.data)))
 
     def put_error(self, object_id: bytes, error: RayError) -> None:

@@ -72,7 +72,7 @@ class TaskOutcomes:
         if task.prepared.template.actor is not None:
             self._core.actors.on_constructor_failed(task, packed)
         else:
-            stored.unseen = min(stored.unseen, 0)
+            stored.hand_over()
             origin = stored.origin or stored
             self._finish_with_failure(task, StoredObject(packed, (), True, (), origin=origin))
             self._on_ended_early(task)

@@ -53,11 +53,11 @@ class ReturnValues:
             return self._keep(task, [serialization.serialize(result)])
         if template.num_returns == 0:
             return []
-        several = self.count(result, template.num_returns, template.name)
+        several = self.exactly(result, template.num_returns, template.name)
         return self._keep(task, [serialization.serialize(value) for value in several])
 
     @staticmethod
-    def count(result: Any, count: int, name: str) -> list[Any]:
+    def exactly(result: Any, count: int, name: str) -> list[Any]:
         """So many values, or ValueError; of what may be endless only the first few are looked at."""
         try:
             values = list(itertools.islice(result, count + 1))

@@ -125,7 +125,7 @@ class CoreWorkerService:
                 return ObjectReply(FREED)
         if is_larger(stored, request.inline_limit):
             return ObjectReply(LARGE, place=stored.place)
-        stored.unseen = min(stored.unseen, 0)  # that is up to the one who asks
+        stored.hand_over()
         nested = await self._lend_nested(stored, request.requester, request.question)
         beside: list[Any] = []
         call.reply(ObjectReply(READY, to_value(stored, nested, beside)), beside)
@@ -151,7 +151,7 @@ class CoreWorkerService:
             elif is_larger(stored, one.inline_limit):
                 replies.append(ObjectReply(LARGE, place=stored.place))
             else:
-                stored.unseen = min(stored.unseen, 0)
+                stored.hand_over()
                 replies.append(None)
                 ready.append((stored, one.question))
         nested = [await self._lend_nested(stored, request.requester, question) for stored, question in ready]

@@ -426,7 +426,7 @@ _AT_FAULT = {
     FunctionManager.load.__code__: "Raised while its definition was unpickled:",
     TaskExecutor._arguments.__code__: "Raised while its arguments were unpickled:",
     serialization.serialize.__code__: "Raised while what it returns was pickled:",
-    ReturnValues.count.__code__: "",
+    ReturnValues.exactly.__code__: "",
     ReturnValues._fill.__code__: "",
     as_iterator.__code__: "",
 }

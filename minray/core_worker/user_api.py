@@ -203,7 +203,8 @@ class UserApi:
         large = [index for index, stored in enumerate(values) if stored.place is not None]
         wanted = [LargeObject.known(refs[index]._id, refs[index]._owner, values[index]) for index in large]
         left_s = None if deadline is None else max(0.0, deadline - self._user_code.time())
-        for index, value in zip(large, self.core.fetcher.get(wanted, left_s, self._held_up()), strict=True):
+        found = self.core.fetcher.get(wanted, left_s, _held_up(self.core.executor.current))
+        for index, value in zip(large, found, strict=True):
             if value is None:
                 raise GetTimeoutError(timeout_s=timeout_s)
             values[index].is_fetched = True
@@ -273,18 +274,13 @@ class UserApi:
         core, user_code = self.core, self._user_code
         parker = user_code.parker()
         running = core.executor.current
-        waiter = Waiter(needed, stop_at_error, parker.release, b"" if running is None else running.task_id)
+        waiter = Waiter(needed, stop_at_error, parker.release, _id_of(running))
         wanted = [(ref._id, ref._owner) for ref in refs]
         try:
-            self._user_code.post_later(call_for, parker, core.waiting.begin, wanted, waiter, self._held_up(), elsewhere)
+            self._user_code.post_later(call_for, parker, core.waiting.begin, wanted, waiter, _held_up(running), elsewhere)
             self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
         finally:
             self._user_code.post_later(core.waiting.end, [object_id for object_id, _ in wanted], waiter)
-
-    def _held_up(self) -> ReceivedTask | None:
-        """The task that stands still while its thread waits; an actor's calls lend nothing."""
-        running = self.core.executor.current
-        return None if running is None or running.actor_id else running
 
     def _park(self, parker: Parker, wanted: Sequence[tuple[bytes, Address]], timeout_s: float | None) -> None:
         warning_s = self.core.config.system_config.get_warning_s
@@ -335,8 +331,7 @@ class UserApi:
                 known.is_fetched = True
             self._finish(result, self.core.fetcher.as_stored(values[0]))
 
-        running = self.core.executor.current
-        self.core.waiting.follow(result, ref._id, ref._owner, on_known, b"" if running is None else running.task_id)
+        self.core.waiting.follow(result, ref._id, ref._owner, on_known, _id_of(self.core.executor.current))
         return result
 
     def _finish(self, result: concurrent.futures.Future[Any], stored: StoredObject) -> concurrent.futures.Future[Any]:
@@ -451,3 +446,13 @@ class UserApi:
     def call_site_of(self, ref: ObjectRef[Any]) -> str:
         sites = self.core.call_sites
         return sites.of(ref._id) if sites is not None else ""
+
+
+def _id_of(running: ReceivedTask | None) -> bytes:
+    """Empty outside of tasks."""
+    return b"" if running is None else running.task_id
+
+
+def _held_up(running: ReceivedTask | None) -> ReceivedTask | None:
+    """The task that stands still while its thread waits; an actor's calls lend nothing."""
+    return None if running is None or running.actor_id else running

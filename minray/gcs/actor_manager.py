@@ -30,6 +30,7 @@ import msgspec
 from minray.common.ids import job_of_actor, short_actor
 from minray.common.state_table import NEW, StateMachine
 from minray.common.tombstones import remember
+from minray.exceptions import quoted
 from minray.gcs.effects import Publication
 from minray.platform.base import Record as Recorder
 from minray.protocol.actor import (
@@ -300,6 +301,5 @@ def _with(info: ActorInfo, state: str, **changes: object) -> ActorInfo:
 
 def worker_died(pid: int, node_id: bytes, cause: str, last_words: Sequence[str], for_memory: bool) -> DeathCause:
     """What is said of an actor whose process has died."""
-    lines = ["\nthe last lines of its stderr:", *last_words] if last_words else []
-    text = f"its worker (pid={pid}, node={node_id.hex()[:12]}) died: {cause}" + "\n  | ".join(lines)
+    text = f"its worker (pid={pid}, node={node_id.hex()[:12]}) died: {cause}{quoted(last_words)}"
     return DeathCause(OUT_OF_MEMORY if for_memory else WORKER_DIED, text)

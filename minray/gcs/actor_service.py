@@ -28,7 +28,7 @@ from minray.gcs.actor_scheduler import ActorScheduler, Nodes
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
 from minray.gcs.storage import GcsStorage
-from minray.packed_exception import last_line
+from minray.packed_exception import with_last_line
 from minray.platform.base import Platform, PlatformError
 from minray.protocol import actor as protocol
 from minray.protocol.actor import DEAD, DeathCause
@@ -432,8 +432,8 @@ class ActorService:
 
 def _listed(info: protocol.ActorInfo) -> protocol.ActorInfo:
     death = info.death
-    if death is not None and death.error:
-        death = msgspec.structs.replace(death, message=f"{death.message}: {last_line(death.error)}", error=b"")
+    if death is not None:
+        death = msgspec.structs.replace(death, message=with_last_line(death.message, death.error), error=b"")
     return msgspec.structs.replace(info, handle=b"", death=death)
 
 

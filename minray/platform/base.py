@@ -237,6 +237,7 @@ class Process(Protocol):
     def kill(self) -> None:
         """SIGKILL; harmless when it has ended."""
 
+
 class Processes(Protocol):
     """Children, and this process itself."""
 

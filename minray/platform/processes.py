@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -96,19 +96,22 @@ def start_zygote(argv_tail: list[str], session_dir: str, env_vars: Mapping[str, 
     logs = Path(session_dir, LOGS)
     logs.mkdir(mode=0o700, exist_ok=True)
     open_standard_streams()
-    with ExitStack() as to_close:
-        ours, theirs = map(to_close.enter_context, socket.socketpair())
-        log = to_close.enter_context(open(logs / ZYGOTE_LOG, "ab", opener=_open_private))
-        process = subprocess.Popen(
-            [sys.executable, *argv_tail, str(theirs.fileno()), session_dir],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[theirs.fileno()],
-            env={**_environment(session_dir), **(env_vars or {})},
-            start_new_session=True,  # Out of reach of the terminal's Ctrl-C.
-        )
-        return OwnedZygote(process, Link(ours.dup()), session_dir)
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs, open(logs / ZYGOTE_LOG, "ab", opener=_open_private) as log:
+            process = subprocess.Popen(
+                [sys.executable, *argv_tail, str(theirs.fileno()), session_dir],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                env={**_environment(session_dir), **(env_vars or {})},
+                start_new_session=True,  # Out of reach of the terminal's Ctrl-C.
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return OwnedZygote(process, Link(ours), session_dir)
 
 
 class OwnedZygote:

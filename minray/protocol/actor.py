@@ -27,8 +27,6 @@ CREATION_TASK_FAILED, ACTOR_UNSCHEDULABLE, RUNTIME_ENV_FAILED, KILLED, OUT_OF_SC
 OWNER_DIED, JOB_FINISHED, WORKER_DIED, NODE_DIED, EXITED, GROUP_REMOVED, OUT_OF_MEMORY = range(5, 12)
 """Why an actor died. EXITED: it wanted to (``exit_actor``, ``__ray_terminate__``, ``sys.exit()``). GROUP_REMOVED: it cannot
 begin (again) without its placement group. OUT_OF_MEMORY: its worker was killed for its node's."""
-
-
 KINDS_OF_DEATH = (
     "CREATION_TASK_FAILED",
     "ACTOR_UNSCHEDULABLE",

@@ -75,11 +75,15 @@ class Death:
 
     def is_excused(self) -> bool:
         """Whether it had begun a task, or was killed by somebody: it has not died of what comes before its first task."""
-        return any(self.marks) or (self.status is not None and self.status.signal == signal.SIGKILL)
+        return any(self.marks) or self._was_killed
 
     def doom_that_counts(self, doom: str) -> str:
         """Why it was killed; nothing if it had ended otherwise before that."""
-        return doom if self.status is not None and self.status.signal == signal.SIGKILL else ""
+        return doom if self._was_killed else ""
+
+    @property
+    def _was_killed(self) -> bool:
+        return self.status is not None and self.status.signal == signal.SIGKILL
 
 
 def describe_status(status: ExitStatus) -> str:

@@ -328,8 +328,8 @@ class Pool:
             daemon=True,
         )
         with self._lock:
-            self._feeders.append(feeder)
             feeder.start()
+            self._feeders.append(feeder)
         return results
 
     def _feed(self, feed: Callable[[], None]) -> None:
