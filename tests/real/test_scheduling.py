@@ -303,7 +303,12 @@ def test_calls_that_wait_and_answers_that_are_kept_are_little_work_for_the_garba
     @ray.remote(num_cpus=0)
     class Caller:
         def call(self, actor: Any) -> None:
-            ray.get([actor.work.remote() for _ in range(count)])
+            """All are made before the first one is sent: a later one would tell the actor which answers it need not keep."""
+            made = threading.Event()
+            worker.current_api()._user_code.post(made.wait)
+            refs = [actor.work.remote() for _ in range(count)]
+            made.set()
+            ray.get(refs)
 
     actor, caller = Actor.remote(), Caller.remote()
     before = ray.get(actor.tracked.remote())
