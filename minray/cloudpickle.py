@@ -14,7 +14,6 @@ import io
 import os
 import pickle
 import types
-from collections import ChainMap
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -47,7 +46,7 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 class CloudPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """``CloudPickler(file, protocol=None, buffer_callback=None)``, as in the package."""
 
-    dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.CloudPickler.dispatch_table)
+    dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({types.CodeType: _reduce_code})
 
 
 Pickler = CloudPickler

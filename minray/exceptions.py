@@ -228,7 +228,10 @@ class ObjectFetchTimedOutError(ObjectLostError):
 
 
 class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
-    """The object was deleted while there were references to it; this should not happen."""
+    """The object was deleted although a reference was left.
+
+    Only bytes can be such a reference: pickled elsewhere, and unpickled when nothing kept the object alive any more (G65).
+    """
 
 
 class ReconstructionFailure(enum.StrEnum):

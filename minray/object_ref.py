@@ -8,7 +8,9 @@ since it may run in any thread at any moment) and installs the hooks below, once
 
 Pickling: inside a value that minray serialises, a reference travels as a number into the list of references that goes
 beside the value (``serialization``), so that the owner knows of everyone who holds it. Pickled by anything else it takes
-its owner's address along and is pinned for the life of this process (Ray: out-of-band serialisation).
+its owner's address along, and these bytes may be unpickled anywhere, at any time. If such bytes become part of a value that
+minray serialises meanwhile, the value keeps the object alive; else it is pinned for the life of this process (Ray:
+out-of-band serialisation).
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class RefHooks(Protocol):
 
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]: ...
 
-    def pickle_out_of_band(self, ref: ObjectRef[Any]) -> tuple[bytes, bytes]:
-        """Pin the object; returns its id and its encoded owner."""
+    def pickle_out_of_band(self, ref: ObjectRef[Any], *, pinned: bool) -> tuple[bytes, bytes]:
+        """The id of the object and its encoded owner; ``pinned``: it lives as long as this process."""
 
     def unpickle_out_of_band(self, object_id: bytes, owner: bytes) -> ObjectRef[Any]: ...
 
@@ -61,7 +63,7 @@ class _Serialising(threading.local):
     """Which value this thread is turning into bytes, or back."""
 
     collect: Callable[[ObjectRef[Any]], int] | None = None
-    """While pickling: gives a reference its number."""
+    """While pickling: notes a reference that the value contains, and gives it its number."""
     refs: list[ObjectRef[Any]] | None = None
     """While unpickling: the references by number."""
 
@@ -153,8 +155,8 @@ class ObjectRef(Generic[T]):
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         collect = serialising.collect
         if collect is not None:
-            return _numbered, (collect(self),)
-        return _out_of_band, hooks().pickle_out_of_band(self)
+            collect(self)
+        return _out_of_band, hooks().pickle_out_of_band(self, pinned=collect is None)
 
 
 ObjectID = ObjectRef
@@ -187,7 +189,8 @@ class ObjectName(ObjectRef[Any]):
         return ObjectName, (self._id,)
 
 
-def _numbered(number: int) -> ObjectRef[Any]:
+def numbered(number: int) -> ObjectRef[Any]:
+    """What a reference is in the stream of a value that minray has serialised."""
     refs = serialising.refs
     if refs is None:
         raise RuntimeError("these bytes are part of a minray message and cannot be unpickled on their own")

@@ -20,6 +20,7 @@ at the top level is replaced by an ``ArgumentSlot``, whose place the executing w
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import struct
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 
 from minray import cloudpickle
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
-from minray.object_ref import ObjectRef, serialising
+from minray.object_ref import ObjectRef, numbered, serialising
 
 PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types whose instances can contain neither functions nor references nor buffers."""
@@ -42,6 +43,8 @@ SEPARATE = 0xFFFF_FFFF
 _SHELF_MARK = 0x01
 """No pickle stream begins with this byte."""
 _SHELF_HEAD = struct.Struct("<BI")
+_set_dispatch_table: Callable[[Any, Any], None] = vars(pickle.Pickler)["dispatch_table"].__set__
+"""A class derived from ``Pickler`` may have an attribute in front of the slot."""
 BY_VALUE = b"__main__"
 """A stream with this name in it may mean something that only this process has."""
 
@@ -119,7 +122,7 @@ def _serialize_any(value: Any, limit: int | None = None) -> Serialized:
 
 
 def _pickled(
-    pickler: Callable[..., Any], value: Any, limit: int | None
+    pickler: type[Any], value: Any, limit: int | None
 ) -> tuple[bytes, list[pickle.PickleBuffer], list[ObjectRef[Any]]]:
     """The stream, the buffers apart from it, and the references."""
     refs: list[ObjectRef[Any]] = []
@@ -132,10 +135,19 @@ def _pickled(
             refs.append(ref)
         return number
 
+    def reduce(ref: ObjectRef[Any]) -> tuple[Callable[..., Any], tuple[int]]:
+        return numbered, (collect(ref),)
+
+    stream = io.BytesIO() if limit is None else _LimitedStream(limit)
+    ours = pickler(stream, 5, buffer_callback=buffers.append)
+    # Of this pickler alone: what a value's own pickling makes of a reference, with another one, are bytes for any time.
+    if pickler is pickle.Pickler:
+        _set_dispatch_table(ours, {**copyreg.dispatch_table, ObjectRef: reduce})
+    else:
+        _set_dispatch_table(ours, pickler.dispatch_table.new_child({ObjectRef: reduce}))
     outer, serialising.collect = serialising.collect, collect
     try:
-        stream = io.BytesIO() if limit is None else _LimitedStream(limit)
-        pickler(stream, 5, buffer_callback=buffers.append).dump(value)
+        ours.dump(value)
     finally:
         serialising.collect = outer
     return stream.getvalue(), buffers, refs

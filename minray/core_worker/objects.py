@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.reference_counter import Effects
-from minray.exceptions import OwnerDiedError, RayError
+from minray.exceptions import OwnerDiedError, RayError, ReferenceCountingAssertionError
 from minray.object_ref import ObjectRef
 from minray.packed_exception import describe_packed, pack_exception
 from minray.protocol.base import Address
@@ -134,9 +134,13 @@ class Objects:
 
     def on_ref_unpickled(self, object_id: bytes, owner: Address) -> None:
         """A user thread has made an ObjectRef from bytes of the user's own."""
-        references = self._core.references
-        references.add_local(object_id, self._other(owner))
-        if references.needs_ticket(object_id):
+        references, other = self._core.references, self._other(owner)
+        is_gone = other is None and references.get(object_id) is None
+        references.add_local(object_id, other)
+        if is_gone:
+            reason = "these bytes kept nothing alive, and all references were gone"
+            self.put_error(object_id, ReferenceCountingAssertionError(object_id_hex=object_id.hex(), reason=reason))
+        elif references.needs_ticket(object_id):
             self._core.borrowing.keep_soon(object_id, owner)
 
     def _other(self, owner: Address) -> Address | None:

@@ -434,8 +434,9 @@ class UserApi:
 
     # --- hooks of ObjectRef
 
-    def pickle_out_of_band(self, ref: ObjectRef[Any]) -> tuple[bytes, bytes]:
-        self._post(self.core.references.pin, ref._id)
+    def pickle_out_of_band(self, ref: ObjectRef[Any], *, pinned: bool) -> tuple[bytes, bytes]:
+        if pinned:
+            self._post(self.core.references.pin, ref._id)
         return ref._id, encode(ref._owner)
 
     def unpickle_out_of_band(self, object_id: bytes, owner: bytes) -> ObjectRef[Any]:

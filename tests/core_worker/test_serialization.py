@@ -6,7 +6,7 @@ import gc
 import pickle
 import sys
 import threading
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import numpy as np
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
-from minray.object_ref import ObjectRef
+from minray.object_ref import ObjectRef, set_default_hooks
 from minray.serialization import SHELF_ALIGNMENT, SHELF_BELOW, Serialized, deserialize, fill_slots, serialize, serialize_call
 from tests.core_worker.parts import object_id
 
@@ -141,6 +141,30 @@ def test_a_message_cannot_be_unpickled_on_its_own() -> None:
     data = serialize([ref("a")]).data
     with pytest.raises(RuntimeError, match="part of a minray message"):
         pickle.loads(data)
+
+
+def test_what_a_value_pickles_by_itself_notes_its_references_and_takes_no_numbers() -> None:
+    class Sealed:
+        def __reduce__(self) -> Any:
+            return bytes, (pickle.dumps(a),)
+
+    a = ref("a")
+    set_default_hooks(cast(Any, Hooks()))
+    try:
+        serialized = serialize([Sealed(), a])
+        sealed, again = deserialize(serialized.data, serialized.buffers, serialized.refs)
+        assert serialized.refs == [a] and again is a and pickle.loads(sealed) == ("unpickled", a._id)
+    finally:
+        set_default_hooks(None)
+
+
+class Hooks:
+    def pickle_out_of_band(self, ref: ObjectRef[Any], *, pinned: bool) -> tuple[bytes, bytes]:
+        assert not pinned
+        return ref._id, b"owner"
+
+    def unpickle_out_of_band(self, object_id: bytes, _owner: bytes) -> tuple[str, bytes]:
+        return "unpickled", object_id
 
 
 def test_a_value_that_serialises_others_on_its_way_keeps_its_own_references() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import minray as ray
-from minray.exceptions import OwnerDiedError
+from minray.exceptions import OwnerDiedError, ReferenceCountingAssertionError
 from tests.helpers import wait_for_condition, without_garbage_collection
 from tests.real.support import Files, api, core, echo, hold, is_alive, left_in_driver, run_driver
 
@@ -246,6 +246,54 @@ def test_g58_a_worker_that_stores_a_reference_keeps_the_object() -> None:
     assert pid != keeper or value == ["kept by a worker"]
     os.kill(keeper, signal.SIGKILL)
     wait_for_condition(lambda: object_id not in core().store.objects)
+
+
+# --- references that a program has pickled by itself
+
+
+class Sealed:
+    """Pickles its reference on its own, and opens it as late as it likes."""
+
+    def __init__(self, reference: ray.ObjectRef[Any]) -> None:
+        self.bytes, self.reference = b"", reference
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"bytes": self.bytes or pickle.dumps(self.reference)}
+
+    def open(self) -> Any:
+        return ray.get(pickle.loads(self.bytes), timeout=30)
+
+
+@pytest.mark.parametrize("content", ["small", "x" * 300_000])
+def test_g58_g60_what_a_value_pickles_by_itself_lives_with_it_and_opens_anywhere(content: str) -> None:
+    @ray.remote
+    def look(sealed: Sealed) -> Any:
+        return sealed.open()
+
+    @ray.remote
+    def pack(value: Any) -> Sealed:
+        return Sealed(ray.put(value))
+
+    assert ray.get(look.remote(Sealed(ray.put(content)))) == content
+    outer = ray.put(Sealed(ray.put(content)))
+    inner_id = pickle.loads(ray.get(outer).bytes)._id
+    assert ray.get(outer).open() == ray.get(look.remote(outer)) == content
+    del outer
+    wait_for_condition(lambda: inner_id not in core().store.objects)  # it was pinned for no longer
+    theirs = pack.remote(content)
+    assert ray.get(theirs).open() == ray.get(look.remote(theirs)) == content
+
+
+def test_bytes_of_an_object_that_nothing_kept_alive_are_an_error_everywhere() -> None:
+    @ray.remote
+    def open_it(data: bytes) -> Any:
+        return ray.get(pickle.loads(data))
+
+    sealed = ray.get(ray.put(Sealed(ray.put("gone"))))
+    wait_for_condition(lambda: pickle.loads(sealed.bytes)._id not in core().store.objects)
+    for attempt in (sealed.open, lambda: ray.get(open_it.remote(sealed.bytes), timeout=30)):
+        with pytest.raises(ReferenceCountingAssertionError, match="deleted although a reference was left"):
+            attempt()
 
 
 # --- owners that die
