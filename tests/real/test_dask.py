@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
+import io
 import operator
 import os
 import pickle
 import signal
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -135,6 +138,31 @@ def test_a_task_may_write_into_what_it_was_given() -> None:
     array = da.ones(100_000, chunks=50_000).persist(scheduler=ray_dask_get)
     assert array.map_blocks(write).min().compute(scheduler=ray_dask_get) == -1
     assert array.min().compute(scheduler=ray_dask_get) == 1
+
+
+WAYS_TO_WRITE: dict[str, Any] = {
+    "assign": lambda a: a.__setitem__(0, 1.0),
+    "sort": lambda a: a.sort(),
+    "swap bytes": lambda a: a.byteswap(inplace=True),
+    "iterate": lambda a: np.nditer(a, op_flags=[["readwrite"]]),
+    "dot": lambda a: np.dot(np.eye(8), np.arange(8.0), out=a),
+    "einsum": lambda a: np.einsum("ij,j->i", np.eye(8), np.arange(8.0), out=a),
+    "take": lambda a: np.take(np.arange(8.0), np.arange(8), out=a),
+    "random": lambda a: np.random.default_rng(0).random(out=a),
+    "shuffle": lambda a: np.random.default_rng(0).shuffle(a),
+    "resize": lambda a: a.resize(20),
+    "flag": lambda a: a.setflags(write=True),
+    "memory": lambda a: memoryview(a).__setitem__(0, 1.0),
+    "read into": lambda a: io.BytesIO(b"12345678").readinto(a),
+    "pack into": lambda a: struct.pack_into("d", a, 0, 1.0),
+    "ctypes": lambda a: ctypes.c_char.from_buffer(a),
+    "series": lambda a: pd.Series(a, copy=False).iloc.__setitem__(0, 1.0),
+}
+
+
+def test_in_whatever_way_a_task_writes_it_gets_copies() -> None:
+    write: dict[str, Any] = {name: (lambda a, how=how: bool([how(a)]), "given") for name, how in WAYS_TO_WRITE.items()}
+    assert ray_dask_get({"given": (np.zeros, 8), **write}, list(write)) == (True,) * len(write)
 
 
 def test_a_task_with_an_error_of_its_own_runs_once(tmp_path: Path) -> None:

@@ -34,8 +34,12 @@ SHORT_BYTES = 32 * 1024
 """A pickled function that is longer travels as an object of its own."""
 LARGE_BYTES = 64 * 1024
 """An array that is larger and stands in several tasks is put once for all of them."""
-READ_ONLY = re.compile(r"(array|destination) is read-only$")
-"""In the words of numpy ("assignment destination is read-only") and of Cython ("buffer source array is read-only")."""
+READ_ONLY = re.compile(
+    r"(array|destination|byte-swapped|flag set|base) is read-only$|set WRITEABLE flag|resize this array: it does not own"
+    r"|output array (is not acceptable|must be contiguous, writable)"  # numpy
+    r"|(source array|buffer) is (read-only|not writable)$|modify read-only memory|read-write bytes-like"  # Cython, Python
+)
+"""How numpy and others say that they cannot write."""
 IN_BAND = 4
 """The last protocol of pickle that knows nothing of read-only buffers."""
 FUNCTIONS_KEPT = 256
@@ -77,7 +81,7 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     that, as it is by then."""
     try:
         return function(*args, **kwargs)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         if not READ_ONLY.search(str(error)):
             raise
     args, kwargs = pickle.loads(ray.cloudpickle.dumps((args, kwargs), IN_BAND))
