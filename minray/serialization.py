@@ -216,8 +216,8 @@ class SerializedCall(NamedTuple):
 def serialize_call(
     args: tuple[Any, ...], kwargs: dict[str, Any], limit: int, put: Callable[[Serialized], ObjectRef[Any]]
 ) -> SerializedCall:
-    """Serialise the arguments; one of more than ``limit`` bytes is ``put`` and passed by reference, and so are those
-    that would make ``TASK_RPC_INLINED_BYTES_LIMIT`` bytes with the ones before them (G76)."""
+    """Serialise the arguments; one of more than ``limit`` bytes is ``put``, once (G14), and passed by reference, and so are
+    those that would make ``TASK_RPC_INLINED_BYTES_LIMIT`` bytes with the ones before them (G76)."""
     if not args and not kwargs:
         return SerializedCall(None, [])
     if not kwargs and PLAIN_TYPES.issuperset(map(type, args)):
@@ -240,16 +240,17 @@ def serialize_call(
     except _TooLarge:
         pass
     room = TASK_RPC_INLINED_BYTES_LIMIT
+    passed: dict[int, Any] = {}
+    """By the argument's identity: itself, or its slot."""
 
     def put_if_large(argument: Any) -> Any:
         nonlocal room
-        if type(argument) is ArgumentSlot:
-            return argument
-        alone = serialize(argument)
-        if alone.size() > min(limit, room):
-            return slot_for(put(alone))
-        room -= alone.size()
-        return argument
+        if type(argument) is not ArgumentSlot and id(argument) not in passed:
+            alone = serialize(argument)
+            is_large = alone.size() > min(limit, room)
+            passed[id(argument)] = slot_for(put(alone)) if is_large else argument
+            room -= 0 if is_large else alone.size()
+        return passed.get(id(argument), argument)
 
     args = tuple(map(put_if_large, args))
     kwargs = {name: put_if_large(argument) for name, argument in kwargs.items()}

@@ -228,6 +228,14 @@ def test_g14_an_object_in_two_arguments_arrives_once() -> None:
     assert args[0] is kwargs["key"][0]
 
 
+def test_g14_a_large_object_in_two_arguments_is_put_once_and_arrives_once() -> None:
+    large, small = bytearray(LIMIT + 1), [0]
+    (args, kwargs), slots, puts = call(large, small, large, key=large, other=small)
+    assert len(slots) == len(puts.values) == 1
+    (first, *others), kwargs = fill_slots((args, kwargs), [bytearray(1)])
+    assert first is others[1] is kwargs["key"] and others[0] is kwargs["other"]
+
+
 def test_g76_c9_an_argument_above_the_limit_is_put(
     over: int = len(pickle.dumps(b"x" * LIMIT, 5)) - LIMIT,
 ) -> None:

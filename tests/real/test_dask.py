@@ -150,13 +150,12 @@ WAYS_TO_WRITE: dict[str, Any] = {
     "take": lambda a: np.take(np.arange(8.0), np.arange(8), out=a),
     "random": lambda a: np.random.default_rng(0).random(out=a),
     "shuffle": lambda a: np.random.default_rng(0).shuffle(a),
-    "resize": lambda a: a.resize(20),
+    "resize": lambda a: a.resize(20, refcheck=False),
     "flag": lambda a: a.setflags(write=True),
     "memory": lambda a: memoryview(a).__setitem__(0, 1.0),
     "read into": lambda a: io.BytesIO(b"12345678").readinto(a),
     "pack into": lambda a: struct.pack_into("d", a, 0, 1.0),
     "ctypes": lambda a: ctypes.c_char.from_buffer(a),
-    "series": lambda a: pd.Series(a, copy=False).iloc.__setitem__(0, 1.0),
 }
 
 
