@@ -60,7 +60,7 @@ def show_progress(stage: str, refs: list[ray.ObjectRef], is_shown: bool) -> None
 def main(
     data_bytes: int = 64 << 20, store_bytes: int = 32 << 20, partitions: int = 8, is_shown: bool = False
 ) -> dict[str, object]:
-    keys = data_bytes // KEY_BYTES // partitions
+    keys = max(1, data_bytes // KEY_BYTES // partitions)
     with ray.init(num_cpus=2, object_store_memory=store_bytes):
         begin = time.perf_counter()
         splitting = split.options(num_returns=partitions + 1)
@@ -76,11 +76,12 @@ def main(
         for *_, one in results:
             checksum ^= one
         in_order = all(left[2] <= right[1] for left, right in zip(results[:-1], results[1:], strict=True))
+        store = ray.internal.memory_summary(units="MB", stats_only=True).splitlines()
         return {
             "sorted": in_order and sum(result[0] for result in results) == keys * partitions,
             "checksum is right": checksum == ray.get(expected),
             "seconds": round(seconds, 2),
-            "store": ray.internal.memory_summary(units="MB", stats_only=True).splitlines()[-1],
+            "store": next((line for line in store if line.startswith("Spilled")), "Nothing was spilled."),
         }
 
 
@@ -90,6 +91,8 @@ if __name__ == "__main__":
     parser.add_argument("--store-gibibytes", type=float, default=0.25, help="how much memory for objects")
     parser.add_argument("--partitions", type=int, default=20, help="how many parts the data is made and sorted in")
     arguments = parser.parse_args()
+    if min(arguments.gibibytes, arguments.store_gibibytes, arguments.partitions) <= 0:
+        parser.error("sizes and the number of partitions must be positive")
     sizes = int(arguments.gibibytes * (1 << 30)), int(arguments.store_gibibytes * (1 << 30))
     for name, value in main(*sizes, arguments.partitions, is_shown=True).items():
         print(f"{name}: {value}")

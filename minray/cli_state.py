@@ -31,6 +31,8 @@ from minray.util.state.rows import KINDS, Kind, Listing, plain_id
 
 T = TypeVar("T")
 TIMEOUT_S = 5.0
+LISTED = {"objects": "references to objects"}
+"""What the rows of a listing are, if not what it is called."""
 Connect = Callable[[str | None, str | None], ClusterClient]
 """From an address and the path of a token's file, both optional, to the cluster; raises errors for people."""
 
@@ -137,7 +139,7 @@ def list_text(name: str, rows: list[Any], limit: int, columns: list[str]) -> lis
     shown = rows[:limit]
     more = f", {limit} shown" if len(rows) > limit else ""
     cells = [tuple(_cell(getattr(row, column)) for column in columns) for row in shown]
-    return [f"{len(rows)} {name}{more}", *table(tuple(column.upper() for column in columns), cells)]
+    return [f"{len(rows)} {LISTED.get(name, name)}{more}", *table(tuple(column.upper() for column in columns), cells)]
 
 
 def _get_command(name: str, kind: Kind, connect: Connect) -> click.Command:

@@ -23,12 +23,13 @@ MOST_FRAMES = 3
 class CallSites:
     """Those of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_driver: bool) -> None:
+        self._is_driver = is_driver
         self._sites: dict[bytes, str] = {}
 
     def note(self, object_ids: Iterable[bytes], what: str) -> None:
         """In the user's thread: it is making references to these now. The first place that is noted of an object counts."""
-        site = " | ".join([f"({what})", *_lines(sys._getframe(1))])
+        site = " | ".join([f"({what})", *self._lines(sys._getframe(1))])
         for object_id in object_ids:
             self._sites.setdefault(object_id, site)
 
@@ -43,12 +44,16 @@ class CallSites:
     def __len__(self) -> int:
         return len(self._sites)
 
+    def _lines(self, frame: FrameType | None) -> list[str]:
+        lines: list[str] = []
+        while frame is not None and len(lines) < MOST_FRAMES:
+            code = frame.f_code
+            is_ours = is_runtime(code.co_filename) or self._is_program(frame)
+            if not is_ours:
+                lines.append(f"{code.co_filename}:{code.co_name}:{frame.f_lineno}")
+            frame = frame.f_back
+        return lines
 
-def _lines(frame: FrameType | None) -> list[str]:
-    lines: list[str] = []
-    while frame is not None and len(lines) < MOST_FRAMES:
-        code = frame.f_code
-        if not is_runtime(code.co_filename):
-            lines.append(f"{code.co_filename}:{code.co_name}:{frame.f_lineno}")
-        frame = frame.f_back
-    return lines
+    def _is_program(self, frame: FrameType) -> bool:
+        """Whether this is the line that a worker was started with."""
+        return not self._is_driver and frame.f_back is None and frame.f_code.co_filename == "<string>"

@@ -103,7 +103,7 @@ class CoreWorker:
         self.references = ReferenceCounter()
         self.tasks = TaskManager(platform.record)
         self.functions = FunctionManager(self.gcs)
-        self.call_sites = CallSites() if system.record_ref_creation_sites else None
+        self.call_sites = CallSites(is_driver=config.is_driver) if system.record_ref_creation_sites else None
         self.actors = ActorManager(self)
         self.deletion = ObjectDeletion(self)
         self.generators = Generators(self)

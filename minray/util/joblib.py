@@ -161,9 +161,12 @@ class _Large:
 
 
 def _size(value: Any) -> int:
-    """About; of an array that is a view, of what it shows."""
-    size = getattr(value, "nbytes", 0)
-    return max(size if isinstance(size, int) else 0, sys.getsizeof(value, 0))
+    """About; of an array that is a view, of what it shows. Nothing is known of what fails when it is asked."""
+    try:
+        size = getattr(value, "nbytes", 0)
+        return max(size if isinstance(size, int) else 0, sys.getsizeof(value, 0))
+    except Exception:
+        return 0
 
 
 def _run(batch: Any, *large: Any) -> Any:

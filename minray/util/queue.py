@@ -38,12 +38,18 @@ class Queue:
         actor_class = ray.remote(_QueueActor)
         self.actor: Any = actor_class.options(**(actor_options or {})).remote(maxsize)
 
+    @property
+    def _open_actor(self) -> Any:
+        if self.actor is None:
+            raise ValueError("this queue was shut down")
+        return self.actor
+
     def __len__(self) -> int:
         return self.size()
 
     def size(self) -> int:
         """How many items are there; it may be another number when the caller reads it."""
-        size: int = ray.get(self.actor.qsize.remote())
+        size: int = ray.get(self._open_actor.qsize.remote())
         return size
 
     def qsize(self) -> int:
@@ -61,7 +67,7 @@ class Queue:
         Raises Full if there is no room (in time), ValueError for a negative ``timeout``.
         """
         _check(timeout, block)
-        answer = self.actor.put.remote(item, timeout if block else 0)
+        answer = self._open_actor.put.remote(item, timeout if block else 0)
         with _given_up_together(answer):
             if not ray.get(answer):
                 raise Full
@@ -69,7 +75,7 @@ class Queue:
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """``put`` for coroutines."""
         _check(timeout, block)
-        answer = self.actor.put.remote(item, timeout if block else 0)
+        answer = self._open_actor.put.remote(item, timeout if block else 0)
         with _given_up_together(answer):
             if not await answer:
                 raise Full
@@ -80,14 +86,14 @@ class Queue:
         Raises Empty if there is none (in time), ValueError for a negative ``timeout``.
         """
         _check(timeout, block)
-        answer = self.actor.get.remote(timeout if block else 0)
+        answer = self._open_actor.get.remote(timeout if block else 0)
         with _given_up_together(answer):
             return _first(ray.get(answer))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """``get`` for coroutines."""
         _check(timeout, block)
-        answer = self.actor.get.remote(timeout if block else 0)
+        answer = self._open_actor.get.remote(timeout if block else 0)
         with _given_up_together(answer):
             return _first(await answer)
 
@@ -102,7 +108,7 @@ class Queue:
         if not isinstance(items, Iterable):
             raise TypeError(f"put_nowait_batch takes an iterable of items, not {type(items).__name__}")
         batch = list(items)
-        size: int = ray.get(self.actor.put_batch.remote(batch))
+        size: int = ray.get(self._open_actor.put_batch.remote(batch))
         if size >= 0:
             raise Full(f"{len(batch)} items do not fit into a queue that has {size} of {self.maxsize}")
 
@@ -112,15 +118,15 @@ class Queue:
             raise TypeError(f"num_items must be an int, not {type(num_items).__name__}")
         if num_items < 0:
             raise ValueError(f"num_items must not be negative, but is {num_items}")
-        size, batch = ray.get(self.actor.get_batch.remote(num_items))
+        size, batch = ray.get(self._open_actor.get_batch.remote(num_items))
         if batch is None:
             raise Empty(f"{num_items} items were wanted from a queue that has {size}")
         items: list[Any] = batch
         return items
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
-        """End the queue, with what is in it. Who waits there has ``grace_period_s`` to be served (with ``force``: no time),
-        and gets a RayActorError otherwise."""
+        """End the queue, with what is in it; to use it afterwards is a ValueError. Who waits there has ``grace_period_s`` to
+        be served (with ``force``: no time), and gets a RayActorError otherwise."""
         if self.actor is None:
             return
         if force or not self._ends_within(grace_period_s):

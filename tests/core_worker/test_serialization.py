@@ -123,6 +123,25 @@ def test_large_buffers_are_not_in_the_stream() -> None:
     assert len(serialized.data) < 1000 and serialized.size() > 800_000
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.arange(4).astype("datetime64[s]"),
+        np.array([1, "two", None, 4.0]),
+        np.arange(12)[::3],
+        np.ma.masked_array(np.arange(4), [False] * 4),
+    ],
+    ids=["dates", "objects", "with gaps", "masked"],
+)
+def test_g13_an_array_that_numpy_copies_is_the_readers_own(given: Any) -> None:
+    """Whether one reader may write into it or not, the next one finds what was put."""
+    serialized = serialize(given)
+    first, second = [deserialize(serialized.data, serialized.buffers, []) for _ in range(2)]
+    if first.flags.writeable:
+        first[0] = first[1]
+    assert second.tolist() == given.tolist()
+
+
 def test_g14_an_object_referenced_twice_arrives_once() -> None:
     inner: list[int] = []
     first, second = round_trip([inner, inner])

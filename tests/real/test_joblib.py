@@ -95,6 +95,16 @@ def test_a_large_argument_is_put_once(backend: None, monkeypatch: pytest.MonkeyP
     assert puts == [800_000]
 
 
+class Immeasurable:
+    @property
+    def nbytes(self) -> int:
+        raise RuntimeError("nobody knows")
+
+
+def test_an_argument_that_does_not_tell_its_size_is_passed_by_value(backend: None) -> None:
+    assert joblib.Parallel()([joblib.delayed(type)(Immeasurable())]) == [Immeasurable]
+
+
 def test_a_large_argument_that_was_changed_between_two_calls_is_put_again(backend: None) -> None:
     array = np.zeros(100_000)
     with joblib.Parallel() as parallel:

@@ -506,9 +506,11 @@ def test_a_reference_of_a_cluster_that_was_left_can_be_pickled() -> None:
 def test_a_reference_knows_where_it_was_made_if_that_is_recorded() -> None:
     program = """
         ray.init(num_cpus=1, logging_level="ERROR")
-        print([ray.put(1).call_site(), ray.remote(lambda: 1).remote().call_site()])
+        task = ray.remote(lambda: ray.put(2).call_site())
+        print([ray.put(1).call_site(), task.remote().call_site(), ray.get(task.remote())])
         """
     done = run_driver(program, MINRAY_record_ref_creation_sites="1")
-    put, task = eval(done.stdout)
+    put, task, inside = eval(done.stdout)
+    assert inside.count("|") == 1 and ":<lambda>:" in inside  # and nothing of how a worker was started
     assert put.startswith("(put object) | ") and task.startswith("(task call) | ") and ":<module>:" in task
-    assert run_driver(program).stdout == "['', '']\n"
+    assert run_driver(program).stdout == "['', '', '']\n"

@@ -65,6 +65,10 @@ def test_a_queue_connects_processes_and_threads_of_asyncio() -> None:
     with pytest.raises(Full):
         queue.put_nowait(4)
     queue.shutdown()
+    queue.shutdown()
+    for use in (queue.size, queue.get, lambda: queue.put(1), lambda: queue.put_nowait_batch([1])):
+        with pytest.raises(ValueError, match="was shut down"):
+            use()
 
 
 def test_results_come_as_they_are_ready() -> None:
