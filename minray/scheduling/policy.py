@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from minray.common.resources import CPU, MEMORY, OBJECT_STORE_MEMORY
+from minray.common.resources import CPU, MEMORY
 
 
 def utilisation(total: Mapping[str, int], available: Mapping[str, int]) -> float:
     """The share in use of the scarcest of the resources that every node has."""
-    shares = [1 - available.get(name, 0) / total[name] for name in (CPU, MEMORY, OBJECT_STORE_MEMORY) if total.get(name)]
+    shares = [1 - available.get(name, 0) / total[name] for name in (CPU, MEMORY) if total.get(name)]
     return max(shares, default=0.0)
 
 
