@@ -24,6 +24,8 @@ import copyreg
 import io
 import pickle
 import struct
+import sys
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -142,15 +144,28 @@ def _pickled(
     ours = pickler(stream, 5, buffer_callback=buffers.append)
     # Of this pickler alone: what a value's own pickling makes of a reference, with another one, are bytes for any time.
     if pickler is pickle.Pickler:
-        _set_dispatch_table(ours, {**copyreg.dispatch_table, ObjectRef: reduce})
+        _set_dispatch_table(ours, {**_for_arrays(), **copyreg.dispatch_table, ObjectRef: reduce})
     else:
-        _set_dispatch_table(ours, pickler.dispatch_table.new_child({ObjectRef: reduce}))
+        _set_dispatch_table(ours, ChainMap({ObjectRef: reduce}, *pickler.dispatch_table.maps, _for_arrays()))
     outer, serialising.collect = serialising.collect, collect
     try:
         ours.dump(value)
     finally:
         serialising.collect = outer
     return stream.getvalue(), buffers, refs
+
+
+def _for_arrays() -> dict[type, Callable[[Any], Any]]:
+    """Empty as long as nobody has imported numpy."""
+    array = getattr(sys.modules.get("numpy"), "ndarray", None)
+    return {} if array is None else {array: _reduce_array}
+
+
+def _reduce_array(array: Any) -> Any:
+    """Of a view with gaps numpy would put a copy into the stream, to be copied out of it by each reader."""
+    if not array.flags.forc and not array.dtype.hasobject:
+        array = array.copy()
+    return array.__reduce_ex__(5)
 
 
 def _shelve(views: Sequence[memoryview]) -> tuple[bytes, list[bytes | memoryview]]:
