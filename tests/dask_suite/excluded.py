@@ -23,3 +23,7 @@ EXCLUDED = {
     "dataframe.tests.test_shuffle::test_disk_shuffle_with_unknown_compression": CONFIGURATION,
 }
 """Module and test (without parameters: all of them) -> why."""
+
+AT_TIMES = {"bag.tests.test_bag::test_from_delayed_iterator"}
+"""Of these the ones that pass now and then: its tasks have random names, whose order decides which of them Dask makes into
+one, and by that whether a generator is handed on."""

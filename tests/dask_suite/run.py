@@ -46,8 +46,7 @@ def run(name: str, options: argparse.Namespace) -> int:
     command += ["-p", "tests.dask_suite.plugin", "-p", "no:cacheprovider", "--on", options.on]
     command += ["-k", options.k] if options.k else ["--graphs-at-least", str(graphs)]
     path = os.pathsep.join(filter(None, [str(HERE.parent.parent), os.environ.get("PYTHONPATH")]))
-    # The order of sets decides which tasks Dask makes into one, and by that, at times, whether a generator is handed on.
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1"}  # The order of sets decides what Dask fuses.
     return subprocess.run([*command, "--pyargs", *(f"dask.{module}" for module in modules)], env=environment).returncode
 
 
