@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import minray as ray
+from minray import cloudpickle
 from minray.exceptions import OwnerDiedError, ReferenceCountingAssertionError
 from tests.helpers import wait_for_condition, without_garbage_collection
 from tests.real.support import Files, api, core, echo, hold, is_alive, left_in_driver, run_driver
@@ -258,7 +259,7 @@ class Sealed:
         self.bytes, self.reference = b"", reference
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"bytes": self.bytes or pickle.dumps(self.reference)}
+        return {"bytes": self.bytes or cloudpickle.dumps(self.reference)}
 
     def open(self) -> Any:
         return ray.get(pickle.loads(self.bytes), timeout=30)
@@ -276,7 +277,7 @@ def test_g58_g60_what_a_value_pickles_by_itself_lives_with_it_and_opens_anywhere
 
     assert ray.get(look.remote(Sealed(ray.put(content)))) == content
     outer = ray.put(Sealed(ray.put(content)))
-    inner_id = pickle.loads(ray.get(outer).bytes)._id
+    inner_id = pickle.loads(ray.get(outer).bytes).binary()
     assert ray.get(outer).open() == ray.get(look.remote(outer)) == content
     del outer
     wait_for_condition(lambda: inner_id not in core().store.objects)  # it was pinned for no longer
@@ -290,7 +291,7 @@ def test_bytes_of_an_object_that_nothing_kept_alive_are_an_error_everywhere() ->
         return ray.get(pickle.loads(data))
 
     sealed = ray.get(ray.put(Sealed(ray.put("gone"))))
-    wait_for_condition(lambda: pickle.loads(sealed.bytes)._id not in core().store.objects)
+    wait_for_condition(lambda: pickle.loads(sealed.bytes).binary() not in core().store.objects)
     for attempt in (sealed.open, lambda: ray.get(open_it.remote(sealed.bytes), timeout=30)):
         with pytest.raises(ReferenceCountingAssertionError, match="deleted although a reference was left"):
             attempt()
