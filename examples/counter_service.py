@@ -13,7 +13,7 @@ import minray as ray
 from minray.cluster_utils import Cluster
 
 
-@ray.remote(num_cpus=0)
+@ray.remote(num_cpus=0, resources={"ledger": 1})
 class Ledger:
     """What must survive: how often each client has counted, by its own numbers."""
 
@@ -54,7 +54,7 @@ def count(counter: "ray.ActorHandle", client: str, increments: int) -> int:
 
 
 def main(clients: int = 3, increments: int = 200) -> dict[str, object]:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"ledger": 1}})
     try:
         serving = [cluster.add_node(num_cpus=1, resources={"service": 1}) for _ in range(2)]
         ray.init(address=cluster.address)
