@@ -114,6 +114,16 @@ def test_g7_the_time_holds_for_the_way_from_another_node_too(cluster: Cores, dri
     driver.run(program)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_g9_what_wait_reports_is_here_wherever_it_was_made(cluster: Cores, driver: Core, is_known: bool) -> None:
+    def program() -> None:
+        ref = far(cluster, is_known)
+        assert minray.wait([ref], timeout=5) == ([ref], [])
+        assert len(minray.get(ref, timeout=0)) == LARGE
+
+    driver.run(program)
+
+
 @pytest.mark.parametrize("how", ["get", "await"])
 def test_g9_what_was_read_is_here(cluster: Cores, driver: Core, how: str) -> None:
     def begin() -> Any:

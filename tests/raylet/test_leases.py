@@ -25,6 +25,7 @@ from minray.protocol.raylet import (
     GetLeaseFailure,
     GetNodeStats,
     KillWorker,
+    LeaseReply,
     RegisterDriver,
 )
 from minray.raylet import lease_broker
@@ -486,9 +487,12 @@ async def test_a_worker_on_another_node_owns_no_leases_here_after_its_death(scen
 @scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 2}}, health_check_period_ms=1000)
 async def test_g108_owners_of_a_dead_node_own_no_leases_here(scene: Scene) -> None:
     there = await scene.ask(scene.request(2, second_hop=True), "other")
-    _, child = await scene.lease(owner=scene.worker(there).address)
+    owner = scene.worker(there).address
+    _, child = await scene.lease(owner=owner)
     scene.kill("other")
     await scene.until(lambda: not scene.worker(child).is_alive)
+    late = msgspec.structs.replace(owner, worker_id=b"l" * 16)  # never seen before; its request was on its way for long
+    assert (await scene.lease(owner=late))[1] == LeaseReply(CANCELLED, reason="its owner is dead")
     assert (await scene.lease())[1].kind == GRANTED
 
 

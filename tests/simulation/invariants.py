@@ -5,6 +5,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 
 | | looked at when | |
 |---|---|---|
+| S1 | a lease takes its resources | there was enough of each |
 | S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
 | G106 | a grant is sent | nothing is leased in a placement group that was removed |
 | S4 | a task is pushed | its attempt is within its retries |
@@ -19,6 +20,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from minray.common.ids import job_of_actor, short
@@ -32,6 +34,7 @@ from minray.protocol.gcs import job_namespace
 from minray.protocol.raylet import GRANTED as LEASE_GRANTED
 from minray.protocol.raylet import LeaseReply
 from minray.scheduling.lease import GRANTED
+from minray.scheduling.local_resource_manager import Gpus, LocalResourceManager
 from minray.simulation import Deadlock, SimCluster
 from minray.simulation.cluster import GCS
 from minray.simulation.loop import SimProcess, current_process
@@ -70,6 +73,7 @@ class Watch:
         self.actors = ActorWatch(self.on_broken, self._gcs_actors)
         for name, raylet in cluster.raylets.items():
             self.objects.add(name, raylet)
+            self._watch_resources(name, raylet._broker.local.resources)
         self._cancelled: dict[bytes, tuple[bytes, int]] = {}
         """Task -> the lease and the attempt with which its cancellation found it pushed; ``b""``: it was not."""
         self._processes: dict[str, SimProcess] = {}
@@ -137,6 +141,18 @@ class Watch:
             cancel(task, force, recursive)
 
         core.outcomes.cancel = watched_cancel
+
+    def _watch_resources(self, name: str, resources: LocalResourceManager) -> None:
+        allocate = resources.allocate
+
+        def watched_allocate(demand: Mapping[str, int]) -> Gpus:
+            gpus = allocate(demand)
+            missing = {key: resources.available[key] for key in demand if resources.available[key] < 0}
+            if missing:
+                self.on_broken("S1", f"{name} gives away {dict(demand)}, and then has {missing}")
+            return gpus
+
+        resources.allocate = watched_allocate  # type: ignore[method-assign]
 
     def _gcs_actors(self) -> dict[bytes, Any]:
         """The rows of the gcs that lives."""

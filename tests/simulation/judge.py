@@ -310,7 +310,8 @@ class Account:
             for key, total in local.total.items():
                 if local.available[key] != total - in_use[key]:
                     self.problems.append(f"{name}: {local.available[key]} of {total} {key} free, {in_use[key]} in use")
-            if min(local.available.values()) < 0 and not self._has_unblocked(name):
+            missing = [key for key, amount in local.available.items() if amount < 0]
+            if missing and not (all(map(is_cpu, missing)) and self._has_unblocked(name)):
                 self.problems.append(f"{name}: {local.available}")
         if self.looks < self.MOST_LOOKS and len(self.problems) < 5:
             self._cluster.world.loop.world.call_later(self.PERIOD_S, self._look)

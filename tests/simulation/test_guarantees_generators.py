@@ -343,14 +343,24 @@ def test_g96_completed_ends_with_the_task(seed: int) -> None:
     """Not when it yields for the last time, and not when the reader is through."""
 
     def body() -> Any:
+        begin = time.time()
         generator = count.remote(3, 2.0)
-        while not minray.wait([generator.completed()], timeout=0.5)[0]:
-            pass
-        seconds = time.time()
-        return minray.get(generator.completed()), [outcome_of(ref) for ref in generator], seconds
+        items = [outcome_of(next(generator)) for _ in range(3)]
+        read_s = time.time() - begin
+        result = minray.get(generator.completed())
+        return items, result, read_s, time.time() - begin, list(generator)
 
-    result, cluster = judged(body, seed=seed, faults=FaultPlan({"delay": 0.1}))
-    assert result[:2] == (None, [1, 2, 3])
+    items, result, read_s, ended_s, rest = judged(body, seed=seed, faults=FaultPlan({"delay": 0.1}))[0]
+    assert (items, result, rest) == ([1, 2, 3], None, [])
+    assert 4 <= read_s < 6 <= ended_s < 8, "it sleeps for two seconds after each item"
+
+
+def test_g96_completed_has_the_error_of_the_task() -> None:
+    def body() -> Any:
+        generator = fail_after.remote(2)
+        return outcome_of(generator.completed()), [outcome_of(ref) for ref in generator]
+
+    assert judged(body)[0] == ("RayTaskError(ValueError)", [1, 2, "RayTaskError(ValueError)"])
 
 
 def test_g96_backpressure_does_not_keep_a_task_from_ending() -> None:
