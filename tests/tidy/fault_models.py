@@ -1,0 +1,85 @@
+"""Where each guarantee is tested, and what goes wrong there: read off the sources of its tests.
+
+A test is *alone* (parts of minray by themselves), in the *simulation* or in *real* processes, by the folder it lies in. What
+goes wrong is what its function says, or the functions and constants of its module that it mentions: kinds of
+``minray.simulation.faults``, helpers that aim at a message, signals.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from minray.simulation.faults import DISK, LOUD, QUIET, SWITCH
+
+KINDS = frozenset({*QUIET, *LOUD, *DISK, SWITCH})
+WORDS = {
+    "kill_sender(": "crash",
+    "cluster.kill(": "crash",
+    "break_channels(": "break",
+    "replay_requests(": "duplicate",
+    "lose_node(": "node_loss",
+    "wire.cut(": "cut",
+    "start_gcs(": "restart of the gcs",
+    "FaultPlan.quiet(": "all quiet ones",
+    "FaultPlan.swarm(": "a swarm",
+    "SIGKILL": "kill -9",
+    "remove_node(": "kill -9",
+    "SIGSTOP": "stop",
+    "os._exit(": "exit",
+}
+"""What stands in a test -> what goes wrong."""
+WORLDS = {"simulation": "simulation", "spec": "simulation", "real": "real"}
+"""By folder; others are alone."""
+
+
+def worlds(path: str, text: str) -> Iterator[tuple[str, str, set[str]]]:
+    """Of each test of a file: its name, its world, and what goes wrong in it."""
+    folder = path.split("/")[1]
+    parts = _parts(ast.parse(text), text)
+    for name in parts:
+        if name.startswith("test_"):
+            yield name, WORLDS.get(folder, "alone"), _faults(_with_what_it_mentions(name, parts))
+
+
+def _parts(module: ast.Module, text: str) -> dict[str, str]:
+    """The functions, classes and constants of a module, with their sources and decorators."""
+    lines = text.splitlines()
+    parts: dict[str, str] = {}
+    for node in module.body:
+        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
+        source = "\n".join(lines[first - 1 : node.end_lineno])
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            parts[node.name] = source
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts |= {target.id: source for target in targets if isinstance(target, ast.Name)}
+    return parts
+
+
+def _with_what_it_mentions(name: str, parts: dict[str, str]) -> str:
+    found, new = {name}, [name]
+    while new:
+        mentioned = set(re.findall(r"\w+", parts[new.pop()])) & parts.keys() - found
+        mentioned = {each for each in mentioned if not each.startswith("test_")}
+        found |= mentioned
+        new += mentioned
+    return "\n".join(parts[each] for each in found)
+
+
+def _faults(source: str) -> set[str]:
+    return {kind for kind in re.findall(r'"(\w+)": ', source) if kind in KINDS} | {
+        what for word, what in WORDS.items() if word in source
+    }
+
+
+def described(found: list[tuple[str, set[str]]]) -> str:
+    """The cell of a guarantee whose tests have these worlds and faults."""
+    cells = []
+    for world in ("alone", "simulation", "real"):
+        faults = [faults for where, faults in found if where == world]
+        if faults:
+            named = ", ".join(sorted(set().union(*faults)))
+            cells.append(f"{world}: {named}" if named else world)
+    return "; ".join(cells)
