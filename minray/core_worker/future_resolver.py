@@ -21,7 +21,7 @@ from minray.common.ids import short
 from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.values import from_value
-from minray.exceptions import OwnerDiedError, RayError, RaySystemError, ReferenceCountingAssertionError
+from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, RaySystemError, ReferenceCountingAssertionError
 from minray.platform.base import PlatformError, RemoteFailure
 from minray.protocol.base import Address
 from minray.protocol.core_worker import (
@@ -172,8 +172,7 @@ class FutureResolver:
                 reason = f"the owner of object {short(object_id)} cannot send it: {error}"
                 self._on_lost(object_id, RaySystemError(reason=reason))
             else:
-                owner = question.owner.endpoint
-                self._on_lost(object_id, OwnerDiedError(object_id_hex=object_id.hex(), owner=owner, reason=str(error)))
+                self._on_lost(object_id, _lost(OwnerDiedError, question, str(error)))
         elif reply.status == PENDING and question.timeout_s and self._references.is_wanted(object_id):
             asyncio.get_running_loop().call_soon(self._ask, question)
         elif reply.status == PENDING:
@@ -189,8 +188,7 @@ class FutureResolver:
         elif reply.status == FREED or reply.value is None:
             self._finish(question)
             reason = f"its owner does not know object {short(object_id)} any more"
-            name, owner = object_id.hex(), question.owner.endpoint
-            self._on_lost(object_id, ReferenceCountingAssertionError(object_id_hex=name, owner=owner, reason=reason))
+            self._on_lost(object_id, _lost(ReferenceCountingAssertionError, question, reason))
         else:
             self._finish(question)
             self._on_object(object_id, from_value(reply.value, buffers))
@@ -205,3 +203,7 @@ class FutureResolver:
             self._asking.discard(question.object_id)
         else:
             self._probing.pop(question.object_id, None)
+
+
+def _lost(kind: type[ObjectLostError], question: _Question, reason: str) -> ObjectLostError:
+    return kind(object_id_hex=question.object_id.hex(), owner=question.owner.endpoint, reason=reason)
