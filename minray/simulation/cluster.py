@@ -41,7 +41,7 @@ from minray.protocol.raylet import FlushLogs
 from minray.raylet.raylet import Raylet
 from minray.simulation.faults import FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
-from minray.simulation.loop import Deadlock, Failure, SimProcess, current_process, to_ticks
+from minray.simulation.loop import Deadlock, Failure, ProcessGone, SimProcess, current_process, to_ticks
 from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.trace import LOG, Trace
 from minray.simulation.user_code import SimUserCode, one_core
@@ -132,6 +132,9 @@ class SimCluster:
         return self.world.trace
 
     def __enter__(self) -> Self:
+        process = current_process.get()
+        if process is not None:
+            raise RuntimeError(f"a simulation inside of {process.name}, which is simulated itself; run it from outside")
         with ExitStack() as stack:
             stack.enter_context(one_core())
             stack.enter_context(without_garbage_collection())
@@ -277,7 +280,12 @@ class SimCluster:
         """Let the world go on until a driver has ended; Deadlock after ``limit_s`` virtual seconds."""
         loop = self.world.loop
         loop.limit_ticks = loop.ticks + to_ticks(limit_s)
-        return loop.run_until_complete(outcome)
+        outcome.add_done_callback(_stop)
+        try:  # not run_until_complete: it does not stop for a SystemExit or a KeyboardInterrupt
+            loop.run_forever()
+        finally:
+            outcome.remove_done_callback(_stop)
+        return outcome.result()
 
     def wait_until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         """Let the world go on until something is true."""
@@ -378,12 +386,18 @@ async def _in_user_thread(user_code: Any, program: Callable[[], Any]) -> tuple[A
     def work() -> None:
         try:
             result: tuple[Any, BaseException | None] = program(), None
-        except Exception as error:
+        except ProcessGone:
+            raise
+        except BaseException as error:  # sys.exit(3) is the program's outcome, too
             result = None, error
         user_code.post(ended.set_result, result)
 
     user_code.run(work)
     return await ended
+
+
+def _stop(outcome: asyncio.Future[Any]) -> None:
+    outcome.get_loop().stop()
 
 
 def _fail(outcome: asyncio.Future[Any], error: BaseException) -> None:

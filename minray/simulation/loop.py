@@ -480,8 +480,9 @@ class SimLoop(asyncio.BaseEventLoop):
         tick = timers[0][0]
         if tick > self.limit_ticks:
             raise Deadlock(f"not done after {self.limit_ticks / TICKS_PER_SECOND:.0f} virtual seconds\n{self.describe()}")
+        if tick > self.ticks:
+            self._step_of_last_instant = self.steps
         self.ticks = tick
-        self._step_of_last_instant = self.steps
         while timers and timers[0][0] == tick:
             timer = heapq.heappop(timers)[2]
             if not self._is_void(timer):

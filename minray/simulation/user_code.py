@@ -11,6 +11,7 @@ Rules
     whatever it does on its way out has no effect.
   * If asked to, a thread also gives way at the beginning of any line of minray's own code, as an interpreter switches
     threads wherever it likes (``Switches``); not below files with locks in them, for which the loop would wait for ever.
+  * A step takes no virtual time, but polling does: of many waits of no time at one instant each takes ``POLL_S``.
   * Handing over costs two raw lock operations, 5-10 us when both threads share a core (``one_core``), 50 us when not.
   * Threads beside the main one run an actor's calls; those that user code starts itself are a named error
     (see ``interpreter``).
@@ -34,7 +35,17 @@ from typing import Any, Never, TypeVar, TypeVarTuple
 
 from minray.common.environment_variables import update_environment
 from minray.platform.base import WOULD_BLOCK
-from minray.simulation.loop import Deadlock, Failure, NotSimulated, ProcessGone, SimFuture, SimProcess, SimTask, unwind
+from minray.simulation.loop import (
+    Deadlock,
+    Failure,
+    NotSimulated,
+    ProcessGone,
+    SimFuture,
+    SimProcess,
+    SimTask,
+    to_ticks,
+    unwind,
+)
 
 STUCK_S = 60.0
 """Real seconds after which user code that does not come to a border fails the run."""
@@ -50,6 +61,10 @@ LOCKED = (
     "concurrent/futures/_base.py",
 )
 """but for files with locks in them, and what is called from there."""
+FREE_POLLS = 1000
+"""So many waits of no time at one instant cost nothing: a loop of coroutines has many turns in which it waits for nobody."""
+POLL_S = 0.000_1
+"""Virtual seconds that each further one takes, for nothing else moves time in a program that only polls."""
 UNWIND_S = 5.0
 """Real seconds that a thread of a dead process gets to end; after that it is left behind."""
 
@@ -128,6 +143,10 @@ class UserThread:
         self._interrupts: list[Callable[[], bool]] = []
         self._idle = True
         """Whether it has no work."""
+        self._polled_at = 0
+        """Tick of its last wait of no time,"""
+        self._polls = 0
+        """and how many there were since other waits have moved time."""
         self._unwinding = False
         self._ended = False
 
@@ -270,6 +289,15 @@ class UserThread:
             raise ValueError("sleep length must be non-negative")
         SimParker(self).wait(seconds)
 
+    def poll_s(self) -> float:
+        """How long a wait of no time takes."""
+        if self.process.loop.ticks != self._polled_at:
+            self._polls = 0
+        self._polls += 1
+        poll_s = POLL_S if self._polls > FREE_POLLS else 0.0
+        self._polled_at = self.process.loop.ticks + to_ticks(poll_s)
+        return poll_s
+
     def die(self, code: int | None, signal: int | None) -> None:
         """End the process; does not return."""
         self.process.exit(code, signal)
@@ -294,7 +322,7 @@ class SimParker:
             self._thread.wake()
 
         if timeout_s is not None and not self._released:
-            timer = self._thread.process.call_later(timeout_s, expire)
+            timer = self._thread.process.call_later(timeout_s or self._thread.poll_s(), expire)
         try:
             while not self._released and not expired:
                 self._thread.border()
@@ -496,6 +524,8 @@ class _BorderSelector:
         self.parker = SimParker(thread)
 
     def select(self, timeout_s: float | None) -> list[object]:
+        if timeout_s == 0:
+            timeout_s = self._thread.poll_s()
         if timeout_s is None or timeout_s > 0:
             self.parker.wait(timeout_s)
             self.parker = SimParker(self._thread)
