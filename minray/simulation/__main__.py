@@ -30,17 +30,11 @@ import msgspec
 
 import minray
 from minray.simulation.cluster import SimCluster
-from minray.simulation.faults import FaultPlan, Key
+from minray.simulation.faults import MAX_SEED, MIN_SEED, FaultPlan, Key, Oracle
 from minray.simulation.page import headline, write_page
 
 DIGEST_SEEDS = range(8)
 LEAVES = 8
-
-
-def plan_named(name: str, seed: int) -> FaultPlan:
-    """The plans that one can ask for by a word."""
-    plans = {"none": FaultPlan(), "quiet": FaultPlan.quiet(), "swarm": FaultPlan.swarm(seed)}
-    return plans[name]
 
 
 def program() -> dict[str, Any]:
@@ -113,7 +107,7 @@ def simulate(
     ``faults`` is the name of a plan, or exactly what shall happen.
     """
     described = [{"num_cpus": 2}] * nodes
-    plan, overrides = (plan_named(faults, seed), None) if isinstance(faults, str) else (None, faults)
+    plan, overrides = (FaultPlan.named(faults, seed), None) if isinstance(faults, str) else (None, faults)
     with SimCluster(described, seed, plan, overrides, show_output=show_output) as cluster:
         try:
             outcome = repr(cluster.run(driver))
@@ -148,6 +142,7 @@ class SavedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             run = msgspec.json.decode(path.read_bytes(), type=cls)
             if run.program not in PROGRAMS:
                 raise ValueError(f"there is no program {run.program!r}, only {', '.join(PROGRAMS)}")
+            Oracle(run.seed, overrides=dict(run.overrides))  # which refuses what makes no sense
         except (OSError, ValueError) as error:
             others = f"A witness of a campaign is run by `make spec SPEC_ARGS='--replay {path}'`."
             raise click.UsageError(f"{path} is no run that --save has written: {error}. {others}") from None
@@ -166,7 +161,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @click.command()
-@click.option("--seed", default=0, help="Decides everything that happens.")
+@click.option("--seed", type=click.IntRange(MIN_SEED, MAX_SEED), default=0, help="Decides everything that happens.")
 @click.option("--nodes", type=click.IntRange(1), default=3, show_default=True, help="How many nodes, the head included.")
 @click.option("--faults", type=click.Choice(["none", "quiet", "swarm"]), default="none", show_default=True)
 @click.option("--program", "name", type=click.Choice(list(PROGRAMS)), default="tree", show_default=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import logging
 import os
 import sys
@@ -39,7 +40,7 @@ from minray.platform.base import Platform, PlatformError
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
 from minray.raylet.raylet import Raylet
-from minray.simulation.faults import FaultPlan, Key, Oracle
+from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.loop import Deadlock, Failure, ProcessGone, SimProcess, current_process, to_ticks
 from minray.simulation.machine import Role, SimHost, SimWorld
@@ -73,16 +74,57 @@ def run(
     program: Callable[[], T],
     nodes: int | Sequence[Mapping[str, Any]] = 3,
     seed: int = 7,
-    faults: FaultPlan | None = None,
+    faults: FaultPlan | str | None = None,
     num_cpus: float = 2,
     overrides: Mapping[Key, int] | None = None,
+    timeout: float = LIMIT_S,
 ) -> T:
-    """Run ``program`` as the driver of a fresh simulated cluster; return its result, or raise its exception."""
-    described = [{"num_cpus": num_cpus}] * nodes if isinstance(nodes, int) else nodes
-    with SimCluster(described, seed, faults, overrides) as cluster:
-        result = cluster.run(program)
+    """Run ``program`` as the driver of a fresh simulated cluster; return its result, or raise its exception.
+
+    ``nodes``: how many, with ``num_cpus`` each, or a description of each (see ``SimCluster``). ``faults``: a plan, or the
+    word ``none``, ``quiet`` or ``swarm``. ``timeout``: virtual seconds after which the program is given up (Deadlock).
+    """
+    _check_program(program)
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        raise ValueError(f"timeout is how many virtual seconds the program may take, more than 0, not {timeout!r}")
+    plan = FaultPlan.named(faults, seed) if isinstance(faults, str) else faults
+    if plan is not None and overrides is None:
+        _check_budget(plan)
+    with SimCluster(_described(nodes, num_cpus), seed, plan, overrides) as cluster:
+        result = cluster.run(program, timeout)
         cluster.settle()
+    if asyncio.iscoroutine(result):
+        result.close()
+        raise TypeError("the program returned a coroutine, which nobody has run; let it call asyncio.run")
     return result
+
+
+def _check_program(program: Callable[[], Any]) -> None:
+    if not callable(program):
+        raise TypeError(f"a program is a function without arguments, not {program!r}")
+    if inspect.iscoroutinefunction(program):
+        name = program.__name__
+        raise TypeError(f"a program is an ordinary function, but {name} is async; give lambda: asyncio.run({name}())")
+
+
+def _check_budget(plan: FaultPlan) -> None:
+    if not isinstance(plan, FaultPlan):
+        raise TypeError(f"faults are a FaultPlan, or one of the words none, quiet and swarm, not {plan!r}")
+    loud = [kind for kind, rate in plan.rates.items() if kind in LOUD and rate > 0]
+    if loud and not plan.budget:
+        raise ValueError(f"{' and '.join(loud)} would never strike: say how often at most, as in FaultPlan(..., budget=2)")
+
+
+def _described(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float) -> Sequence[Mapping[str, Any]]:
+    if isinstance(nodes, int) and not isinstance(nodes, bool):
+        described: Sequence[Mapping[str, Any]] = [{"num_cpus": num_cpus}] * nodes
+    elif isinstance(nodes, Sequence) and all(isinstance(node, Mapping) for node in nodes):
+        described = nodes
+    else:
+        raise TypeError(f'nodes are a number, or a list of descriptions such as {{"num_cpus": 2}}, not {nodes!r}')
+    if not described:
+        raise ValueError(f"a cluster has at least one node, its head; nodes={nodes!r} has none")
+    return described
 
 
 class SimCluster:

@@ -62,6 +62,9 @@ DISK = ("slow_disk", "disk_busy", "disk_full", "disk_error", "torn_write")
 """What strikes spilled objects; the last two lose some, and so does the second if it strikes often in a row.
 
 A plan that wants them names them."""
+KINDS = (*QUIET, *LOUD, SWITCH, *DISK)
+
+MIN_SEED, MAX_SEED = -(1 << 127), (1 << 127) - 1
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,29 @@ class FaultPlan:
     """The opposite: nothing loud happens elsewhere. Empty: all tasks that are not spared."""
     at_messages: bool = False
     """Whether a process may be struck, beside before the steps of its tasks, before it sends or receives a message."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rates, Mapping):
+            raise TypeError(f'the rates of faults are a mapping such as {{"delay": 0.1}}, not {self.rates!r}')
+        for kind, rate in self.rates.items():
+            if kind not in KINDS:
+                raise ValueError(f"there is no fault {kind!r}; there are {', '.join(KINDS)}")
+            if not isinstance(rate, int | float):
+                raise TypeError(f"the rate of {kind} is a number, not {rate!r}")
+            if not 0 <= rate <= 1:
+                raise ValueError(f"the rate of {kind} is a chance between 0 and 1, not {rate!r}")
+        if not isinstance(self.budget, int):
+            raise TypeError(f"the budget is how many loud faults may strike, not {self.budget!r}")
+        if self.budget < 0:
+            raise ValueError(f"the budget is how many loud faults may strike: it cannot be {self.budget}")
+
+    @classmethod
+    def named(cls, name: str, seed: int) -> FaultPlan:
+        """The plans that one can ask for by a word."""
+        plans = {"none": cls(), "quiet": cls.quiet(), "swarm": cls.swarm(seed)}
+        if name not in plans:
+            raise ValueError(f"there is no plan of faults called {name!r}, only {', '.join(plans)}")
+        return plans[name]
 
     @classmethod
     def quiet(cls) -> FaultPlan:
@@ -112,6 +138,8 @@ class Oracle:
     """Answers every chance of one world."""
 
     def __init__(self, seed: int, plan: FaultPlan | None = None, overrides: Mapping[Key, int] | None = None) -> None:
+        _check_seed(seed)
+        _check_overrides(overrides or {})
         self.seed = seed
         self.plan = plan or FaultPlan()
         self.overrides = overrides
@@ -187,6 +215,23 @@ class Oracle:
     def below(self, key: Key, n: int) -> int:
         """Any of 0..n-1, all equally likely."""
         return int.from_bytes(self.bytes(key, 8), "big") % n
+
+
+def _check_seed(seed: int) -> None:
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise TypeError(f"a seed is a whole number, not {seed!r}")
+    if not MIN_SEED <= seed <= MAX_SEED:
+        raise ValueError(f"a seed has at most 128 bits, from -2**127 to 2**127 - 1: {seed} does not fit")
+
+
+def _check_overrides(overrides: Mapping[Key, int]) -> None:
+    if not isinstance(overrides, Mapping):
+        raise TypeError(f"overrides are a mapping of keys to answers, as `Oracle.answers` has them, not {overrides!r}")
+    for key, answer in overrides.items():
+        if not isinstance(key, tuple) or not key or key[0] not in KINDS:
+            raise ValueError(f"the key of an override begins with a kind of fault ({', '.join(KINDS)}): {key!r} does not")
+        if not isinstance(answer, int) or answer < 0:
+            raise ValueError(f"the answer to {key} is a number from 0 on, not {answer!r}")
 
 
 class StepFaults:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from minray.simulation.faults import QUIET, SWARM, FaultPlan, Oracle
@@ -36,6 +38,24 @@ def test_what_the_plan_does_not_name_never_happens() -> None:
 def test_loud_faults_share_a_budget() -> None:
     oracle = active(1, FaultPlan({"crash": 0.5, "reset": 0.5}, budget=3))
     assert sum(bool(oracle.choose((kind, i), 3)) for i in range(100) for kind in ("crash", "reset")) == 3
+
+
+@pytest.mark.parametrize(
+    ("rates", "budget", "error", "words"),
+    [
+        ({"krash": 1.0}, 0, ValueError, "there is no fault 'krash'; there are delay, .*crash"),
+        ({"delay": 2}, 0, ValueError, "the rate of delay is a chance between 0 and 1, not 2"),
+        ({"delay": -1}, 0, ValueError, "not -1"),
+        ({"delay": float("nan")}, 0, ValueError, "not nan"),
+        ({"delay": "often"}, 0, TypeError, "the rate of delay is a number, not 'often'"),
+        ("delay", 0, TypeError, "the rates of faults are a mapping"),
+        ({"crash": 0.1}, -1, ValueError, "it cannot be -1"),
+        ({"crash": 0.1}, "2", TypeError, "how many loud faults may strike, not '2'"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(rates: Any, budget: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        FaultPlan(rates, budget)
 
 
 def test_nothing_happens_before_the_start_and_after_the_healing() -> None:

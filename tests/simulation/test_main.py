@@ -59,6 +59,9 @@ def test_a_replay_does_what_the_file_says_and_nothing_else(tmp_path: Path) -> No
         ("[1]", "Expected `object`"),
         ('{"seed": 1, "nodes": 0, "overrides": []}', "$.nodes"),
         ('{"seed": 1, "nodes": 1, "overrides": [], "program": "x"}', "there is no program 'x', only tree, single"),
+        ('{"seed": 1, "nodes": 1, "overrides": [[[], 1]]}', "the key of an override begins with a kind of fault"),
+        ('{"seed": 1, "nodes": 1, "overrides": [[["delay"], -1]]}', "a number from 0 on, not -1"),
+        ('{"seed": 1%s, "nodes": 1, "overrides": []}' % ("0" * 40), "a seed has at most 128 bits"),
         ('{"seed": 1, "program": {"drivers": []}, "world": {}}', "make spec SPEC_ARGS="),
     ],
 )
@@ -77,3 +80,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, option: str) -> 
 
 def test_a_cluster_without_nodes_is_refused() -> None:
     assert "0 is not in the range" in refused("--nodes", "0")
+
+
+def test_a_seed_that_is_too_large_is_refused() -> None:
+    assert "is not in the range" in refused("--seed", str(1 << 127))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
+from typing import Any
 
 import pytest
 
 import minray
 from minray.exceptions import GetTimeoutError
-from minray.simulation import Deadlock, run
+from minray.simulation import Deadlock, FaultPlan, run
 from minray.simulation.loop import SimLoop
 
 
@@ -105,3 +107,53 @@ def test_a_simulation_in_a_simulation_is_refused_at_once() -> None:
         assert time.monotonic() == before
 
     run(program, nodes=1)
+
+
+def test_a_program_has_as_much_virtual_time_as_run_is_told() -> None:
+    assert run(lambda: minray.get(slow.remote(900)), nodes=1, timeout=1000) == "value"
+    with pytest.raises(Deadlock, match=r"not done after \d+ virtual seconds"):
+        run(lambda: minray.get(slow.remote(900)), nodes=1)
+
+
+@pytest.mark.parametrize("word", ["none", "quiet", "swarm"])
+def test_faults_are_asked_for_by_the_words_of_the_command_line(word: str) -> None:
+    def program() -> tuple[str, str]:
+        return minray.get(slow.options(max_retries=-1).remote(1)), os.urandom(4).hex()
+
+    assert run(program, seed=3, faults=word) == run(program, seed=3, faults=FaultPlan.named(word, 3))
+
+
+async def coroutine() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"program": None}, TypeError, "a program is a function without arguments, not None"),
+        ({"program": coroutine}, TypeError, r"coroutine is async; give lambda: asyncio.run\(coroutine\(\)\)"),
+        ({"program": lambda: coroutine()}, TypeError, "the program returned a coroutine"),
+        ({"nodes": 0}, ValueError, "at least one node, its head; nodes=0 has none"),
+        ({"nodes": -1}, ValueError, "at least one node"),
+        ({"nodes": []}, ValueError, "at least one node"),
+        ({"nodes": True}, TypeError, "nodes are a number, or a list of descriptions .*, not True"),
+        ({"nodes": 2.5}, TypeError, "not 2.5"),
+        ({"nodes": "3"}, TypeError, "not '3'"),
+        ({"nodes": [2]}, TypeError, r"not \[2\]"),
+        ({"seed": None}, TypeError, "a seed is a whole number, not None"),
+        ({"seed": "x"}, TypeError, "not 'x'"),
+        ({"seed": 1 << 127}, ValueError, "a seed has at most 128 bits"),
+        ({"faults": "swam"}, ValueError, "no plan of faults called 'swam', only none, quiet, swarm"),
+        ({"faults": {"delay": 0.1}}, TypeError, "faults are a FaultPlan, or one of the words"),
+        ({"faults": FaultPlan({"crash": 0.1, "delay": 0.1})}, ValueError, "crash would never strike: .* budget=2"),
+        ({"timeout": 0}, ValueError, "timeout is how many virtual seconds"),
+        ({"timeout": "long"}, ValueError, "not 'long'"),
+        ({"overrides": {(): 1}}, ValueError, r"begins with a kind of fault .*: \(\) does not"),
+        ({"overrides": {("krash", "worker/1"): 1}}, ValueError, r"\('krash', 'worker/1'\) does not"),
+        ({"overrides": {("crash", "worker/1"): -1}}, ValueError, "a number from 0 on, not -1"),
+        ({"overrides": [("crash", 1)]}, TypeError, "overrides are a mapping"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        run(**{"program": lambda: None, "nodes": 1, **arguments})
