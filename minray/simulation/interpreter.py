@@ -6,19 +6,26 @@ gets the time but no sleep, and everybody else (the test runner, its plugins) ge
 
 What has no simulated meaning yet (threads, child processes, sockets) is a named error rather than a run that cannot be
 repeated. ``random`` is one generator for all of them, seeded per world: who draws when is decided by the seed as well.
+Other generators without a seed, ``secrets`` among them, take the process's entropy.
 
-What escapes: a name bound before the world began (``from time import sleep``), files, and compiled code.
+What escapes: a name bound before the world began (``from time import sleep``), but for the methods of classes
+(``datetime.now``, ``Event.wait``); locks made before it, as by a module; processor time; files; and compiled code, such as
+numpy's generators or ``queue.SimpleQueue``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import importlib
 import os
 import sys
 from collections.abc import Callable, Generator
+from types import BuiltinFunctionType, ClassMethodDescriptorType
 from typing import Any, Never, TextIO
 
+from minray.simulation.locks import SimLock, reentrant_lock, wait_for_notice
 from minray.simulation.loop import NotSimulated, SimProcess, current_process
 from minray.simulation.user_code import SimParker, UserLoop, this_thread
 
@@ -27,6 +34,9 @@ EPOCH_S = 1_700_000_000.0
 
 CLOUDPICKLE = "cloudpickle.cloudpickle"
 """Where classes that are pickled by value are remembered, so that each process makes one of them; here a world does it."""
+
+IMMUTABLE_TYPE = 1 << 8
+"""Python's ``Py_TPFLAGS_IMMUTABLETYPE``."""
 
 KillPid = Callable[[SimProcess, int, int], None]
 Real = Callable[..., Any]
@@ -80,6 +90,49 @@ def _chdir(real: Real, process: SimProcess, path: str) -> None:
 
 def _urandom(real: Real, process: SimProcess, count: int) -> bytes:
     return process.random_bytes(count) if process.random_bytes is not None else bytes(real(count))
+
+
+def _urandom_number(process: SimProcess) -> int | None:
+    """A seed for a generator that was given none."""
+    return None if process.random_bytes is None else int.from_bytes(process.random_bytes(16), "big")
+
+
+def _seed_shared(real: Real, process: SimProcess, a: Any = None, version: int = 2) -> None:
+    real(_urandom_number(process) if a is None else a, version)
+
+
+def _seed(real: Real, process: SimProcess, generator: Any, a: Any = None, version: int = 2) -> None:
+    real(generator, _urandom_number(process) if a is None else a, version)
+
+
+def _time_tuple(real: Real, process: SimProcess, seconds: float | None = None) -> Any:
+    return real(wall_time(process) if seconds is None else seconds)
+
+
+def _time_text(real: Real, process: SimProcess, *given: Any) -> Any:
+    """``time.asctime([t])`` and ``time.strftime(format[, t])``."""
+    has_time = bool(given) and not isinstance(given[-1], str)
+    return real(*given) if has_time else real(*given, importlib.import_module("time").localtime())
+
+
+def _now(real: Real, process: SimProcess, kind: Any, tz: Any = None) -> Any:
+    return kind.fromtimestamp(wall_time(process), tz)
+
+
+def _utcnow(real: Real, process: SimProcess, kind: Any) -> Any:
+    return kind.utcfromtimestamp(wall_time(process))
+
+
+def _lock(real: Real, process: SimProcess) -> Any:
+    return real() if this_thread() is None else SimLock()
+
+
+def _reentrant_lock(real: Real, process: SimProcess) -> Any:
+    return real() if this_thread() is None else reentrant_lock()
+
+
+def _wait_for_notice(real: Real, process: SimProcess, condition: Any, timeout: float | None = None) -> bool:
+    return wait_for_notice(condition, timeout)
 
 
 def _new_event_loop(real: Real, process: SimProcess) -> Any:
@@ -137,7 +190,17 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
         "monotonic_ns": lambda real, process: int(process.time() * 1e9),
         "perf_counter": lambda real, process: process.time(),
         "perf_counter_ns": lambda real, process: int(process.time() * 1e9),
+        "localtime": _time_tuple,
+        "gmtime": _time_tuple,
+        "ctime": _time_tuple,
+        "asctime": _time_text,
+        "strftime": _time_text,
     },
+    "datetime:datetime": {"now": _now, "utcnow": _utcnow},
+    "random": {"_urandom": _urandom, "seed": _seed_shared},
+    "random:Random": {"seed": _seed},
+    "threading": {"Lock": _lock, "RLock": _reentrant_lock},
+    "threading:Condition": {"wait": _wait_for_notice},
     "minray.common.clock:Clock": {"perf_counter_ns": lambda real, process: int(process.time() * 1e9)},
     "os": {
         "_exit": _exit,
@@ -156,28 +219,40 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
 }
 """Module (or class) and function -> the meaning, called with the real function, the calling process, and the arguments."""
 
+INSTEAD_OF_THREADS = "use tasks, an actor, or coroutines"
+INSTEAD_OF_CHILDREN = "use a task, or run it before the simulation"
+
 NOT_SIMULATED = {
-    "threading:Thread": "start",
-    "subprocess:Popen": "__init__",
-    "socket:socket": "__init__",
-    "multiprocessing.process:BaseProcess": "start",
-    "os": "fork",
+    "threading:Thread": {"start": INSTEAD_OF_THREADS},
+    "_thread": {"start_new_thread": INSTEAD_OF_THREADS},
+    "subprocess:Popen": {"__init__": INSTEAD_OF_CHILDREN},
+    "multiprocessing.process:BaseProcess": {"start": INSTEAD_OF_CHILDREN},
+    "os": dict.fromkeys(("fork", "system", "posix_spawn", "posix_spawnp", "execv", "execve"), INSTEAD_OF_CHILDREN),
+    "socket:socket": {"__init__": "let tasks and actors talk, or test what needs a network on a real cluster"},
+    "uuid": {"uuid1": "use uuid.uuid4, which the seed decides"},
 }
-"""Class (or module) and function that simulated code may not call."""
+"""Class (or module) and function that simulated code may not call -> what to do instead."""
 
 
-def _dispatch(real: Real, meaning: Callable[..., Any]) -> Callable[..., Any]:
+def _dispatch(real: Any, meaning: Callable[..., Any]) -> Any:
+    of_class = isinstance(real, ClassMethodDescriptorType)
+
     def dispatched(*args: Any, **kwargs: Any) -> Any:
         process = current_process.get()
-        return real(*args, **kwargs) if process is None else meaning(real, process, *args, **kwargs)
+        if process is not None:
+            return meaning(real, process, *args, **kwargs)
+        return real.__get__(None, args[0])(*args[1:], **kwargs) if of_class else real(*args, **kwargs)
 
     dispatched.__name__ = dispatched.__qualname__ = getattr(real, "__name__", "dispatched")
-    return dispatched
+    if of_class:
+        return classmethod(dispatched)
+    # what is no method must not become one as an attribute of a class, as in `Formatter.converter = time.gmtime`
+    return staticmethod(dispatched) if isinstance(real, BuiltinFunctionType) else dispatched
 
 
-def _refuse(what: str) -> Callable[..., Any]:
+def _refuse(what: str, instead: str) -> Callable[..., Any]:
     def refuse(real: Real, process: SimProcess, *args: Any, **kwargs: Any) -> Never:
-        raise NotSimulated(f"{what} inside the simulated process {process.name}")
+        raise NotSimulated(f"{what} inside the simulated process {process.name}: {instead}")
 
     return refuse
 
@@ -212,14 +287,25 @@ def _owner(place: str) -> Any:
     return getattr(module, class_name) if class_name else module
 
 
+def _set(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute, also of a class such as ``datetime`` that is compiled, and refuses it."""
+    if isinstance(owner, type) and owner.__flags__ & IMMUTABLE_TYPE:
+        (attributes,) = gc.get_referents(owner.__dict__)
+        attributes[name] = value
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
+    else:
+        setattr(owner, name, value)
+
+
 def _replacements() -> Generator[tuple[Any, str, Any], None, None]:
     """Owner, attribute, and what it becomes."""
     for place, functions in MEANINGS.items():
         for name, meaning in functions.items():
-            yield _owner(place), name, _dispatch(getattr(_owner(place), name), meaning)
-    for place, name in NOT_SIMULATED.items():
-        refuse = _refuse(f"{place.replace(':', '.')}.{name}")
-        yield _owner(place), name, _dispatch(getattr(_owner(place), name), refuse)
+            yield _owner(place), name, _dispatch(vars(_owner(place))[name], meaning)
+    for place, refused in NOT_SIMULATED.items():
+        for name, instead in refused.items():
+            refuse = _refuse(f"{place.replace(':', '.')}.{name}", instead)
+            yield _owner(place), name, _dispatch(vars(_owner(place))[name], refuse)
     yield sys, "stdout", _Stream("stdout", sys.stdout)
     yield sys, "stderr", _Stream("stderr", sys.stderr)
 
@@ -233,10 +319,10 @@ def simulated_meanings(seed: int) -> Generator[None, None, None]:
     before: list[tuple[Any, str, Any]] = []
     try:
         for owner, name, replacement in _replacements():
-            before.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, replacement)
+            before.append((owner, name, vars(owner)[name]))
+            _set(owner, name, replacement)
         yield
     finally:
         for owner, name, real in reversed(before):
-            setattr(owner, name, real)
+            _set(owner, name, real)
         random.setstate(random_state)

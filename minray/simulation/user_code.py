@@ -19,7 +19,6 @@ Rules
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import concurrent.futures
 import contextlib
@@ -27,6 +26,7 @@ import functools
 import os
 import sys
 import threading
+from _thread import allocate_lock, start_new_thread
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
@@ -132,8 +132,8 @@ class UserThread:
         """The environment variables of its process."""
         self.working_dir: str | None = None
         """None: the real one."""
-        self._go = _thread.allocate_lock()
-        self._back = _thread.allocate_lock()
+        self._go = allocate_lock()
+        self._back = allocate_lock()
         self._go.acquire()
         self._back.acquire()
         self._parked = True
@@ -165,7 +165,7 @@ class UserThread:
 
     def add_work(self, work: Callable[..., None], then: Callable[..., None] | None = None, *args: Any) -> None:
         if self.ident == 0:
-            self.ident = _thread.start_new_thread(self._main, ())
+            self.ident = start_new_thread(self._main, ())
             self.process.user_thread_idents[self.ident] = None
             _threads[self.ident] = self
             self.process.loop.on_close.append(self._unwind)
