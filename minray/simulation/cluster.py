@@ -22,6 +22,7 @@ import contextlib
 import gc
 import inspect
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -58,6 +59,8 @@ SETTLE_S = 30.0
 FLUSH_TIMEOUT_S = 2.0
 OBJECT_STORE_BYTES = 64 << 20
 """Of each node, unless its options say otherwise."""
+DESCRIBED = {"num_cpus", "num_gpus", "memory", "object_store_memory", "resources", "labels"}
+"""What may be said of a node."""
 
 T = TypeVar("T")
 
@@ -85,8 +88,8 @@ def run(
     word ``none``, ``quiet`` or ``swarm``. ``timeout``: virtual seconds after which the program is given up (Deadlock).
     """
     _check_program(program)
-    if not isinstance(timeout, int | float) or not timeout > 0:
-        raise ValueError(f"timeout is how many virtual seconds the program may take, more than 0, not {timeout!r}")
+    if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise ValueError(f"timeout is how many virtual seconds the program may take, a number above 0, not {timeout!r}")
     plan = FaultPlan.named(faults, seed) if isinstance(faults, str) else faults
     if plan is not None and overrides is None:
         _check_budget(plan)
@@ -122,6 +125,9 @@ def _described(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float) -> Seq
         described = nodes
     else:
         raise TypeError(f'nodes are a number, or a list of descriptions such as {{"num_cpus": 2}}, not {nodes!r}')
+    unknown = sorted({str(key) for node in described for key in node} - DESCRIBED)
+    if unknown:
+        raise ValueError(f"a node has no {' and no '.join(unknown)}; it is described by {', '.join(sorted(DESCRIBED))}")
     if not described:
         raise ValueError(f"a cluster has at least one node, its head; nodes={nodes!r} has none")
     return described
@@ -430,6 +436,9 @@ async def _in_user_thread(user_code: Any, program: Callable[[], Any]) -> tuple[A
             result: tuple[Any, BaseException | None] = program(), None
         except ProcessGone:
             raise
+        except StopIteration as error:  # which no future takes
+            result = None, RuntimeError("the program raised StopIteration")
+            result[1].__cause__ = error
         except BaseException as error:  # sys.exit(3) is the program's outcome, too
             result = None, error
         user_code.post(ended.set_result, result)

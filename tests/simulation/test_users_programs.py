@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ import minray
 from minray.exceptions import GetTimeoutError
 from minray.simulation import Deadlock, FaultPlan, run
 from minray.simulation.loop import SimLoop
+
+PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
 @minray.remote
@@ -99,6 +102,12 @@ def test_sys_exit_ends_the_program_with_its_code() -> None:
     assert raised.value.code == 3
 
 
+def test_a_program_that_raises_stop_iteration_says_so() -> None:
+    with pytest.raises(RuntimeError, match="the program raised StopIteration") as raised:
+        run(lambda: next(iter([])), nodes=1)
+    assert isinstance(raised.value.__cause__, StopIteration)
+
+
 def test_a_simulation_in_a_simulation_is_refused_at_once() -> None:
     def program() -> None:
         before = time.monotonic()
@@ -140,6 +149,7 @@ async def coroutine() -> None:
         ({"nodes": 2.5}, TypeError, "not 2.5"),
         ({"nodes": "3"}, TypeError, "not '3'"),
         ({"nodes": [2]}, TypeError, r"not \[2\]"),
+        ({"nodes": [{"num_cpu": 2, "cpus": 1}]}, ValueError, "a node has no cpus and no num_cpu; it is described by"),
         ({"seed": None}, TypeError, "a seed is a whole number, not None"),
         ({"seed": "x"}, TypeError, "not 'x'"),
         ({"seed": 1 << 127}, ValueError, "a seed has at most 128 bits"),
@@ -147,6 +157,7 @@ async def coroutine() -> None:
         ({"faults": {"delay": 0.1}}, TypeError, "faults are a FaultPlan, or one of the words"),
         ({"faults": FaultPlan({"crash": 0.1, "delay": 0.1})}, ValueError, "crash would never strike: .* budget=2"),
         ({"timeout": 0}, ValueError, "timeout is how many virtual seconds"),
+        ({"timeout": float("inf")}, ValueError, "not inf"),
         ({"timeout": "long"}, ValueError, "not 'long'"),
         ({"overrides": {(): 1}}, ValueError, r"begins with a kind of fault .*: \(\) does not"),
         ({"overrides": {("krash", "worker/1"): 1}}, ValueError, r"\('krash', 'worker/1'\) does not"),
@@ -157,3 +168,10 @@ async def coroutine() -> None:
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         run(**{"program": lambda: None, "nodes": 1, **arguments})
+
+
+def test_the_program_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, section = PAGE.read_text().partition("## Your own program in the simulation")
+    code = section.split("```python\n")[1].split("```")[0]
+    exec(code, {"__name__": "__main__"})
+    assert f"# {capsys.readouterr().out.strip()}" == code.splitlines()[-1]
