@@ -91,8 +91,8 @@ def run(
     if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
         raise ValueError(f"timeout is how many virtual seconds the program may take, a number above 0, not {timeout!r}")
     plan = FaultPlan.named(faults, seed) if isinstance(faults, str) else faults
-    if plan is not None and overrides is None:
-        _check_budget(plan)
+    if plan is not None:
+        _check_plan(plan, overrides is None)
     with SimCluster(_described(nodes, num_cpus), seed, plan, overrides) as cluster:
         result = cluster.run(program, timeout)
         cluster.settle()
@@ -110,11 +110,11 @@ def _check_program(program: Callable[[], Any]) -> None:
         raise TypeError(f"a program is an ordinary function, but {name} is async; give lambda: asyncio.run({name}())")
 
 
-def _check_budget(plan: FaultPlan) -> None:
+def _check_plan(plan: FaultPlan, is_drawn: bool) -> None:
     if not isinstance(plan, FaultPlan):
         raise TypeError(f"faults are a FaultPlan, or one of the words none, quiet and swarm, not {plan!r}")
     loud = [kind for kind, rate in plan.rates.items() if kind in LOUD and rate > 0]
-    if loud and not plan.budget:
+    if loud and is_drawn and not plan.budget:
         raise ValueError(f"{' and '.join(loud)} would never strike: say how often at most, as in FaultPlan(..., budget=2)")
 
 

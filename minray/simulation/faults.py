@@ -120,6 +120,8 @@ class FaultPlan:
     @classmethod
     def swarm(cls, seed: int, targets: tuple[str, ...] = ("worker/",), budget: int = 2) -> FaultPlan:
         """A few kinds, drawn by the seed, each at a rate drawn by the seed: runs that differ find different bugs."""
+        if budget < 1:
+            raise ValueError(f"a swarm has at least one loud fault, so its budget cannot be {budget}; see FaultPlan.quiet")
         draw = Oracle(seed)
         rates = {kind: (0.0, 0.01, 0.1, 0.4)[draw.below(("swarm", kind), 4)] for kind in QUIET}
         loud = {kind: (0.0, 0.001, 0.01)[draw.below(("swarm", kind), 3)] for kind in SWARM}

@@ -58,6 +58,11 @@ def test_a_plan_that_makes_no_sense_is_refused(rates: Any, budget: Any, error: t
         FaultPlan(rates, budget)
 
 
+def test_a_swarm_without_a_loud_fault_is_refused() -> None:
+    with pytest.raises(ValueError, match="its budget cannot be 0; see FaultPlan.quiet"):
+        FaultPlan.swarm(1, budget=0)
+
+
 def test_nothing_happens_before_the_start_and_after_the_healing() -> None:
     oracle = Oracle(1, FaultPlan({"delay": 1.0}))
     assert oracle.choose(KEYS[0], 5) == 0

@@ -155,6 +155,7 @@ async def coroutine() -> None:
         ({"seed": 1 << 127}, ValueError, "a seed has at most 128 bits"),
         ({"faults": "swam"}, ValueError, "no plan of faults called 'swam', only none, quiet, swarm"),
         ({"faults": {"delay": 0.1}}, TypeError, "faults are a FaultPlan, or one of the words"),
+        ({"faults": 5, "overrides": {}}, TypeError, "not 5"),
         ({"faults": FaultPlan({"crash": 0.1, "delay": 0.1})}, ValueError, "crash would never strike: .* budget=2"),
         ({"timeout": 0}, ValueError, "timeout is how many virtual seconds"),
         ({"timeout": float("inf")}, ValueError, "not inf"),
