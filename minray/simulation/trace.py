@@ -9,10 +9,13 @@ The transitions of state tables come in through ``Platform.record``, all else fr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import heapq
+from bisect import bisect
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.simulation.loop import TICKS_PER_SECOND, SimLoop
 
 MAX_ROWS = 40
@@ -20,8 +23,10 @@ ROW_CHARACTERS = 150
 
 FAULT, LIFE, STATE, SEND, RECEIVE, OUTPUT, LOG = "fault", "life", "state", "send", "receive", "output", "log"
 """Kinds of events."""
-_RANK = {FAULT: 0, LOG: 0, LIFE: 1, STATE: 1, OUTPUT: 1, RECEIVE: 2, SEND: 2}
-"""A story that must be cut keeps the lowest of these, and among equals the latest."""
+TALKS = (SEND, RECEIVE)
+"""Most events are messages, and a story has few of them."""
+PROGRAM = ("task", "lease", "actor", "object")
+"""The tables that say what a program does."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -31,6 +36,10 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     process: str
     kind: str
     details: tuple[str, ...]
+
+    def is_task_mark(self) -> bool:
+        """Whether a worker has only said by this for which task it prints what comes next."""
+        return self.kind == OUTPUT and self.details[1].startswith(TASK_NAME_MARK)
 
     def text(self) -> str:
         """A cell of the story."""
@@ -78,26 +87,72 @@ class Trace:
                 hasher.update(repr(msgspec.structs.astuple(event)).encode())
         return hasher.hexdigest()
 
-    def story(self, rows: int = MAX_ROWS) -> str:
-        """A lane per process, at most ``rows`` events: all faults if possible, then the latest of what tells most."""
-        by_rank = sorted(range(len(self.events)), key=lambda i: (_RANK[self.events[i].kind], -i))
-        shown = [self.events[i] for i in sorted(by_rank[:rows])]
+    def story(self, rows: int = MAX_ROWS, marked: int | None = None) -> str:
+        """A lane per process, at most ``rows`` events; one may be marked, which is shown in any case.
+
+        All faults if possible, and what is nearest to them and to the marked event; where there are none, what the program
+        begins with.
+        """
+        chosen = self._chosen(rows, marked)
+        shown = [self.events[i] for i in chosen]
         lanes = list(dict.fromkeys(event.process for event in shown))
         width = max(8, min(26, ROW_CHARACTERS // max(1, len(lanes))))
         lines = [" ".join(["     seconds", *(lane[: width - 1].ljust(width - 1) for lane in lanes)]).rstrip()]
-        for event in shown:
+        for number, event in zip(chosen, shown, strict=True):
             indent = " " * (lanes.index(event.process) * width)
-            lines.append(f"{event.ticks / TICKS_PER_SECOND:12.6f} {indent}{event.text()}")
+            mark = ">" if number == marked else ""
+            lines.append(f"{mark}{event.ticks / TICKS_PER_SECOND:{12 - len(mark)}.6f} {indent}{event.text()}")
         if len(self.events) > len(shown):
             lines.append(f"({len(self.events) - len(shown)} of {len(self.events)} events are not shown)")
         return "\n".join(lines)
 
+    def _chosen(self, rows: int, marked: int | None) -> list[int]:
+        """The numbers of a story's events: of what faults leave half is for what happens near them, then come births."""
+        births: dict[tuple[str, ...], int] = {}
+        told = [i for i, event in enumerate(self.events) if not event.is_task_mark()]
+        for i in told:
+            event = self.events[i]
+            if event.kind == STATE and event.details[0] in PROGRAM:
+                births.setdefault((event.process, *event.details[:2]), i)
+        struck = [i for i in told if self.events[i].kind == FAULT or i == marked]
+        begun = next(iter(births.values()), 0)
+
+        def distance(i: int) -> tuple[bool, int]:
+            if not struck:
+                return i < begun, abs(i - begun)
+            after = bisect(struck, i)
+            return False, min(abs(i - near) for near in struck[max(0, after - 1) : after + 1])
+
+        chosen: set[int] = set() if marked is None else {marked}
+
+        def take(part: float, numbers: Iterable[int]) -> None:
+            count = round((rows - len(chosen)) * part)
+            chosen.update(heapq.nsmallest(count, (i for i in numbers if i not in chosen), distance))
+
+        take(1, struck)
+        take(1 / 4, [i for i in told if self.events[i].kind == LOG])
+        take(1 / 2, [i for i in told if self.events[i].kind not in TALKS])
+        take(1 / 2, births.values())
+        take(1 / 2, [i for i in told if self.events[i].kind in TALKS])
+        take(1, [i for i in told if self.events[i].kind not in TALKS])
+        take(1, told)
+        return sorted(chosen)
+
+
+def parting(one: Trace, other: Trace) -> int | None:
+    """The number of the first event that two runs do not share; None if there is none."""
+    for number, (left, right) in enumerate(zip(one.events, other.events, strict=False)):
+        if left != right:
+            return number
+    shared = min(len(one.events), len(other.events))
+    return None if len(one.events) == len(other.events) else shared
+
 
 def first_difference(one: Trace, other: Trace) -> str:
     """Where two runs part, for the message of a failed equality check; empty if they do not."""
-    for number, (left, right) in enumerate(zip(one.events, other.events, strict=False)):
-        if left != right:
-            return f"event {number}: {left} / {right}"
-    shared = min(len(one.events), len(other.events))
-    rest = max(one.events, other.events, key=len)[shared:]
-    return f"event {shared}, in one run only: {rest[0]}" if rest else ""
+    number = parting(one, other)
+    if number is None:
+        return ""
+    events = [trace.events[number] for trace in (one, other) if number < len(trace.events)]
+    where = f"event {number}" if len(events) == 2 else f"event {number}, in one run only"
+    return f"{where}: {' / '.join(map(str, events))}"

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.simulation.faults import QUIET, SWARM, FaultPlan, Oracle
 from minray.simulation.loop import SimLoop
-from minray.simulation.trace import FAULT, LOG, RECEIVE, SEND, STATE, Trace, first_difference
+from minray.simulation.trace import FAULT, LIFE, LOG, OUTPUT, RECEIVE, SEND, STATE, Trace, first_difference, parting
 
 KEYS = [("delay", "a>b", "Ping", ordinal) for ordinal in range(2000)]
 
@@ -101,17 +102,54 @@ def trace() -> Trace:
     return Trace(loop)
 
 
-def test_a_story_shows_the_faults_and_the_latest_events(trace: Trace) -> None:
-    trace.add("a", FAULT, "crash", "before step 1 of x")
-    for number in range(100):
+def tell(trace: Trace, tasks: range) -> None:
+    """Each is born when a message comes."""
+    for number in tasks:
         trace.add("a", SEND, "Ping", "b")
         trace.add("b", RECEIVE, "Ping", "a")
         trace.recorder("b")("task", f"key{number}", "", "NEW")
+
+
+def test_a_story_shows_the_faults_and_what_happens_just_before_and_after_them(trace: Trace) -> None:
+    tell(trace, range(50))
+    trace.add("a", FAULT, "crash", "before step 1 of x")
+    tell(trace, range(50, 100))
     rows = trace.story(rows=10).splitlines()
-    assert len(rows) == 12 and rows[0].split() == ["seconds", "a", "b"]
-    assert rows[1].endswith("!! crash before step 1 of x")
-    assert rows[-2].endswith("task key99: new -> NEW")
+    assert len(rows) == 12 and rows[0].split() == ["seconds", "b", "a"]
     assert rows[-1] == "(291 of 301 events are not shown)"
+    place = next(number for number, row in enumerate(rows) if row.endswith("!! crash before step 1 of x"))
+    assert rows[place - 1].endswith("task key49: new -> NEW") and rows[place + 1].endswith("Ping -> b")
+    born = [int(row.split("key")[1].split(":")[0]) for row in rows if "key" in row]
+    assert born == list(range(born[0], born[-1] + 1)) and born[0] < 49 and born[-1] > 50
+
+
+def test_a_story_without_faults_shows_how_the_program_begins_and_not_its_end(trace: Trace) -> None:
+    for _ in range(50):
+        trace.add("gcs", LIFE, "starts")
+    trace.add("b", OUTPUT, "stdout", f"{TASK_NAME_MARK}double")
+    tell(trace, range(50))
+    trace.add("b", OUTPUT, "stdout", "doubling 1")
+    story = trace.story(rows=10)
+    assert "key0" in story and "key1" in story
+    assert not any(word in story for word in ("key49", "starts", "double", "doubling"))
+    assert "stdout double\n" not in trace.story(rows=1000) and "stdout doubling 1\n" in trace.story(rows=1000)
+
+
+def test_a_story_shows_how_tasks_began_though_the_fault_came_much_later(trace: Trace) -> None:
+    tell(trace, range(3))
+    for _ in range(100):
+        trace.recorder("b")("task", "key1", "NEW", "AGAIN")
+    trace.add("a", FAULT, "crash", "before step 1 of x")
+    story = trace.story(rows=20)
+    assert all(f"key{number}: new -> NEW" in story for number in range(3)) and "key1: NEW -> AGAIN" in story
+
+
+def test_a_story_marks_one_event_and_shows_what_is_near(trace: Trace) -> None:
+    tell(trace, range(100))
+    rows = trace.story(rows=10, marked=251).splitlines()
+    [marked] = [row for row in rows if row.startswith(">")]
+    assert marked.endswith("task key83: new -> NEW")
+    assert {"key82", "key84"} <= {row.split(":")[0].split()[-1] for row in rows} and "key0:" not in trace.story(10, 251)
 
 
 def test_traces_are_equal_exactly_if_their_events_are(trace: Trace) -> None:
@@ -123,6 +161,7 @@ def test_traces_are_equal_exactly_if_their_events_are(trace: Trace) -> None:
     other.add("a", LOG, "only words")
     assert trace.digest() == other.digest()
     assert first_difference(trace, other).startswith("event 1, in one run only: ")
+    assert parting(trace, trace) is None and parting(trace, other) == parting(other, trace) == 1
     trace.add("a", STATE, "task", "k", "NEW", "DONE")
     assert trace.digest() != other.digest()
     assert first_difference(trace, other).startswith("event 1: ")

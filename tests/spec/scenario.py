@@ -247,13 +247,16 @@ class Verdict(Judgement):
     steps: int
     digest: str
     trace: Trace
-    story: str
-    """Written only if there are problems."""
     operations: Counter[str]
     """Kind -> how often it was performed, by drivers and tasks."""
     histories: tuple[History, ...]
     is_over: bool = False
     """Whether the head's raylet was dead, so that only what must not hang or crash was judged."""
+
+    @property
+    def story(self) -> str:
+        """What happened, if there are problems."""
+        return self.trace.story() if self.problems else ""
 
 
 class RareAccount(Account):
@@ -303,14 +306,12 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
     is_over = any(event.kind == LIFE and (event.process, event.details) == HEAD_ENDS for event in trace.events)
     if scenario.world.loses_disk:
         found = _without_memory(found, is_over, ("crash", GCS) in {key[:2] for key in cluster.oracle.answers})
-    story = trace.story() if found else ""
     return Verdict(
         problems=tuple(dict.fromkeys(found)),
         answers=cluster.oracle.answers,
         steps=cluster.world.loop.steps,
         digest=trace.digest(),
         trace=trace,
-        story=story,
         operations=_performed(cluster, scenario, histories),
         histories=tuple(histories[number] for number in sorted(histories)),
         is_over=is_over,

@@ -622,7 +622,7 @@ OF_SIZE = {size: one(*(Submit(f"task{number}", Body()) for number in range(size)
 
 def verdict_of(*problems: str) -> Verdict:
     nothing: Any = None
-    return Verdict(problems, {}, 0, "", nothing, "", Counter(), ())
+    return Verdict(problems, {}, 0, "", nothing, Counter(), ())
 
 
 FAILED = verdict_of("L2: something is left")
