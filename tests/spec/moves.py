@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from minray.common.ids import return_id, task_of
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION
 from minray.simulation import SimCluster
 from minray.simulation.cluster import HEAD
 from tests.simulation.leaving import ask_to_leave
+from tests.spec.stage import Record
 
 MOMENTS: dict[str, Callable[[Any], object]] = {
     "": lambda raylet: True,
@@ -39,7 +38,7 @@ def items_of(raylet: Any) -> int:
     return sum(entry.object_id >= return_id(task_of(entry.object_id), 2) for entry in raylet.store.table.primaries())
 
 
-class Move(msgspec.Struct, frozen=True, omit_defaults=True):
+class Move(Record, frozen=True):
     """Of one node."""
 
     node: int

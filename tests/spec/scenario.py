@@ -30,7 +30,7 @@ import msgspec
 from minray.common.config import SystemConfig
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
-from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, LOUD, STALLS_S, Key
+from minray.simulation.faults import DISK, LONG_DELAYS_S, LONG_STALLS_S, LOUD, QUIET, STALLS_S, SWITCH, Key
 from minray.simulation.loop import ProcessGone, SimProcess
 from minray.simulation.trace import LIFE, Trace
 from tests.simulation.invariants import Broken, Watch
@@ -41,7 +41,7 @@ from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
 from tests.spec.moves import Move, Traffic
 from tests.spec.programs import Body, Call, Program, Submit, perform
-from tests.spec.stage import END, RUN, History, Stage, has_lost_its_node, raised
+from tests.spec.stage import END, RUN, History, Record, Stage, has_lost_its_node, raised
 
 PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
@@ -57,19 +57,21 @@ GRACE_S = SystemConfig().oom_grace_period_s
 """So long at most a value waits for room in a store that is full, and to which nothing else happens."""
 QUIET_SETTLE_S = 30.0
 """Enough when no loud fault has struck."""
+KINDS = frozenset((*LOUD, *QUIET, SWITCH, *DISK))
+"""Of faults. What is asked for by another name would never happen."""
 T = TypeVar("T")
 KeyPart = str | int
 Answers = tuple[tuple[tuple[KeyPart, ...], int], ...]
 
 
-class Node(msgspec.Struct, frozen=True, omit_defaults=True):
+class Node(Record, frozen=True):
     """One machine; the first is the head."""
 
     num_cpus: int = 2
     resources: dict[str, int] = {}
 
 
-class World(msgspec.Struct, frozen=True, omit_defaults=True):
+class World(Record, frozen=True):
     """Where a program runs, and what may happen to it."""
 
     nodes: tuple[Node, ...] = (Node(),)
@@ -123,13 +125,18 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"n{number}" if 0 < number < len(self.nodes) else HEAD
 
 
-class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
+class Scenario(Record, frozen=True):
     """Everything that decides a run."""
 
     program: Program
     world: World = World()
     seed: int = 0
     overrides: Answers | None = None
+
+    def __post_init__(self) -> None:
+        kinds = self.world.rates.keys() | {key[0] if key else "" for key, _ in self.overrides or ()}
+        if unknown := kinds - KINDS:
+            raise ValueError(f"there is no kind of fault {min(map(str, unknown))!r}, only {', '.join(sorted(KINDS))}")
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
@@ -502,6 +509,11 @@ def _performed(cluster: SimCluster, scenario: Scenario, histories: dict[int, His
         elif word == RUN:
             counts[type(tasks[name].body.end).__name__] += 1
     return counts
+
+
+def missed(scenario: Scenario, verdict: Verdict) -> Answers:
+    """Of what shall strike in this scenario, what has not: nobody asked, or there is no such answer."""
+    return tuple((key, answer) for key, answer in scenario.overrides or () if verdict.answers.get(key) != answer)
 
 
 def struck(verdict: Verdict) -> Counter[str]:

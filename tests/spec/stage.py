@@ -34,8 +34,8 @@ def has_lost_its_node(error: BaseException | None) -> bool:
     return was_told or isinstance(error, ConnectionError | LocalRayletDiedError)
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Compares by value, and writes into JSON what is not a default."""
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Compares by value, writes into JSON what is not a default, and is not read from JSON with anything else."""
 
 
 class Tagged(Record, frozen=True, tag_field="kind", tag=True):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import UsageError
 from hypothesis import given, settings
 
 from minray.core_worker.borrowing import Borrowing
@@ -51,8 +52,20 @@ from tests.spec.programs import (
     Wait,
     Why,
 )
-from tests.spec.scenario import Answers, Node, Scenario, Verdict, World, losses_of, run, save, struck
-from tests.spec.shrink import FAILURES, SEARCHED, Shrinker, Witness, is_small, shrink, smallest
+from tests.spec.scenario import (
+    Answers,
+    Node,
+    Scenario,
+    Verdict,
+    World,
+    losses_of,
+    missed,
+    read_witness,
+    run,
+    save,
+    struck,
+)
+from tests.spec.shrink import FAILURES, SEARCHED, Shrinker, Witness, is_small, replace, shrink, smallest
 from tests.spec.strategies import SIZES, scenario_of, scenarios
 
 WITNESSES = sorted(REGRESSIONS.glob("*.json"))
@@ -77,8 +90,38 @@ def test_a_short_campaign_finds_nothing() -> None:
 
 @pytest.mark.parametrize("path", WITNESSES, ids=lambda path: path.stem)
 def test_no_witness_fails_any_more(path: Path) -> None:
-    verdict = run(Scenario.from_json(path.read_text()))
+    """And everything that shall strike there still does: else it would pass whatever is broken."""
+    scenario = Scenario.from_json(path.read_text())
+    verdict = run(scenario)
     assert verdict.ok, "\n".join([*verdict.problems, verdict.story])
+    assert missed(scenario, verdict) == ()
+
+
+def test_what_does_not_strike_in_a_witness_is_named() -> None:
+    overrides: Answers = tuple((("stall", "driver/0", "user_code", step), 9) for step in (1, 99))
+    scenario = Scenario(one(Put("a")), overrides=overrides)
+    verdict = run(scenario)
+    assert len(verdict.answers) == 1 and missed(scenario, verdict) == overrides  # The one has no ninth answer.
+    assert missed(replace(scenario, overrides=tuple(verdict.answers.items())), verdict) == ()
+
+
+@pytest.mark.parametrize(
+    ("witness", "error"),
+    [
+        ({"overrides": [[["krash", "gcs", "t", 1], 1]]}, "there is no kind of fault 'krash'"),
+        ({"overrides": [[[], 1]]}, "there is no kind of fault ''"),
+        ({"world": {"rates": {"krash": 0.1}}}, "there is no kind of fault 'krash'"),
+        ({"overides": []}, "unknown field `overides`"),
+        ({"world": {"budgets": 1}}, "unknown field `budgets`"),
+        ({"world": {"nodes": [{"cpus": 1}]}}, "unknown field `cpus`"),
+        ({"world": {"moves": [{"node": 1, "at": 1}]}}, "unknown field `at`"),
+        ({"program": {"drivers": [{"operations": [{"kind": "Put", "name": "a", "size": 1}]}]}}, "unknown field `size`"),
+    ],
+)
+def test_a_witness_with_a_misspelt_word_is_refused(witness: dict[str, Any], error: str, tmp_path: Path) -> None:
+    (tmp_path / "w.json").write_text(json.dumps({"program": {"drivers": [{}]}} | witness))
+    with pytest.raises(UsageError, match=error):
+        read_witness(tmp_path / "w.json", Scenario.from_json)
 
 
 @given(scenarios(SIZES["small"]))
