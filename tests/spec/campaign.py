@@ -2,14 +2,17 @@
 
     python -m tests.spec.campaign --seconds 90               seeds 0, 1, 2, ... for so long
     python -m tests.spec.campaign --seed 4711 --runs 1       one scenario; also larger ones with --size
-    python -m tests.spec.campaign --replay FILE              a witness again, with its story
+    python -m tests.spec.campaign --replay FILE              a witness again, with its story and what its last fault does
+    python -m tests.spec.campaign --replay FILE --html PAGE  and as a page for a browser
 
 A failure is saved as a witness in ``tests/regressions/``, which every test run replays. One scenario in a hundred is run
-twice, and the digests of both traces must be equal.
+twice, and the digests of both traces must be equal. One whose runs differ is saved as it was drawn: it cannot be made small,
+because it does not do the same again. So is a replay run twice.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections import Counter
@@ -18,10 +21,13 @@ from pathlib import Path
 
 import click
 
+from minray.simulation.__main__ import writing
 from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import LOUD, QUIET, SWITCH
-from tests.spec.scenario import Scenario, Verdict, read_witness, run, save, struck
-from tests.spec.shrink import Witness, smallest
+from minray.simulation.page import headline, write_page
+from minray.simulation.trace import first_difference, parting
+from tests.spec.scenario import Scenario, Verdict, missed, read_witness, run, save, struck
+from tests.spec.shrink import Witness, describe_fault, replace, smallest
 from tests.spec.strategies import SIZES, scenario_of
 
 REGRESSIONS = Path(__file__).resolve().parents[1] / "regressions"
@@ -39,6 +45,8 @@ class Statistics:
     steps: int = 0
     operations: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    unrepeatable: list[Failure] = field(default_factory=list)
+    """What was run twice and was not the same."""
 
     def add(self, verdict: Verdict) -> None:
         self.scenarios += 1
@@ -77,52 +85,98 @@ def campaign(first_seed: int, runs: int | None, seconds: float, size: str = "med
         if not verdict.ok:
             return statistics, Failure(scenario, verdict)
         if number % ONE_IN == 0:
-            again = run(scenario)
             statistics.repeated += 1
-            if again.digest != verdict.digest:
-                problem = f"determinism: {verdict.digest} and then {again.digest}"
-                return statistics, Failure(scenario, Verdict(**{**vars(again), "problems": (problem,)}))
+            again = compared(verdict, run(scenario))
+            if not again.ok:
+                statistics.unrepeatable.append(Failure(scenario, again))
     raise AssertionError("there is always another seed")
+
+
+def compared(first: Verdict, again: Verdict) -> Verdict:
+    """That of the second run of a scenario, with another problem if it was not the same as the first."""
+    if first.digest == again.digest:
+        return again
+    parted = first_difference(first.trace, again.trace) or f"the same events in {first.steps} and in {again.steps} steps"
+    return dataclasses.replace(again, problems=(*again.problems, f"determinism: {parted}"))
 
 
 def report(witness: Witness, path: Path) -> str:
     """What a person reads first."""
+    return f"{witness.describe()}\n{command_for(path)}\n\n{witness.verdict.story}"
+
+
+def command_for(path: Path) -> str:
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    command = f"python -m tests.spec.campaign --replay {shown}"
-    return f"{witness.describe()}\n{command}\n\n{witness.verdict.story}"
+    return f"python -m tests.spec.campaign --replay {shown}"
 
 
-def replay(path: Path) -> int:
+def replay(path: Path, page: Path | None) -> int:
     """Run one witness; the exit code."""
-    verdict = run(read_witness(path, Scenario.from_json))
+    scenario = read_witness(path, Scenario.from_json)
+    verdict = compared(run(scenario), run(scenario))
     click.echo("\n".join(verdict.problems) or f"no problem in {verdict.steps} steps")
-    click.echo(verdict.story, nl=bool(verdict.story))
+    for key, answer in missed(scenario, verdict):
+        click.echo(f"{describe_fault(key)}, with the answer {answer}, has not struck", err=True)
+    if not verdict.ok:
+        click.echo(f"{verdict.story}\n{without_last_fault(scenario, verdict)}", nl=False)
+    if page is not None:
+        outcome = Witness(scenario, verdict, 0).describe() if verdict.problems else "nothing broken"
+        with writing(page):
+            write_page(verdict.trace, page, headline(scenario.seed, len(scenario.world.nodes), outcome, verdict.trace))
+        click.echo(f"page    {page}")
     return 0 if verdict.ok else 1
 
 
+def without_last_fault(scenario: Scenario, verdict: Verdict) -> str:
+    """The same run without the last fault that struck, with a mark where it begins to differ; empty if there is none."""
+    if not verdict.answers:
+        return ""
+    *kept, (last, _) = verdict.answers.items()
+    other = run(replace(scenario, overrides=tuple(kept)))
+    end = f"it fails too, {other.problems[0].splitlines()[0]}" if other.problems else "it passes"
+    number = parting(other.trace, verdict.trace)
+    differs = "Nothing else differs" if number is None else "It differs from the marked row on"
+    story = other.trace.story(marked=number)
+    return f"\nWithout the last fault, {describe_fault(last)}, {end}. {differs}:\n\n{story}\n"
+
+
 @click.command()
-@click.option("--seconds", default=90.0, show_default=True, help="How long, unless --runs is given.")
+@click.option("--seconds", type=click.IntRange(1), default=90, show_default=True, help="How long, unless --runs is given.")
 @click.option("--seed", default=0, show_default=True, help="The first scenario.")
-@click.option("--runs", type=int, help="How many scenarios.")
+@click.option("--runs", type=click.IntRange(1), help="How many scenarios.")
 @click.option("--size", type=click.Choice(list(SIZES)), default="medium", show_default=True)
 @click.option("--name", help="What the witness of a failure is called.")
 @click.option("--replay", "witness", type=click.Path(exists=True, path_type=Path), help="Run a witness instead.")
-def main(seconds: float, seed: int, runs: int | None, size: str, name: str | None, witness: Path | None) -> None:
+@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of its run.")
+def main(
+    seconds: int, seed: int, runs: int | None, size: str, name: str | None, witness: Path | None, page: Path | None
+) -> None:
     """Look for a program and a few faults with which minray breaks a guarantee."""
     if witness is not None:
-        raise SystemExit(replay(witness))
+        raise SystemExit(replay(witness, page))
+    if page is not None:
+        raise click.UsageError("--html shows the run of a witness: name one with --replay")
     with without_garbage_collection():
         statistics, failure = campaign(seed, runs, seconds, size)
     click.echo(statistics.line())
-    if failure is None:
-        return
+    for parted in statistics.unrepeatable:
+        path = REGRESSIONS / f"seed_{parted.scenario.seed}_twice.json"
+        save(parted.scenario, path)
+        click.echo(f"{parted.verdict.problems[-1]}\n{command_for(path)}")
+    if failure is not None:
+        show_small(failure, size, name)
+    if failure is not None or statistics.unrepeatable:
+        raise SystemExit(1)
+
+
+def show_small(failure: Failure, size: str, name: str | None) -> None:
+    """Make it small, save it, and tell its story."""
     click.echo(f"seed {failure.scenario.seed} fails: {failure.verdict.problems[0]}", err=True)
     found = smallest(failure.scenario, failure.verdict, lambda seed: scenario_of(seed, SIZES[size]))
     path = REGRESSIONS / f"{name or f'seed_{found.scenario.seed}'}.json"
     save(found.scenario, path)
     click.echo(f"shrunk with {found.runs} re-runs")
     click.echo(report(found, path))
-    raise SystemExit(1)
 
 
 if __name__ == "__main__":

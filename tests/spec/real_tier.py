@@ -258,13 +258,13 @@ def _simulate(scenario: RealScenario, runs: int) -> int:
 
 
 @click.command()
-@click.option("--seconds", default=60.0, show_default=True, help="How long, unless --runs is given.")
+@click.option("--seconds", type=click.IntRange(1), default=60, show_default=True, help="How long, unless --runs is given.")
 @click.option("--seed", default=0, show_default=True, help="The first scenario.")
-@click.option("--runs", type=int, help="How many scenarios, or how often the one of a file.")
+@click.option("--runs", type=click.IntRange(1), help="How many scenarios, or how often the one of a file.")
 @click.option("--replay", type=click.Path(exists=True, path_type=Path), help="Run the scenario of a file.")
 @click.option("--simulate", "simulated", type=click.Path(exists=True, path_type=Path), help="The same in the simulation.")
 @click.option("--verbose", is_flag=True, help="Say what is run.")
-def main(seconds: float, seed: int, runs: int | None, replay: Path | None, simulated: Path | None, verbose: bool) -> None:
+def main(seconds: int, seed: int, runs: int | None, replay: Path | None, simulated: Path | None, verbose: bool) -> None:
     """Look for a program and a few faults with which minray breaks a guarantee in the real world."""
     if simulated is not None:
         raise SystemExit(_simulate(read_witness(simulated, RealScenario.from_json), runs or 100))

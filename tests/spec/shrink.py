@@ -81,7 +81,7 @@ class Witness:
         """One sentence."""
         _, count = size_of(self.scenario)
         size = "1 task or call" if count == 1 else f"{count} tasks and calls"
-        faults = ", ".join(f"{key[0]} at {' '.join(map(str, key[1:]))}" for key, _ in self.scenario.overrides or ())
+        faults = ", ".join(describe_fault(key) for key, _ in self.scenario.overrides or ())
         problem = self.verdict.problems[0].splitlines()[0]
         return f"{problem} ({size}; {faults or 'no fault'})"
 
@@ -321,6 +321,11 @@ def parts_of(driver: Tree) -> Iterator[list[Tree]]:
                 lacking = set().union(*(mentions[other] for other in lacking)) - whole
             if len(whole) > 1:
                 yield [operations[index] for index in sorted(whole)]
+
+
+def describe_fault(key: Key) -> str:
+    """``crash at worker/1f3c user_code 2``"""
+    return f"{key[0]} at {' '.join(map(str, key[1:]))}"
 
 
 def some(points: list[Key]) -> list[Key]:

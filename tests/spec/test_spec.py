@@ -26,7 +26,7 @@ from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import Key
 from tests.spec import shrink as shrinking
 from tests.spec.actors import Create, ExitActor, Find, Kill
-from tests.spec.campaign import REGRESSIONS, campaign, report
+from tests.spec.campaign import REGRESSIONS, campaign, compared, report
 from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, UNAVAILABLE
 from tests.spec.frees import Free
 from tests.spec.groups import REMOVED, Group
@@ -83,7 +83,7 @@ def one(*operations: Any) -> Program:
 def test_a_short_campaign_finds_nothing() -> None:
     statistics, failure = campaign(first_seed=500_000, runs=24, seconds=60)
     assert failure is None, f"seed {failure.scenario.seed}: {failure.verdict.problems}\n{failure.verdict.story}"
-    assert statistics.scenarios == 24 and statistics.repeated == 1
+    assert statistics.scenarios == 24 and statistics.repeated == 1 and not statistics.unrepeatable
     performed = {"Submit", "Put", "Get", "Wait", "Cancel", "Drop", "Generate", "Why", "Sleep", "Return", "Raise"}
     assert performed <= set(statistics.operations)
 
@@ -92,7 +92,7 @@ def test_a_short_campaign_finds_nothing() -> None:
 def test_no_witness_fails_any_more(path: Path) -> None:
     """And everything that shall strike there still does: else it would pass whatever is broken."""
     scenario = Scenario.from_json(path.read_text())
-    verdict = run(scenario)
+    verdict = compared(run(scenario), run(scenario))
     assert verdict.ok, "\n".join([*verdict.problems, verdict.story])
     assert missed(scenario, verdict) == ()
 
