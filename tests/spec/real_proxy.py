@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-CLOSE_S = 0.02
 ARENAS = ("s-", "f-")
 """How the sockets are called that hand out the memory of object stores."""
 BEHIND = ".behind"
@@ -78,6 +77,7 @@ class _End(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._link.relay.open_ends.add(self)
         self.transport.write(self._early)
         if self._link.is_over:
             self.transport.close()
@@ -94,6 +94,7 @@ class _End(asyncio.Protocol):
             self.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._link.relay.open_ends.discard(self)
         self._link.do(self._link.finish)
 
 
@@ -104,6 +105,8 @@ class Relay:
         self.path = path
         self.behind = path.with_name(path.name + BEHIND)
         self.links: set[Link] = set()
+        self.open_ends: set[_End] = set()
+        """Those whose sockets are not closed yet, of links that are over too."""
         self.is_held = False
         self.is_cut = False
         self._server: asyncio.Server | None = None
@@ -168,6 +171,14 @@ class Relay:
             await task
         for link in list(self.links):
             link.abort()
+
+    async def close_ends(self) -> None:
+        """When nobody connects any more: close what is open, though not all may have been written."""
+        for end in list(self.open_ends):
+            if end.transport is not None:
+                end.transport.abort()
+        while self.open_ends:
+            await asyncio.sleep(0)
 
     @property
     def is_over(self) -> bool:
@@ -239,7 +250,10 @@ class Proxies:
         async def act() -> None:
             for relay in self._begun:
                 await relay.end()
-            await asyncio.sleep(CLOSE_S)  # Connections that are being accepted or aborted come to their ends.
+            while accepting := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(accepting)
+            for relay in self._begun:
+                await relay.close_ends()
 
         self._run(act())
         self._loop.call_soon_threadsafe(self._loop.stop)
