@@ -257,11 +257,11 @@ class TaskOutcomes:
         core.tasks.move(task, state)
         held = task.held_ids()
         core.recovery.remember(task, values)
-        for index, stored in enumerate(values, 1):
-            if stored is not None:
-                core.objects.on_result(return_id(task.task_id, index), stored)
         if task.stream is not None:
             core.generators.on_ended(task, values[0])
+        for index, stored in enumerate(values, 1):
+            if stored is not None:
+                core.objects.on_result(return_id(task.task_id, index), stored)  # which may be lost; then the task runs again
         if held:
             effects = Effects()
             core.references.remove_submitted(held, effects)
