@@ -260,12 +260,16 @@ def serialize_call(
 
     def put_if_large(argument: Any) -> Any:
         nonlocal room
-        if type(argument) is not ArgumentSlot and id(argument) not in passed:
+        if type(argument) is ArgumentSlot:
+            return argument
+        if id(argument) not in passed:
             alone = serialize(argument)
-            is_large = alone.size() > min(limit, room)
-            passed[id(argument)] = slot_for(put(alone)) if is_large else argument
-            room -= 0 if is_large else alone.size()
-        return passed.get(id(argument), argument)
+            if alone.size() > min(limit, room):
+                passed[id(argument)] = slot_for(put(alone))
+            else:
+                passed[id(argument)] = argument
+                room -= alone.size()
+        return passed[id(argument)]
 
     args = tuple(map(put_if_large, args))
     kwargs = {name: put_if_large(argument) for name, argument in kwargs.items()}

@@ -20,6 +20,8 @@ from minray.cloudpickle import PACKAGE
 FRAMES = 200
 """A traceback of more frames (a runaway recursion) loses its middle."""
 
+WORKERS_PROGRAM = ("<string>", "<module>")
+"""File and function of the line that a worker was started with."""
 _RUNTIME_DIRECTORIES = (os.path.dirname(__file__) + os.sep, PACKAGE + os.sep)
 
 

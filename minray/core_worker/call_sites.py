@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from types import FrameType
 
-from minray.tracebacks import is_runtime
+from minray.tracebacks import WORKERS_PROGRAM, is_runtime
 
 DISABLED = "disabled"
 """What stands in place of a line when nobody takes note."""
@@ -56,4 +56,5 @@ class CallSites:
 
     def _is_program(self, frame: FrameType) -> bool:
         """Whether this is the line that a worker was started with."""
-        return not self._is_driver and frame.f_back is None and frame.f_code.co_filename == "<string>"
+        code = frame.f_code
+        return not self._is_driver and frame.f_back is None and (code.co_filename, code.co_name) == WORKERS_PROGRAM

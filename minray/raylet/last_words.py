@@ -13,14 +13,12 @@ import re
 from collections import deque
 
 from minray.protocol.core_worker import TASK_NAME_MARK
-from minray.tracebacks import is_runtime
+from minray.tracebacks import WORKERS_PROGRAM, is_runtime
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000
 """So many lines, and so much of each."""
 _CRASH, _CRASHED_THREAD, _OTHER_THREAD = "Fatal Python error: ", "Current thread 0x", "Thread 0x"
 _FRAME = re.compile(r'  File "(.*)", line \d+ in (.*)')
-_PROGRAM = ("<string>", "<module>")
-"""Where a worker's own program is."""
 _EXTENSIONS = "Extension modules: "
 
 
@@ -48,7 +46,7 @@ class LastWords:
         """Of faulthandler's lines; the first one that is none ends them."""
         frame = _FRAME.fullmatch(line)
         if frame is not None:
-            return not self._is_other_thread and not is_runtime(frame[1]) and frame.groups() != _PROGRAM
+            return not self._is_other_thread and not is_runtime(frame[1]) and frame.groups() != WORKERS_PROGRAM
         if line.startswith((_CRASHED_THREAD, _OTHER_THREAD)):
             self._is_other_thread = line.startswith(_OTHER_THREAD)
             return False

@@ -63,6 +63,7 @@ DISK = ("slow_disk", "disk_busy", "disk_full", "disk_error", "torn_write")
 
 A plan that wants them names them."""
 KINDS = (*QUIET, *LOUD, SWITCH, *DISK)
+"""All of them: what is asked for by another name would never happen."""
 
 MIN_SEED, MAX_SEED = -(1 << 127), (1 << 127) - 1
 

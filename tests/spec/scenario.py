@@ -30,7 +30,7 @@ import msgspec
 from minray.common.config import SystemConfig
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
-from minray.simulation.faults import DISK, LONG_DELAYS_S, LONG_STALLS_S, LOUD, QUIET, STALLS_S, SWITCH, Key
+from minray.simulation.faults import KINDS, LONG_DELAYS_S, LONG_STALLS_S, LOUD, STALLS_S, Key
 from minray.simulation.loop import ProcessGone, SimProcess
 from minray.simulation.trace import LIFE, Trace
 from tests.simulation.invariants import Broken, Watch
@@ -57,8 +57,6 @@ GRACE_S = SystemConfig().oom_grace_period_s
 """So long at most a value waits for room in a store that is full, and to which nothing else happens."""
 QUIET_SETTLE_S = 30.0
 """Enough when no loud fault has struck."""
-KINDS = frozenset((*LOUD, *QUIET, SWITCH, *DISK))
-"""Of faults. What is asked for by another name would never happen."""
 T = TypeVar("T")
 KeyPart = str | int
 Answers = tuple[tuple[tuple[KeyPart, ...], int], ...]
@@ -135,7 +133,7 @@ class Scenario(Record, frozen=True):
 
     def __post_init__(self) -> None:
         kinds = self.world.rates.keys() | {key[0] if key else "" for key, _ in self.overrides or ()}
-        if unknown := kinds - KINDS:
+        if unknown := kinds.difference(KINDS):
             raise ValueError(f"there is no kind of fault {min(map(str, unknown))!r}, only {', '.join(sorted(KINDS))}")
 
     def to_json(self) -> str:

@@ -11,9 +11,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from minray.simulation.faults import DISK, LOUD, QUIET, SWITCH
+from minray.simulation.faults import KINDS
 
-KINDS = frozenset({*QUIET, *LOUD, *DISK, SWITCH})
 WORDS = {
     "kill_sender(": "crash",
     "cluster.kill(": "crash",
