@@ -20,8 +20,8 @@ DOCUMENT = Document(
         Part(dask_tasks.NATIVE, (MINRAY, RAY, DASK), dask_tasks.measure_native, _seconds(40, 7)),
         Part(dask_tasks.GRAPHS, SCHEDULERS, dask_tasks.measure_graphs, _seconds(40, 7)),
         Part(dask_tasks.SCALING, (MINRAY, RAY, DASK), dask_tasks.measure_scaling, _seconds(60, 9), is_quick=False),
-        Part(dask_collections.ARRAYS, SCHEDULERS, dask_collections.measure_arrays, _seconds(30, 7)),
-        Part(dask_collections.FRAMES, SCHEDULERS, dask_collections.measure_frames, _seconds(60, 10)),
+        Part(dask_collections.ARRAYS, SCHEDULERS, dask_collections.measure_arrays, _seconds(50, 10)),
+        Part(dask_collections.FRAMES, SCHEDULERS, dask_collections.measure_frames, _seconds(100, 15)),
     ),
     tables=(
         Table(
@@ -68,6 +68,7 @@ DOCUMENT = Document(
             original_rows={"random access": {None: 0.015}},
             targets=AT_LEAST_AS_FAST,
         ),
+        Table(dask_collections.FIRST_ARRAYS, "dask.array, when nobody has done it before in the cluster", "s"),
         Table(
             dask_collections.FRAMES,
             "dask.dataframe",
@@ -76,5 +77,6 @@ DOCUMENT = Document(
             "set_index 1,400 and 1,000 MB/s.",
             targets=AT_LEAST_AS_FAST,
         ),
+        Table(dask_collections.FIRST_FRAMES, "dask.dataframe, when nobody has done it before in the cluster", "s"),
     ),
 )

@@ -2,7 +2,8 @@
 
 The sizes are the document's for the number of workers here, where memory and time allow it; large chunks ("expert") are
 so large that each worker has two. A row is the time from its call until its result is there: persisted where the
-document persists. What is checked of each result is its shape or its sum.
+document persists. The first turn of each size, in which workers import what they need and write to pages that nobody has
+touched before, has tables of its own. What is checked of each result is its shape or its sum.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from benchmarks.document import Sample, Size
 from benchmarks.systems import WORKERS, Persist, dask_scheduler, seconds
 
 ARRAYS, FRAMES = "arrays", "dataframes"
+FIRST_ARRAYS, FIRST_FRAMES = "arrays, first time", "dataframes, first time"
 SMALL, LARGE = "", ", expert chunks"
 DELAY_S = 0.1
 COLUMNS = 10
@@ -50,20 +52,24 @@ def array_shapes(size: Size) -> list[Shape]:
 def measure_arrays(system: str, size: Size) -> Iterator[Sample]:
     strip = size.pick(200, 100, 20)
     with dask_scheduler(system) as persist:
-        _warm_up(_array_rows(persist, array_shapes(Size.TINY)[0], 20), size)
         for shape in array_shapes(size):
-            for _ in range(size.pick(1, 2, 1)):
-                yield from _array_rows(persist, shape, strip)
+            for table in _tables(FIRST_ARRAYS, ARRAYS, size):
+                yield from _array_rows(table, persist, shape, strip)
 
 
-def _array_rows(persist: Persist, shape: Shape, strip: int) -> Iterator[Sample]:
+def _tables(first: str, later: str, size: Size) -> list[str]:
+    """Where the samples of each turn belong."""
+    return [first] + [later] * size.pick(2, 2, 1)
+
+
+def _array_rows(table: str, persist: Persist, shape: Shape, strip: int) -> Iterator[Sample]:
     import dask.array as da
 
     n = shape.length
     place = (n // 5, n // 2)
 
     def sample(row: str, call: Call) -> Sample:
-        return Sample(ARRAYS, row + shape.name, seconds(call))
+        return Sample(table, row + shape.name, seconds(call))
 
     def rechunk() -> None:
         strips = persist(x.rechunk((n, strip)))
@@ -85,20 +91,19 @@ def measure_frames(system: str, size: Size) -> Iterator[Sample]:
     rows = size.pick(2_000_000, 100_000, 500) * WORKERS
     shapes = [Shape(rows, rows // (2 * WORKERS), SMALL), Shape(rows, rows // WORKERS, LARGE)]
     with dask_scheduler(system) as persist:
-        _warm_up(_frame_rows(persist, Shape(1000, 500, SMALL)), size)
         for shape in shapes:
-            for _ in range(size.pick(1, 2, 1)):
-                yield from _frame_rows(persist, shape)
+            for table in _tables(FIRST_FRAMES, FRAMES, size):
+                yield from _frame_rows(table, persist, shape)
 
 
-def _frame_rows(persist: Persist, shape: Shape) -> Iterator[Sample]:
+def _frame_rows(table: str, persist: Persist, shape: Shape) -> Iterator[Sample]:
     import dask.array as da
     import dask.dataframe as dd
 
     n = shape.length
 
     def sample(row: str, call: Call) -> Sample:
-        return Sample(FRAMES, row + shape.name, seconds(call))
+        return Sample(table, row + shape.name, seconds(call))
 
     made: list[Any] = []
 
@@ -117,12 +122,6 @@ def _frame_rows(persist: Persist, shape: Shape) -> Iterator[Sample]:
     yield sample("groupby apply", lambda: _expect(df.groupby(0).apply(len, meta=("size", "i8")).compute().sum(), n, 0))
     yield sample("set_index", lambda: persist(df.set_index(1)))
     yield sample("rolling", lambda: persist(df.rolling(5).mean()))
-
-
-def _warm_up(rows: Iterator[Sample], size: Size) -> None:
-    """So that what workers import is not measured."""
-    if size is not Size.TINY:
-        list(rows)
 
 
 def _expect(found: float, expected: float, tolerance: float) -> None:
