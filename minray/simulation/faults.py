@@ -58,11 +58,14 @@ SWITCH = "switch"
 """A user thread gives way at the beginning of a line of minray's code. Each line is a chance, so a rate is small."""
 SWITCHES_S = (0.0, 0.0, 0.000_2, 0.01)
 """For so long, if at all."""
+SLOW_NODE = "slow_node"
+"""All processes of a node are slow, from when faults begin until they stop: each step of theirs takes that long."""
+SLOW_STEPS_S = (0.0, 0.000_1, 0.001, 0.01)
 DISK = ("slow_disk", "disk_busy", "disk_full", "disk_error", "torn_write")
 """What strikes spilled objects; the last two lose some, and so does the second if it strikes often in a row.
 
 A plan that wants them names them."""
-KINDS = (*QUIET, *LOUD, SWITCH, *DISK)
+KINDS = (*QUIET, *LOUD, SWITCH, SLOW_NODE, *DISK)
 """All of them: what is asked for by another name would never happen."""
 
 MIN_SEED, MAX_SEED = -(1 << 127), (1 << 127) - 1
@@ -238,7 +241,7 @@ def _check_overrides(overrides: Mapping[Key, int]) -> None:
 
 
 class StepFaults:
-    """Crashes, stalls and lost nodes: what strikes a process when a task of it is about to be stepped.
+    """Crashes, stalls and lost nodes: what strikes a process when a task of it is about to be stepped; and slow nodes.
 
     If the oracle aims at messages, also when the process is about to send one (a stall then begins after the step in which
     it sends) or to receive one; those places are called ``send PushTask``, ``receive PushTask reply``.
@@ -251,8 +254,11 @@ class StepFaults:
         self._oracle = oracle
         self._trace = trace
         self._lose_node = lose_node
+        self._slow_nodes: set[str] = set()
         if any(oracle.wants(kind) for kind in self.KINDS):
             loop.strike = self.strike
+        if oracle.wants(SLOW_NODE):
+            loop.pace = self.pace
 
     def strike(self, process: SimProcess, task: str, ordinal: int) -> None:
         """The loop's hook."""
@@ -276,3 +282,11 @@ class StepFaults:
                 return
         if stall := oracle.choose(("stall", *place), len(STALLS_S)):
             self._loop.stall(process, STALLS_S[stall])
+
+    def pace(self, process: SimProcess) -> float:
+        """The other hook: how long a step takes."""
+        slowness = 0 if process is self._loop.world else self._oracle.choose((SLOW_NODE, process.node), len(SLOW_STEPS_S))
+        if slowness and process.node not in self._slow_nodes:
+            self._slow_nodes.add(process.node)
+            self._trace.add(process.name, FAULT, f"slow node: {SLOW_STEPS_S[slowness]} s for each step", process.node)
+        return SLOW_STEPS_S[slowness]

@@ -241,6 +241,8 @@ class Failure:
 
 Strike = Callable[[SimProcess, str, int], None]
 """Asked before every step of a task: ``(process, task name, ordinal)``; may kill or stall the process."""
+Pace = Callable[[SimProcess], float]
+"""Asked after every callback of a process: how many seconds it has taken."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -258,6 +260,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.steps = 0
         """Callbacks run so far."""
         self.strike: Strike | None = None
+        self.pace: Pace | None = None
         self.failures: list[Failure] = []
         self.unnamed_tasks: dict[str, None] = {}
         """Coroutines that were made tasks without a name; names are what faults are aimed with."""
@@ -450,6 +453,8 @@ class SimLoop(asyncio.BaseEventLoop):
                     return
             self.steps += 1
             self._run_handle(handle)
+            if self.pace is not None and (step_s := self.pace(process)):
+                self.stall(process, step_s)
 
     def _run_handle(self, handle: SimHandle | SimTimer) -> None:
         """As ``asyncio.Handle`` does it, but for what concerns the process or the whole world."""

@@ -23,7 +23,7 @@ import click
 
 from minray.simulation.__main__ import writing
 from minray.simulation.cluster import without_garbage_collection
-from minray.simulation.faults import LOUD, QUIET, SWITCH
+from minray.simulation.faults import LOUD, QUIET, SLOW_NODE, SWITCH
 from minray.simulation.page import headline, write_page
 from minray.simulation.trace import first_difference, parting
 from tests.spec.scenario import Scenario, Verdict, missed, read_witness, run, save, struck
@@ -57,7 +57,7 @@ class Statistics:
     def line(self) -> str:
         seconds = time.monotonic() - self.began
         operations = " ".join(f"{kind} {count}" for kind, count in sorted(self.operations.items()))
-        faults = " ".join(f"{kind} {self.faults[kind]}" for kind in (*LOUD, *QUIET, SWITCH))
+        faults = " ".join(f"{kind} {self.faults[kind]}" for kind in (*LOUD, *QUIET, SWITCH, SLOW_NODE))
         return (
             f"{self.scenarios} scenarios ({self.repeated} of them twice), {self.scenarios / seconds * 60:.0f} a minute, "
             f"{self.steps / max(1, self.scenarios):.0f} steps each, {self.steps / seconds:.0f} a second; {operations}; "

@@ -74,12 +74,13 @@ class World(Record, frozen=True):
 
     nodes: tuple[Node, ...] = (Node(),)
     rates: dict[str, float] = {}
-    """See ``FaultPlan``; so are the next five."""
+    """See ``FaultPlan``; so are the next six."""
     budget: int = 0
     targets: tuple[str, ...] = ("worker/",)
     aims: tuple[str, ...] = ()
     spared_tasks: tuple[str, ...] = ()
     struck_tasks: tuple[str, ...] = ()
+    at_messages: bool = False
     durable: bool = False
     """Whether the gcs has a store, and is started again when it crashes."""
     inline_limit: int = 0
@@ -100,8 +101,15 @@ class World(Record, frozen=True):
     """So long a task waits before it is tried again."""
 
     def plan(self) -> FaultPlan:
-        tasks = {"spared_tasks": self.spared_tasks, "struck_tasks": self.struck_tasks}
-        return FaultPlan(self.rates, self.budget, self.targets, aims=self.aims, **tasks)
+        return FaultPlan(
+            self.rates,
+            self.budget,
+            self.targets,
+            aims=self.aims,
+            spared_tasks=self.spared_tasks,
+            struck_tasks=self.struck_tasks,
+            at_messages=self.at_messages,
+        )
 
     def system_config(self) -> dict[str, Any]:
         system: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from random import Random
 import msgspec
 from hypothesis import strategies as st
 
-from minray.simulation.faults import LOUD, QUIET, SWARM, SWITCH
+from minray.simulation.faults import LOUD, QUIET, SLOW_NODE, SWARM, SWITCH
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
@@ -446,6 +446,8 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
     world = with_little_memory(world, Random(f"memory of {seed}"))
     world = with_switches(world, Random(f"switches of {seed}"))
+    world = with_slow_nodes(world, Random(f"slow nodes of {seed}"))
+    world = struck_at_messages(world, Random(f"messages of {seed}"))
     program = with_visits(program, random) if world.moves else program
     random = Random(f"streams of {seed}")
     may_lose = world.inline_limit and len(world.nodes) > 1 and (world.moves or not LOSING.isdisjoint(world.rates))
@@ -644,6 +646,18 @@ def with_switches(world: World, random: Random) -> World:
     if random.random() >= 0.125:
         return world
     return msgspec.structs.replace(world, rates={**world.rates, SWITCH: random.choice((0.001, 0.01, 0.05))})
+
+
+def with_slow_nodes(world: World, random: Random) -> World:
+    """In an eighth of the worlds one node or another is slow: what has long happened elsewhere is still to come there."""
+    if random.random() >= 0.125:
+        return world
+    return msgspec.structs.replace(world, rates={**world.rates, SLOW_NODE: random.choice((0.3, 0.7))})
+
+
+def struck_at_messages(world: World, random: Random) -> World:
+    """In a tenth of the worlds processes are also struck between a message's arrival and the task that deals with it."""
+    return msgspec.structs.replace(world, at_messages=True) if random.random() < 0.1 else world
 
 
 def with_little_memory(world: World, random: Random) -> World:

@@ -1,16 +1,17 @@
 """Small general mistakes in the protocol files, and whether anything notices; ``make mutants`` runs this.
 
-    python -m tests.zoo.mutants [--minutes M] [--seeds N] [--guarantees GLOB] [--files FILE...]
-    python -m tests.zoo.mutants --sample N [--minutes M] [--seeds N] [--guarantees GLOB] [--files FILE...]
+    python -m tests.zoo.mutants [--by JUDGE...] [--minutes M] [--seeds N] [--guarantees GLOB] [--files FILE...]
+    python -m tests.zoo.mutants --sample N [--by JUDGE...] [--minutes M] [--seeds N] [--guarantees GLOB] [--files FILE...]
 
 The first form goes through each of the files, the second draws N mutants of all of them together, one of each file and
 operator in turn; without ``--files`` those are all files of the four rooms.
 
 An operator looks at the syntax tree of a function and says where it would change what; each place is one mutant. A mutant
-is *killed* by the tests of its room, or else by the scenario ``mix`` with one of N seeds, or else by the guarantees that are
-tested in the simulated cluster. Those that survive all three are printed as diffs. Mutants are tried in an order drawn
-once, one of each operator in turn, so that a run which is cut short by the clock has tried a fair sample. All guarantees
-take four minutes; ``--guarantees`` names those that may know the file, and `test_guarantees*.py` are all of them.
+is *killed* by the tests of its room, or else by the scenario ``mix`` or one of the campaign with one of N seeds, or else by
+the guarantees that are tested in the simulated cluster. Those that survive all are printed as diffs. Mutants are tried in an
+order drawn once, one of each operator in turn, so that a run which is cut short by the clock has tried a fair sample. All
+guarantees take four minutes; ``--guarantees`` names those that may know the file, and `test_guarantees*.py` are all of
+them. ``--by campaign --seeds 2000`` asks how good the campaign is without anybody's help.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median_low
 
+from tests.zoo.scenarios import CAMPAIGN
 from tests.zoo.transplant import CHECKOUT, blocks, run_python, span_of, transplanted
 
 ROOMS = ("scheduling", "raylet", "core_worker", "rpc")
@@ -210,28 +213,48 @@ def _applied(path: str, source: str, operator: str, nodes: list[ast.AST], replac
     return Mutant(path, operator, source.count("\n", 0, span.start) + 1, text)
 
 
-def killer(root: Path, mutant: Mutant, seeds: int, guarantees: str = ALL_GUARANTEES) -> str:
+def killer(root: Path, mutant: Mutant, options: argparse.Namespace) -> str:
     """What notices the mutant, in a copy of the checkout; empty if nothing does."""
     path = root / mutant.path
     source = path.read_text()
-    room = mutant.path.split("/")[1]
     try:
         path.write_text(mutant.text)
-        own = sorted(root.glob(f"tests/{room}/test_{path.stem}*.py"))
-        if not (_pass(root, own) and _pass(root, [root / "tests" / room])):
-            return "tests"
-        done = run_python(root, ["-m", "tests.zoo.catch", "mix", "0", str(seeds)], SCENARIO_TIMEOUT_S)
-        if done.returncode != 0:
-            return "mix, by an exception"
-        seed = json.loads(done.stdout.splitlines()[-1])["seed"]
-        if seed is not None:
-            return f"mix, seed {seed}"
-        files = sorted(root.glob(f"tests/simulation/{guarantees}"))
-        return "" if _pass(root, files, GUARANTEES_TIMEOUT_S) else "guarantees"
+        judged = (JUDGES[name](root, mutant, options) for name in JUDGES if name in options.by)
+        return next(filter(None, judged), "")
     except subprocess.TimeoutExpired:
         return "the clock"
     finally:
         path.write_text(source)
+
+
+def by_tests(root: Path, mutant: Mutant, options: argparse.Namespace) -> str:
+    """First those of its file, then all of its room."""
+    room = root / "tests" / mutant.path.split("/")[1]
+    own = sorted(room.glob(f"test_{Path(mutant.path).stem}*.py"))
+    return "" if _pass(root, own) and _pass(root, [room]) else "tests"
+
+
+def by_scenario(name: str, root: Path, mutant: Mutant, options: argparse.Namespace) -> str:
+    arguments = ["-m", "tests.zoo.catch", name, "0", str(options.seeds)]
+    done = run_python(root, arguments, SCENARIO_TIMEOUT_S + options.seeds)
+    if done.returncode != 0:
+        return f"{name}, by an exception"
+    seed = json.loads(done.stdout.splitlines()[-1])["seed"]
+    return "" if seed is None else f"{name}, seed {seed}"
+
+
+def by_guarantees(root: Path, mutant: Mutant, options: argparse.Namespace) -> str:
+    files = sorted(root.glob(f"tests/simulation/{options.guarantees}"))
+    return "" if _pass(root, files, GUARANTEES_TIMEOUT_S) else "guarantees"
+
+
+JUDGES: dict[str, Callable[[Path, Mutant, argparse.Namespace], str]] = {
+    "tests": by_tests,
+    "mix": partial(by_scenario, "mix"),
+    "campaign": partial(by_scenario, CAMPAIGN),
+    "guarantees": by_guarantees,
+}
+"""In the order in which they are asked."""
 
 
 def _pass(root: Path, tests: Sequence[Path], timeout_s: float = TESTS_TIMEOUT_S) -> bool:
@@ -264,19 +287,20 @@ class Score:
         self.killed: Counter[str] = Counter()
         """By what noticed them."""
         self.seeds: list[int] = []
-        """Of those that the scenario noticed."""
+        """Of those that a scenario noticed."""
         self.by: Counter[tuple[str, bool]] = Counter()
         """(operator or room, whether it was killed) -> count"""
         self.survivors = 0
 
     def add(self, mutant: Mutant, found: str, source: str) -> None:
-        """Count one, and print it if it has survived."""
+        """Count one and print it, in full if it has survived."""
         for name in (mutant.operator, mutant.path.split("/")[1]):
             self.by[name, bool(found)] += 1
         what, _, seed = found.partition(", seed ")
         if found:
             self.killed[what] += 1
             self.seeds += [int(seed)] if seed else []
+            print(f"killed: {mutant.path}:{mutant.line} {mutant.operator}, by {found}", flush=True)
         else:
             self.survivors += 1
             print(f"--- survived: {mutant.path}:{mutant.line} {mutant.operator}\n{diff(mutant, source)}", flush=True)
@@ -285,7 +309,7 @@ class Score:
         tried = self.survivors + self.killed.total()
         print(f"{what}: {self.killed.total()} of {tried} killed ({dict(self.killed)}); {in_all} mutants in all")
         if self.seeds:
-            print(f"  runs of the scenario that this took: median {1 + median_low(self.seeds)}, most {1 + max(self.seeds)}")
+            print(f"  runs of a scenario that this took: median {1 + median_low(self.seeds)}, most {1 + max(self.seeds)}")
         for name in (*(function.__name__ for function in OPERATORS), *ROOMS):
             dead, alive = self.by[name, True], self.by[name, False]
             if dead + alive:
@@ -295,7 +319,8 @@ class Score:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.mutants")
     parser.add_argument("--minutes", type=float, default=20.0, help="for each file, or the sample; none is begun after that")
-    parser.add_argument("--seeds", type=int, default=30, help="runs of the scenario for each mutant")
+    parser.add_argument("--by", nargs="+", choices=JUDGES, default=tuple(JUDGES), help="who is asked; default: all")
+    parser.add_argument("--seeds", type=int, default=30, help="runs of a scenario for each mutant")
     parser.add_argument("--guarantees", default=ALL_GUARANTEES, help="files of tests/simulation; default: %(default)s")
     parser.add_argument("--sample", type=int, default=0, help="so many of all files together")
     parser.add_argument("--files", nargs="+", default=(), help=f"default: {DEFAULT_FILES}, or all with --sample")
@@ -329,7 +354,7 @@ def judge_sample(root: Path, files: Sequence[str], most: int, options: argparse.
     for mutant in chosen:
         if time.monotonic() > deadline:
             break
-        score.add(mutant, killer(root, mutant, options.seeds, options.guarantees), sources[mutant.path])
+        score.add(mutant, killer(root, mutant, options), sources[mutant.path])
     score.show(", ".join(files) if len(files) < 4 else f"{len(files)} files", len(mutants))
 
 
