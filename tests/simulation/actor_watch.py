@@ -4,6 +4,7 @@
 |---|---|---|
 | S2 | a method begins | a plain actor runs one at a time |
 | S3, S10 | a method begins | the gcs knows no other incarnation, unless that is dead too |
+| S3 | an answer is accepted | its caller knows of no later incarnation, nor of the actor's end |
 | S8 | a call is pushed | those that keep an order are pushed in the order in which they were made |
 | S8 | a method begins | of one caller and incarnation, in the order in which they were pushed |
 | G36 | a method begins | a call runs once per attempt |
@@ -47,6 +48,13 @@ class ActorWatch:
             push(connection, task, in_order)
 
         core.actors.push = watched_push
+        on_task_answered = core.actors.submitter.on_task_answered
+
+        def watched_answer(connection: Any, task: Any) -> None:
+            self._expect_newest_known(connection, task)
+            on_task_answered(connection, task)
+
+        core.actors.submitter.on_task_answered = watched_answer
         execute, beside, eventually = core.executor.execute, core.executor.execute_beside, core.executor.execute_async
 
         def watched_execute(task: Any) -> None:
@@ -85,6 +93,12 @@ class ActorWatch:
         self._last_pushed[key] = task.task_id
         self._in_order.add(task.task_id)
 
+    def _expect_newest_known(self, connection: Any, task: Any) -> None:
+        info = task.prepared.client.info
+        if info.state == DEAD or info.restarts > connection.restarts:
+            since = "end" if info.state == DEAD else f"restart number {info.restarts}"
+            self._on_broken("S3", f"incarnation {connection.restarts} answers {_call(task)}, accepted after its {since}")
+
     def _on_begin(self, core: Any, task: Any) -> None:
         if (task.task_id, task.attempt) in self._begun:
             self._on_broken("G36", f"{_name(task)} runs twice")
@@ -110,4 +124,8 @@ class ActorWatch:
 
 
 def _name(task: Any) -> str:
-    return f"attempt {task.attempt} of call {short(task.task_id)} of actor {short_actor(task.actor_id)}"
+    return f"{_call(task)} of actor {short_actor(task.actor_id)}"
+
+
+def _call(task: Any) -> str:
+    return f"attempt {task.attempt} of call {short(task.task_id)}"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import minray
+from minray.core_worker.actor_task_submitter import ActorTaskSubmitter
 from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.reference_counter import ReferenceCounter
@@ -24,6 +25,7 @@ from minray.simulation import SimCluster
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.simulation import invariants
+from tests.simulation.interference import watch_sends
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import judged, outcome_of
 
@@ -118,6 +120,43 @@ def test_s7_what_the_dead_have_lost_is_no_problem() -> None:
         cluster.kill(parent)
 
     assert watched(body, strike)[0].holders.looks > 0
+
+
+def hold_answer_and_kill(cluster: SimCluster) -> None:
+    """The first answer of an actor comes a second after its death, and so after the gcs has told of its restart."""
+    answers = 0
+
+    def on_send(end: Any, message: Any, word: str) -> bool:
+        nonlocal answers
+        if word != "PushActorTask reply":
+            return True
+        answers += 1
+        if answers == 1:
+            end.pipe.put(message, 1.0)
+            cluster.kill(end.pipe.source.name)
+        return answers > 1
+
+    watch_sends(cluster, on_send)
+
+
+def call_again() -> None:
+    assert minray.get(Echo.options(max_restarts=1, max_task_retries=1).remote().say.remote("here")) == "here"
+    time.sleep(2)
+
+
+def test_s3_no_answer_of_an_incarnation_counts_when_the_next_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched(call_again, hold_answer_and_kill)
+    lose = ActorTaskSubmitter._lose
+
+    def lose_and_still_listen(self: Any, client: Any, connection: Any) -> None:
+        lose(self, client, connection)
+        for task in connection.in_flight.values():
+            task.worker = connection
+
+    monkeypatch.setattr(ActorTaskSubmitter, "_lose", lose_and_still_listen)
+    monkeypatch.setattr(ActorTaskSubmitter, "_decide_lost", lambda *_: None)
+    with pytest.raises(AssertionError, match=r"S3: incarnation 0 answers .* accepted after its restart number 1"):
+        watched(call_again, hold_answer_and_kill)
 
 
 def cancel_what_waits() -> None:
