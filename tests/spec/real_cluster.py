@@ -41,6 +41,7 @@ from tests.helpers import wait_for_condition
 from tests.spec.programs import Body
 from tests.spec.real_proxy import BEHIND, Proxies
 from tests.spec.scenario import Node, World
+from tests.spec.stage import Record
 
 UNIX, PROXY, TCP = "unix", "proxy", "tcp"
 """How processes talk: over unix sockets, the same with a proxy before each listener, over TCP between nodes."""
@@ -72,7 +73,7 @@ TROUBLE = re.compile(r"^Traceback \(most recent|^Exception ignored|was never ret
 TROUBLE_LINES = 30
 
 
-class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
+class Shape(Record, frozen=True):
     """What a cluster is like; the first node is the head."""
 
     nodes: tuple[Node, ...] = (Node(),)

@@ -23,13 +23,12 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-import msgspec
-
 from minray.cluster_utils import ClusterNode
 from tests.spec.model import Losses
 from tests.spec.real_cluster import HARMLESS_S, PROXY, SILENT_DEATH_S, RealCluster, RealDriver, Shape
 from tests.spec.real_sockets import close_connections
 from tests.spec.scenario import ROOMY_BYTES
+from tests.spec.stage import Record
 
 KILL, STOP, RESET, RESET_ALL, HOLD, CUT = "kill", "stop", "reset", "reset all", "hold", "cut"
 LAST_WORDS, TEAR, FILL = "last words", "tear", "fill"
@@ -53,7 +52,7 @@ MEANS_AT_S = (0.05, 0.12, 0.4, 1.0)
 """When a fault strikes on average, one of these for each scenario: programs take from a tenth of a second to many."""
 
 
-class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+class Fault(Record, frozen=True):
     """One of them."""
 
     kind: str

@@ -25,7 +25,7 @@ from tests.spec.programs import Exit, Leave, Program
 from tests.spec.real_cluster import DRIVER_COMMAND, DriverGone, RealCluster, RealDriver, Shape
 from tests.spec.real_faults import Fault, Wrecker, losses
 from tests.spec.scenario import Judgement
-from tests.spec.stage import History
+from tests.spec.stage import History, Record
 
 SCENARIOS_PER_CLUSTER = 12
 PATIENCE_S = 40.0
@@ -35,7 +35,7 @@ LONG_S = 3.0
 POLL_S = 0.005
 
 
-class RealScenario(msgspec.Struct, frozen=True, omit_defaults=True):
+class RealScenario(Record, frozen=True):
     """What is run. Not everything that decides a run is in it: here time is real."""
 
     program: Program

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 
@@ -41,7 +42,7 @@ from tests.spec.real_proxy import Proxies
 from tests.spec.real_sockets import close_connections
 from tests.spec.real_tier import campaign, in_simulation, real_scenario_of
 from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier
-from tests.spec.scenario import Node, World
+from tests.spec.scenario import Node, World, read_witness
 from tests.spec.strategies import scenario_of
 
 needs_pidfd_getfd = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lends descriptors")
@@ -88,6 +89,13 @@ def test_a_seed_decides_its_scenario_which_is_json() -> None:
         scenario = real_scenario_of(seed)
         assert RealScenario.from_json(scenario.to_json()) == scenario == real_scenario_of(seed)
         assert in_simulation(scenario, 0).is_feasible()
+
+
+def test_a_witness_with_what_no_scenario_has_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "witness.json"
+    path.write_text('{"program": {"drivers": []}, "faults": [{"kind": "kill", "after": 3}]}')
+    with pytest.raises(click.UsageError, match="is no witness: Object contains unknown field `after`"):
+        read_witness(path, RealScenario.from_json)
 
 
 def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
