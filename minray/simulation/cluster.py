@@ -118,7 +118,7 @@ def _check_plan(plan: FaultPlan, is_drawn: bool) -> None:
         raise ValueError(f"{' and '.join(loud)} would never strike: say how often at most, as in FaultPlan(..., budget=2)")
 
 
-def _described(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float) -> Sequence[Mapping[str, Any]]:
+def _described(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float = 2) -> Sequence[Mapping[str, Any]]:
     if isinstance(nodes, int) and not isinstance(nodes, bool):
         described: Sequence[Mapping[str, Any]] = [{"num_cpus": num_cpus}] * nodes
     elif isinstance(nodes, Sequence) and all(isinstance(node, Mapping) for node in nodes):
@@ -138,7 +138,7 @@ class SimCluster:
 
     def __init__(
         self,
-        nodes: Sequence[Mapping[str, Any]] = ({"num_cpus": 2},),
+        nodes: int | Sequence[Mapping[str, Any]] = 1,
         seed: int = 0,
         faults: FaultPlan | None = None,
         overrides: Mapping[Key, int] | None = None,
@@ -146,7 +146,8 @@ class SimCluster:
         storage: str = "",
         show_output: bool = True,
     ) -> None:
-        """``nodes``: for each what ``NodeOptions`` calls ``num_cpus``, ``resources``, ``labels``, ...; the head first.
+        """``nodes``: for each what ``NodeOptions`` calls ``num_cpus``, ``resources``, ``labels``, ...; the head first. Or
+        how many, of two processors each.
 
         ``storage`` is a path on the head's disk for the gcs, which can then be restarted. Without ``show_output`` what
         drivers print (their workers' lines included) goes to the trace only.
@@ -162,7 +163,7 @@ class SimCluster:
         """By the name of the node."""
         self.gcs: GcsServer | None = None
         """The one that was started last."""
-        self._nodes = nodes
+        self._nodes = _described(nodes)
         self._system_config = SystemConfig.from_overrides({"memory_monitor_refresh_ms": 0, **(system_config or {})})
         self._storage = storage
         self._show_output = show_output

@@ -66,6 +66,12 @@ def test_a_program_of_tasks_runs_unchanged(nodes: int) -> None:
     assert run(program, nodes=nodes) == [20, 16, [0, 2, 4, 6, 8]]
 
 
+@pytest.mark.parametrize("nodes", [[], [2], [{"cpus": 1}]])
+def test_nodes_that_make_no_sense_are_refused_before_anything_runs(nodes: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"at least one node|nodes are a number, or a list|a node has no cpus"):
+        SimCluster(nodes)
+
+
 @pytest.mark.parametrize("deaf_to", ["", NODES])
 def test_what_the_gcs_tells_may_come_in_any_number_of_parts(deaf_to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reply to a poll holds one entry, and channels break. ``deaf_to``: a node only knows what it asks for itself."""
