@@ -22,6 +22,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Generator
+from datetime import UTC
 from types import BuiltinFunctionType, ClassMethodDescriptorType
 from typing import Any, Never, TextIO
 
@@ -120,7 +121,7 @@ def _now(real: Real, process: SimProcess, kind: Any, tz: Any = None) -> Any:
 
 
 def _utcnow(real: Real, process: SimProcess, kind: Any) -> Any:
-    return kind.utcfromtimestamp(wall_time(process))
+    return kind.fromtimestamp(wall_time(process), UTC).replace(tzinfo=None)
 
 
 def _lock(real: Real, process: SimProcess) -> Any:
