@@ -1,4 +1,4 @@
-"""Mutations of minray, located by symbol, applied to a copy of the package; programs that run on the copy.
+"""Mutations of minray, located by symbol, applied to a copy of the package, on which programs run, or to this process.
 
 A mutation names a module, a function in it (``LeaseBroker.give_back``), and the source of what is to be changed there:
 statements that follow each other, or one expression. It is compared as a syntax tree, so that layout and comments do not
@@ -8,6 +8,8 @@ matter, and must be found exactly once: a mutation whose place has changed or go
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import os
 import shutil
 import subprocess
@@ -18,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import CodeType, FunctionType
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXPECTED_PACKAGE = "MINRAY_ZOO_PACKAGE"
@@ -159,3 +163,69 @@ def assert_transplanted() -> None:
     assert minray.__file__ is not None
     actual = Path(minray.__file__).resolve().parent
     assert expected is None or actual == Path(expected).resolve(), f"minray is that of {actual}, not of {expected}"
+
+
+# --- In this process
+
+
+@contextmanager
+def planted(mutations: Sequence[Mutation]) -> Iterator[None]:
+    """As long as this lasts, the functions of this process run with the mutations in them.
+
+    A function is given another code, and stays the object that it is: whoever holds it, by whatever name, runs that, and has
+    what ``super()`` needs. Raises NotTransplanted if more than the code would have to change.
+    """
+    codes = _mutated_codes(mutations)
+    own = [(function, function.__code__) for function, _ in codes]
+    try:
+        for function, code in codes:
+            function.__code__ = code
+        yield
+    finally:
+        for function, code in own:
+            function.__code__ = code
+
+
+def _mutated_codes(mutations: Sequence[Mutation]) -> list[tuple[FunctionType, CodeType]]:
+    """Each function that is mutated, with what it runs then."""
+    sources: dict[str, str] = {}
+    for mutation in mutations:
+        source = sources.get(mutation.module) or (CHECKOUT / mutation.path).read_text()
+        sources[mutation.module] = mutated = mutate(source, mutation)
+        if _head(mutated, mutation.symbol) != _head(source, mutation.symbol):
+            raise NotTransplanted(f"{mutation.module}:{mutation.symbol}: its decorators and defaults have been used already")
+    codes = []
+    for module, symbol in dict.fromkeys((mutation.module, mutation.symbol) for mutation in mutations):
+        function = _function_of(module, symbol)
+        code = _code_of(compile(sources[module], function.__code__.co_filename, "exec", dont_inherit=True), symbol)
+        if (code.co_freevars, code.co_flags) != (function.__code__.co_freevars, function.__code__.co_flags):
+            raise NotTransplanted(f"{module}:{symbol}: it has other free variables, or is no more of the same kind")
+        codes.append((function, code))
+    return codes
+
+
+def _head(source: str, symbol: str) -> list[str]:
+    function = find_function(ast.parse(source), symbol)
+    return [ast.dump(node) for node in (function.args, *function.decorator_list)]
+
+
+def _function_of(module: str, symbol: str) -> FunctionType:
+    """What a dotted name stands for, without what has been wrapped around it."""
+    found: Any = importlib.import_module(module)
+    for name in symbol.split("."):
+        found = inspect.getattr_static(found, name)
+    found = inspect.unwrap(getattr(found, "fget", getattr(found, "__func__", found)))
+    if not isinstance(found, FunctionType) or found.__code__.co_qualname != symbol:
+        raise NotTransplanted(f"{module}:{symbol} is {found!r}, not the function that is written there")
+    return found
+
+
+def _code_of(code: CodeType, symbol: str) -> CodeType:
+    """That of a function, out of its module's."""
+    nested = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    for constant in nested:
+        if constant.co_qualname == symbol:
+            return constant
+        if symbol.startswith(constant.co_qualname + "."):
+            return _code_of(constant, symbol)
+    raise NotTransplanted(f"{symbol} is not compiled")
