@@ -1,4 +1,4 @@
-"""Planting mutations in this process."""
+"""Every witness of ``tests/regressions/`` fails when the mistake that it is a witness of is made again; and planting."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.spec.campaign import REGRESSIONS
+from tests.spec.scenario import Scenario, run
 from tests.zoo import transplant
+from tests.zoo.mistakes import MISTAKES
 from tests.zoo.transplant import Mutation, NotTransplanted, planted
 
+WITNESSES = sorted(REGRESSIONS.glob("*.json"))
 GARDEN = '''
 import functools
 from dataclasses import dataclass
@@ -61,6 +65,20 @@ class Flower(Plant):
 
         return leaf()
 '''
+
+
+def test_it_is_known_of_every_witness_what_it_is_a_witness_of() -> None:
+    """Who adds a witness says in ``mistakes.py`` what it shows."""
+    assert list(MISTAKES) == [path.stem for path in WITNESSES]
+
+
+@pytest.mark.parametrize("path", WITNESSES, ids=lambda path: path.stem)
+def test_a_witness_fails_when_its_mistake_is_made_again(path: Path) -> None:
+    """With what it shows broken, and not because the mutation is nonsense."""
+    mistake = MISTAKES[path.stem]
+    with planted(mistake.mutations):
+        verdict = run(Scenario.from_json(path.read_text()))
+    assert mistake.prop in verdict.codes, verdict.problems or "nothing is broken"
 
 
 @pytest.fixture
