@@ -144,6 +144,7 @@ class ActorProcess:
 
     def cancel(self, task: ReceivedTask) -> None:
         """See ``Place``."""
+        self._executor.on_cancelled(task)
         if not self.is_plain:
             self._group(task).place.cancel(task)
 
@@ -166,7 +167,7 @@ class CallThreads:
         self._threads.run(self._execute, then, task)
 
     def cancel(self, task: ReceivedTask) -> None:
-        """Whoever wants to know asks ``is_canceled``."""
+        """Whoever wants to know asks ``is_canceled``; a generator ends when it has yielded."""
 
 
 class UserLoop:

@@ -13,7 +13,7 @@ Items leave in order, each in a message of its own, and nobody waits for an answ
   * The task ends when the owner has answered everything, so that its own answer never overtakes an item. Before that the
     owner is told how many items there were.
 
-If the reader has gone, or a later attempt has taken this one's place, the iterator is driven on and its items are not even
+A call of an actor is not interrupted when it is cancelled: its iterator is closed where it has yielded. If the reader has gone, or a later attempt has taken this one's place, the iterator is driven on and its items are not even
 pickled (G97). Items that the owner has from an earlier attempt are not reported again, unless they were lost since.
 """
 
@@ -57,6 +57,8 @@ class GeneratorExecutor:
         self._results = results
         self._lend_soon = lend_soon
         self._lending: set[asyncio.Task[None]] = set()
+        self._waiting: dict[tuple[bytes, int], OutgoingStream] = {}
+        """By task and attempt: streams whose user's code waits."""
 
     # --- in the thread that runs the user's code
 
@@ -69,6 +71,9 @@ class GeneratorExecutor:
                     stream.report(serialization.serialize(value))
                 del value
                 self._wait(stream, stream.may_go_on)
+                if stream.is_cancelled():
+                    _close(iterator)
+                    raise asyncio.CancelledError
             stream.report_end()
         finally:
             self._wait(stream, stream.is_settled)
@@ -106,7 +111,14 @@ class GeneratorExecutor:
 
     def _wake_when(self, stream: OutgoingStream, condition: Callable[[], bool], release: Callable[[], None]) -> None:
         stream.wake = condition, release
+        self._waiting[stream.task.task_id, stream.task.attempt] = stream
         self._on_change(stream)
+
+    def on_cancelled(self, task: ReceivedTask) -> None:
+        """A call of an actor: if it is held up, it goes on to its end."""
+        stream = self._waiting.get((task.task_id, task.attempt))
+        if stream is not None:
+            self._on_change(stream)
 
     def _on_change(self, stream: OutgoingStream) -> None:
         """Let the user's code go on if it may; else see to it that it may in the end. Answers to reports come unasked."""
@@ -115,6 +127,7 @@ class GeneratorExecutor:
         condition, release = stream.wake
         if condition():
             stream.wake = None
+            self._waiting.pop((stream.task.task_id, stream.task.attempt), None)
             if stream.end_loan is not None:
                 stream.end_loan()
                 stream.end_loan = None
@@ -180,6 +193,12 @@ class GeneratorExecutor:
         value = None if report.result is None else to_value(report.result.stored, lent, beside)
         message = ReportGeneratorItem(task.task_id, task.attempt, report.number, value)
         self._patient.send(task.owner, message, on_answer, beside)
+
+
+def _close(iterator: Iterator[Any]) -> None:
+    """What the user's code cleans up is cleaned up before the call has ended."""
+    if (close := getattr(iterator, "close", None)) is not None:
+        close()
 
 
 def as_iterator(result: Any, name: str) -> Iterator[Any]:

@@ -38,6 +38,8 @@ class StreamingTask(NamedTuple):
     """Those of them that are lost, and have to come again."""
     lender: ReceivedTask | None = None
     """The task, which lends its CPUs while it is held up; None: an actor's call, which does not."""
+    call: ReceivedTask | None = None
+    """The call, which ends before its next item when it is cancelled; None: a task, which is interrupted."""
 
 
 class Report(NamedTuple):
@@ -103,9 +105,12 @@ class OutgoingStream:
 
     # --- conditions, in any thread
 
+    def is_cancelled(self) -> bool:
+        return self.task.call is not None and self.task.call.cancelled
+
     def may_go_on(self) -> bool:
-        """Whether the iterator may be asked for another item."""
-        if self.is_unwanted:
+        """Whether the iterator may be asked for another item, or left."""
+        if self.is_unwanted or self.is_cancelled():
             return True
         return self.reported - self.answered < GENERATOR_REPORTS_IN_FLIGHT and not self.is_held_up()
 

@@ -227,6 +227,10 @@ class TaskExecutor:
             execution = self._on_exception(task, error, _us_since(started), is_coroutine=True)
         self._end(task, started, execution)
 
+    def on_cancelled(self, task: ReceivedTask) -> None:
+        """It is a call of an actor, and runs."""
+        self._generators.on_cancelled(task)
+
     def end_unstarted(self, task: ReceivedTask) -> None:
         """Its coroutine was cancelled before the first step, so nothing of ``execute_async`` has run."""
         error = asyncio.CancelledError()
@@ -418,8 +422,8 @@ def _streaming(task: ReceivedTask) -> StreamingTask:
     template = task.header.template
     owner, rerun = task.header.owner, task.rerun
     most_unread, lost = template.most_unread, frozenset(rerun.items_lost)
-    lender = None if task.actor_id else task
-    return StreamingTask(task.task_id, task.attempt, owner, rerun.items_arrived, most_unread, lost, lender)
+    lender, call = (None, task) if task.actor_id else (task, None)
+    return StreamingTask(task.task_id, task.attempt, owner, rerun.items_arrived, most_unread, lost, lender, call)
 
 
 _AT_FAULT = {

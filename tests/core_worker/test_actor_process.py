@@ -46,6 +46,9 @@ class Host:
         constructor: Any = self.constructor
         self.actor = ActorProcess(platform, executor, constructor, self.on_over)
 
+    def on_cancelled(self, task: Any) -> None:
+        """No call here is a generator."""
+
     def mark(self, task: Any) -> None:
         self.marked.append(task.header.template.name)
 

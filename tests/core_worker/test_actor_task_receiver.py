@@ -496,6 +496,7 @@ def test_g45_a_running_call_sees_a_flag_and_its_children_are_cancelled_too(actor
     assert seen == [True] and actor.interrupts == []
     assert asked.status == CANCELLED and isinstance(asked.value, TaskCancelledError), "what it returns is lost"
     assert actor.cancelled_children == [(actor.last_call.task_id, False)]
+    assert [task.task_id for task in actor.told_generators] == [actor.last_call.task_id]
 
 
 def test_g45_what_a_running_call_notices_of_its_cancellation_is_up_to_its_process(actor: Actor) -> None:

@@ -208,6 +208,68 @@ def test_one_that_is_interrupted_waits_until_all_is_answered() -> None:
     assert stage.yielded == 1
 
 
+# --- cancelled: a call of an actor, which is not interrupted
+
+
+def cancelled(stage: Stage, call: SimpleNamespace) -> None:
+    call.cancelled = True
+    received: Any = call
+    stage.executor.on_cancelled(received)
+
+
+def a_call() -> SimpleNamespace:
+    return SimpleNamespace(task_id=TASK_ID, attempt=2, cancelled=False)
+
+
+def test_g48_a_call_that_is_held_up_ends_when_it_is_cancelled_and_all_is_answered() -> None:
+    call = a_call()
+    stage = Stage(most_unread=1, call=call)
+    closed: list[str] = []
+
+    def some() -> Iterator[int]:
+        try:
+            yield from stage.numbers()
+        finally:
+            closed.append("before its end")
+
+    stage.begin(some())
+    reports = stage.take_reports()
+    stage.take_question(1)
+    cancelled(stage, call)
+    assert closed == ["before its end"] and stage.yielded == 1 and not stage.is_over()
+    stage.answer(*reports)
+    with pytest.raises(asyncio.CancelledError):
+        stage.user.result()
+
+
+def test_g48_a_call_that_nobody_holds_up_ends_before_its_next_item_when_it_is_cancelled() -> None:
+    call = a_call()
+    stage = Stage(call=call)
+
+    def some() -> Iterator[int]:
+        for number in stage.numbers():
+            if number == 2:
+                cancelled(stage, call)
+            yield number
+
+    stage.begin(some())
+    stage.answer(*stage.take_reports())
+    with pytest.raises(asyncio.CancelledError):
+        stage.user.result()
+    assert stage.yielded == 2
+
+
+def test_a_cancelled_call_closes_also_what_is_no_generator() -> None:
+    call = a_call()
+    stage = Stage(most_unread=1, call=call)
+    stage.begin(iter([1, 2]))
+    reports = stage.take_reports()
+    cancelled(stage, call)
+    stage.answer(*reports)
+    with pytest.raises(asyncio.CancelledError):
+        stage.user.result()
+
+
 # --- going on
 
 

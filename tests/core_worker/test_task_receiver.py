@@ -136,6 +136,8 @@ class Worker:
         self.environment: Any = self.loop.create_future()
         self.prepared: list[TaskTemplate] = []
         self.cancelled_children: list[tuple[bytes, bool]] = []
+        self.told_generators: list[Any] = []
+        """Running calls that were cancelled: generators look whether they are meant."""
         self.exits: list[int] = []
         self.over: list[int] = []
         self.freed: list[bytes] = []
@@ -150,6 +152,10 @@ class Worker:
         self.executor = TaskExecutor(platform, myself, self.make_refs, returns, myself, TaskProfile(), "00", "127.0.0.1")
         self.intake = TaskIntake(platform, WORKER, self.references, self.store, lending, myself, "127.0.0.1")
         self.receiver = TaskReceiver(platform, self.executor, myself, self.intake, myself)
+
+    def on_cancelled(self, task: Any) -> None:
+        """As the executor of generators."""
+        self.told_generators.append(task)
 
     # --- what the test does
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -203,6 +205,45 @@ def test_g46_an_actor_that_a_cancelled_task_has_made_is_not_cancelled_but_ends_w
         break_channels(cluster, ["CancelTask", "CancelTask reply"], budget=2)
 
     assert judged(body, strike, seed=seed)[0] in CANCELLED
+
+
+@minray.remote
+class Metronome:
+    """Counts for ever, with pauses or as fast as it may."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def count(self, seconds: float) -> Iterator[int]:
+        try:
+            for number in itertools.count():
+                yield number
+                time.sleep(seconds)
+        finally:
+            self.is_closed = True
+
+    def was_closed(self) -> bool:
+        return self.is_closed
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("seconds", "most_unread"), [(0.01, -1), (0.0, 1)], ids=["free", "held up"])
+def test_g48_a_generator_of_an_actor_ends_when_it_is_cancelled(
+    seconds: float, most_unread: int, threads: int, seed: int
+) -> None:
+    def body() -> list[Any]:
+        metronome = Metronome.options(max_concurrency=threads).remote()
+        items = metronome.count.options(_generator_backpressure_num_objects=most_unread).remote(seconds)
+        assert minray.get(next(items)) == 0
+        time.sleep(0.1)
+        minray.cancel(items)
+        return [outcome_of(items.completed()), minray.get(metronome.was_closed.remote())]
+
+    def strike(cluster: SimCluster) -> None:
+        break_channels(cluster, ["CancelTask", "CancelTask reply", "ReportGeneratorItem", "WaitForReader"], budget=3)
+
+    assert judged(body, strike, seed=seed)[0] == [INTERRUPTED, True]
 
 
 def test_g41_a_cancellation_that_is_answered_badly_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
