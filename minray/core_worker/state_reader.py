@@ -282,9 +282,7 @@ class StateReader:
         alive = {node.node_id: node for node in nodes if node.alive}
         of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
         living = [("DRIVER", driver.worker_id, driver.node_id, pid) for driver, pid in _drivers(jobs, alive)]
-        for stats in of_nodes:
-            if stats is not None:
-                living += [("WORKER", worker.worker_id, stats.node_id, worker.pid) for worker in stats.workers]
+        living += [("WORKER", worker.worker_id, worker.node_id, pid) for worker, pid in _addresses(of_nodes)]
         return ClusterWorkers(nodes, jobs, living, deaths, question.silent)
 
     async def nodes(self, timeout_s: float) -> list[NodeInfo]:
