@@ -393,11 +393,7 @@ class ActorManager:
 
     def fail_restarted(self, task: PendingTask, client: ActorClient, reason: str) -> None:
         death = client.info.death if client.info is not None else None
-        if death is not None and death.kind == OUT_OF_MEMORY:
-            name = task.prepared.template.name
-            self._core.outcomes.finish_with_error(task, OutOfMemoryError(task_name=name, reason=death.message))
-        else:
-            self.fail_unavailable(task, client, reason)
+        self.fail_unavailable(task, client, f"{reason}: {death.message}" if death is not None else reason)
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
         info = client.info

@@ -13,8 +13,9 @@ Items leave in order, each in a message of its own, and nobody waits for an answ
   * The task ends when the owner has answered everything, so that its own answer never overtakes an item. Before that the
     owner is told how many items there were.
 
-A call of an actor is not interrupted when it is cancelled: its iterator is closed where it has yielded. If the reader has gone, or a later attempt has taken this one's place, the iterator is driven on and its items are not even
-pickled (G97). Items that the owner has from an earlier attempt are not reported again, unless they were lost since.
+If the reader has gone, or a later attempt has taken this one's place, the iterator is driven on and its items are not even
+pickled (G97). Items that the owner has from an earlier attempt are not reported again, unless they were lost since. A call
+of an actor is not interrupted when it is cancelled: its iterator is closed where it has yielded (G48).
 """
 
 from __future__ import annotations

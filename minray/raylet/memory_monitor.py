@@ -54,7 +54,7 @@ def describe_choice(victim: Candidate, candidates: Sequence[Candidate]) -> str:
     if not victim.lease_id:
         why = "it was idle"
     else:
-        why = "its work can be done again" if victim.retriable else "nobody else was left"
+        why = "its work can be done again" if victim.retriable else "nobody was left whose work can be done again"
     others = sorted((one for one in candidates if one is not victim), key=lambda one: -one.memory_bytes)[:3]
     listing = ", ".join(f"pid={one.pid} {one.memory_bytes / GIB:.2f} GiB" for one in others)
     beside = f"; the largest others: {listing}" if others else ""
