@@ -39,6 +39,7 @@ from minray.platform.base import PlatformError
 from minray.platform.host import RealHost, raise_file_limit
 from minray.platform.processes import PlainProcesses
 from minray.platform.real import io_thread, make_platform
+from minray.platform.session import LOGS
 from minray.platform.user_code import DriverUserCode, IoThread, LockParker
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
@@ -348,7 +349,10 @@ def _connect(
         thread.stop()
         if not isinstance(error, PlatformError | TimeoutError):
             raise
-        raise ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}") from None
+        raise ConnectionError(
+            f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}"
+            f" (what its processes have said is in {os.path.join(file.session_dir, LOGS)})"
+        ) from None
     core.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
     worker.connect_process(UserApi(core))
     _take_sigterm()

@@ -119,6 +119,8 @@ class CoreWorker:
         self.waiting = WaitingThreads(self)
         self.death_watch = DeathWatch(self)
         self.is_exiting = False
+        self.end_of_raylet = ""
+        """What it has said of its end."""
         self._listeners: list[Listener] = []
         self._dispatcher = Dispatcher(CoreWorkerService(self))
         self._closes = [self.death_watch.close, self.placement_groups.close, self.actors.close, self._dispatcher.close]
@@ -144,7 +146,7 @@ class CoreWorker:
             if reply.refused:
                 self._lose_cluster(reply.refused)
         self.task_ids = TaskIdFactory(self.config.worker_id, self.job_id)
-        self.raylet.on_death = lambda death: self._lose_cluster(f"the local raylet died: {death}")
+        self.raylet.on_death = lambda death: self._lose_cluster(f"the local raylet died: {self.end_of_raylet or death}")
         self.gcs.on_death = lambda death: self._lose_cluster(f"the gcs died: {death}")
         self.raylet.keep_open()
         self.gcs.keep_open()

@@ -46,6 +46,7 @@ from minray.protocol.core_worker import (
     PrintLines,
     PushTask,
     PushTaskReply,
+    RayletEnds,
     ReclaimTasks,
     RefInfo,
     RemoveBorrower,
@@ -229,6 +230,10 @@ class CoreWorkerService:
 
     def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
         self._core.platform.user_code.collect_later()
+        return DONE
+
+    def handle_RayletEnds(self, request: RayletEnds, call: Call) -> Done:
+        self._core.end_of_raylet = request.reason
         return DONE
 
     def handle_LeaveNode(self, request: LeaveNode, call: Call) -> Done:

@@ -369,6 +369,12 @@ class LocalGC(Request[Done], frozen=True):
     """From its raylet: collect garbage soon. Others wait, perhaps for what that keeps."""
 
 
+class RayletEnds(Request[Done], frozen=True):
+    """To a driver from its raylet, which ends, and with it the driver's cluster: why."""
+
+    reason: str
+
+
 class LeaveNode(Request[Done], frozen=True):
     """From a raylet whose node is preempted: push nothing more to workers that you have leased there.
 

@@ -20,7 +20,7 @@ from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Listener, Platform, PlatformError
 from minray.protocol.base import Address, decode
-from minray.protocol.core_worker import LocalGC
+from minray.protocol.core_worker import LocalGC, RayletEnds
 from minray.protocol.gcs import (
     JOBS,
     NODES,
@@ -50,7 +50,7 @@ from minray.rpc.pubsub import NOTHING, Subscription, next_poll
 from minray.rpc.service import Dispatcher
 
 FAREWELL_TIMEOUT_S = 1.0
-"""How long an ending raylet tries to tell the gcs so."""
+"""How long an ending raylet tries to tell the gcs and its drivers so."""
 
 
 class Raylet:
@@ -283,6 +283,7 @@ class Raylet:
         await asyncio.gather(
             loop.create_task(self._broker.close(self.reason), name="close_workers"),
             loop.create_task(self._say_farewell(), name="unregister_node"),
+            loop.create_task(self._tell_drivers(), name="tell_drivers"),
         )
         self._dispatcher.close()
         await self.objects.close()
@@ -298,6 +299,15 @@ class Raylet:
             async with asyncio.timeout(FAREWELL_TIMEOUT_S):
                 drain = self._departure.drain if self._departure.is_over else None
                 await self._gcs.call(UnregisterNode(self._config.node_id, self.reason, drain))
+
+    async def _tell_drivers(self) -> None:
+        """What their calls will have failed of."""
+        loop = asyncio.get_running_loop()
+        calls = [self._peers.to(address).call(RayletEnds(self.reason)) for address in self._local_gc.drivers.values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_TIMEOUT_S):
+                telling = [loop.create_task(call, name="tell_driver") for call in calls]
+                await asyncio.gather(*telling, return_exceptions=True)
 
     # --- To the gcs ----------------------------------------------------------------------------------------------------
 

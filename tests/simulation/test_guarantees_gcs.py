@@ -140,6 +140,27 @@ def test_g110_every_request_to_the_gcs_may_be_answered_into_the_void(seed: int) 
     assert judged(steps, strike, seed=seed, faults=plan)[0] == EXPECTED
 
 
+@pytest.mark.parametrize("storage", ["gcs.db", ""])
+def test_g110_a_driver_hears_why_its_raylet_has_ended(storage: str) -> None:
+    """Refused by a gcs that has found an empty disk; or without one."""
+
+    def begin_anew(cluster: SimCluster) -> None:
+        cluster.kill("gcs")
+        if storage:
+            cluster.world.nodes["head"].disk.clear()
+            cluster.start_gcs()
+
+    def program() -> str:
+        with pytest.raises(minray.exceptions.LocalRayletDiedError) as caught:
+            minray.get(work.remote(1, 1000))
+        return str(caught.value)
+
+    with SimCluster(storage=storage, show_output=False) as cluster:
+        cluster.world.loop.world.call_later(5, begin_anew, cluster)
+        told = cluster.run(program)
+        assert ("refused by the gcs: node" in told and "its tables are empty" in told) if storage else "the gcs" in told
+
+
 def test_g110_without_storage_the_end_of_the_gcs_is_the_end_of_the_cluster() -> None:
     def program() -> list[Any]:
         return [outcome_of(ref) for ref in [work.remote(i, 1000) for i in range(3)]]
