@@ -115,7 +115,7 @@ class ActorClass:
             placement,
             spec,
             name=name,
-            namespace=namespace if name or given.get("lifetime") == "detached" else "",
+            namespace=namespace,
             detached=given.get("lifetime") == "detached",
             max_restarts=given.get("max_restarts", 0),
         )

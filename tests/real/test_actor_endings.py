@@ -190,5 +190,8 @@ def test_why_and_list_actors_say_what_a_constructor_has_raised() -> None:
         ray.get(actor.work.remote())
     message = "its constructor did not succeed: KeyError: 'cannot be made'"
     assert ray.why(actor).endswith(message)
-    (death,) = [row.death_cause for row in list_actors(detail=True) if row.class_name == "Failing"]
+    [(death, namespace)] = [
+        (row.death_cause, row.ray_namespace) for row in list_actors(detail=True) if row.class_name == "Failing"
+    ]
+    assert namespace == ray.get_runtime_context().namespace
     assert death == {"kind": "CREATION_TASK_FAILED", "message": message}
