@@ -15,6 +15,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 | G19, G40 | a task is pushed | it was not cancelled before, unless this is the push that the cancellation found |
 | S9 | a gcs dies, and at the end | what an earlier gcs knew as durable is known |
 | G25 | a gcs dies, and at the end | an actor has ended with its owner, or its job, only if that has ended |
+| G91 | an item arrives | with it no more are unread than its generator may have, unless lost results hurry it |
 | L5 | a message is sent | they are not absurdly many |
 """
 
@@ -29,7 +30,7 @@ from minray.core_worker.task_manager import PUSHED
 from minray.gcs.actor_manager import describe
 from minray.protocol.actor import DEAD, JOB_FINISHED, OWNER_DIED
 from minray.protocol.base import decode
-from minray.protocol.core_worker import PushTask
+from minray.protocol.core_worker import PushTask, ReportGeneratorItem
 from minray.protocol.gcs import job_namespace
 from minray.protocol.raylet import GRANTED as LEASE_GRANTED
 from minray.protocol.raylet import LeaseReply
@@ -141,6 +142,22 @@ class Watch:
             cancel(task, force, recursive)
 
         core.outcomes.cancel = watched_cancel
+        on_report = core.generators.on_report
+
+        def watched_report(request: ReportGeneratorItem, buffers: Any) -> Any:
+            self._expect_few_unread(core, request)
+            return on_report(request, buffers)
+
+        core.generators.on_report = watched_report
+
+    def _expect_few_unread(self, core: Any, request: ReportGeneratorItem) -> None:
+        task = core.tasks.tasks.get(request.task_id)
+        if task is None or task.attempt != request.attempt or request.value is None or task.stream is None:
+            return
+        most, read = task.prepared.template.most_unread, task.stream.read
+        if 0 < most < request.number - read and not (task.items_lost or task.has_lost_results):
+            name = f"task {short(request.task_id)}"
+            self.on_broken("G91", f"{name} yields number {request.number} when {read} are read, and may be {most} ahead")
 
     def _watch_resources(self, name: str, resources: LocalResourceManager) -> None:
         allocate = resources.allocate

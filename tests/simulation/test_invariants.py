@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import minray
 from minray.core_worker.actor_task_submitter import ActorTaskSubmitter
 from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.outcomes import TaskOutcomes
+from minray.core_worker.outgoing_stream import OutgoingStream
 from minray.core_worker.reference_counter import ReferenceCounter
 from minray.core_worker.task_manager import PUSHED, TaskManager
 from minray.gcs.server import GcsServer
@@ -157,6 +158,24 @@ def test_s3_no_answer_of_an_incarnation_counts_when_the_next_is_known(monkeypatc
     monkeypatch.setattr(ActorTaskSubmitter, "_decide_lost", lambda *_: None)
     with pytest.raises(AssertionError, match=r"S3: incarnation 0 answers .* accepted after its restart number 1"):
         watched(call_again, hold_answer_and_kill)
+
+
+@minray.remote(_generator_backpressure_num_objects=2)
+def count() -> Iterator[int]:
+    yield from range(6)
+
+
+def read_slowly() -> None:
+    for ref in count.remote():
+        time.sleep(0.1)
+        minray.get(ref)
+
+
+def test_g91_no_more_items_are_unread_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched(read_slowly)
+    monkeypatch.setattr(OutgoingStream, "is_held_up", lambda _: False)
+    with pytest.raises(AssertionError, match=r"G91: task \S+ yields number 4 when 1 are read, and may be 2 ahead"):
+        watched(read_slowly)
 
 
 def cancel_what_waits() -> None:
