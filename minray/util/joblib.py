@@ -60,9 +60,6 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self, n_jobs: int = 1, parallel: Any = None, ray_remote_args: dict[str, Any] | None = None, **_: Any
     ) -> int:
         self.parallel = parallel
-        self._callbacks = threading.Condition()
-        self._callback_count = 0
-        self._aborted: Crew | None = None
         self._n_jobs = self.effective_n_jobs(n_jobs)
         self._remote_args = ray_remote_args or self._remote_args
         self._begin()
@@ -72,6 +69,7 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         threads = self.inner_max_num_threads
         initializer = None if threads is None else _limit_threads
         self._crew = Crew(self._n_jobs, initializer, (threads,) if initializer else (), remote_args=self._remote_args)
+        self._callbacks = _Callbacks()
 
     def start_call(self) -> None:
         self._refs.clear()
@@ -82,41 +80,25 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         batch, refs = self._lighten(func)
         future = self._crew.submit(_run, batch, *refs)
         if callback is not None:
-            future.add_done_callback(partial(self._call_back, self._crew, callback))
+            future.add_done_callback(partial(self._callbacks.call, callback))
         return future
-
-    def _call_back(self, crew: Crew, callback: Callable[[Future[Any]], object], future: Future[Any]) -> None:
-        with self._callbacks:
-            if crew is self._aborted:
-                return
-            self._callback_count += 1
-        try:
-            callback(future)
-        finally:
-            with self._callbacks:
-                self._callback_count -= 1
-                self._callbacks.notify_all()
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """A call has raised: the others are not wanted any more.
-
-        Callbacks of joblib that run just now are waited for, and no other ones are called: they would take what the next
-        call of the same ``Parallel`` dispatches for their own, or fail it.
-        """
-        with self._callbacks:
-            self._aborted = self._crew
-            self._callbacks.wait_for(lambda: not self._callback_count, CALLBACKS_TIMEOUT_S)
+        """A call has raised: the others are not wanted any more."""
         if self._crew is not None:
+            self._callbacks.end()
             self._crew.kill()
+        self._crew = None
         self._refs.clear()
         if ensure_ready:
             self._begin()
 
     def terminate(self) -> None:
         if self._crew is not None:
+            self._callbacks.end()
             self._crew.close()
         self._crew = None
         self._refs.clear()
@@ -151,6 +133,37 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
                 return None
             self._refs[key] = original, ray.put(value)
         return self._refs[key][1]
+
+
+class _Callbacks:
+    """Tell joblib of the results of one crew.
+
+    A crew that is killed fails what is left a little later, when the next call of the same ``Parallel`` may have begun: that
+    would be made to fail, or its batches be dispatched by callbacks of the old one. So there is an end of callbacks.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self.are_over = False
+
+    def call(self, callback: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+        with self._changed:
+            if self.are_over:
+                return
+            self._running += 1
+        try:
+            callback(future)
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Those that run just now are waited for, and there are no other ones."""
+        with self._changed:
+            self.are_over = True
+            self._changed.wait_for(lambda: not self._running, CALLBACKS_TIMEOUT_S)
 
 
 class _Large:

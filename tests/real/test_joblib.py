@@ -68,6 +68,49 @@ def test_what_an_aborted_call_has_left_is_not_told(backend: None, files: Files) 
     workers.terminate()
 
 
+def test_what_an_aborted_call_has_left_is_not_told_when_the_next_one_has_begun(backend: None, files: Files) -> None:
+    from minray.util.joblib import MinrayBackend
+
+    told: list[Future[Any]] = []
+    workers = MinrayBackend()
+    workers.configure(n_jobs=1)
+    nested = joblib.parallel.SequentialBackend(nesting_level=1), None
+    workers.submit(joblib.parallel.BatchedCalls([joblib.delayed(files.signal("never").wait)()], nested), told.append)
+    crew, go_on = workers._crew, threading.Event()
+    assert crew is not None
+    crew._foreman.events.put(lambda _: go_on.wait() and None)
+    workers.abort_everything(ensure_ready=False)
+    workers.terminate()
+    workers.configure(n_jobs=1)
+    go_on.set()
+    crew.join()
+    workers.terminate()
+    assert told == []
+
+
+@pytest.mark.parametrize("returned", ["list", "generator"])
+def test_a_parallel_may_be_used_again_after_each_of_its_ends(backend: None, files: Files, returned: str) -> None:
+    parallel = joblib.Parallel(n_jobs=2, return_as=returned)
+    endless = files.signal("never").wait
+
+    def goes_on() -> bool:
+        return list(parallel(joblib.delayed(abs)(-number) for number in range(10))) == list(range(10))
+
+    with pytest.raises(ZeroDivisionError):
+        list(parallel([joblib.delayed(reciprocal)(0), *[joblib.delayed(endless)()] * 3]))
+    assert goes_on()
+    parallel.timeout = 0.1
+    with pytest.raises(multiprocessing.TimeoutError):
+        list(parallel(joblib.delayed(endless)() for _ in range(4)))
+    parallel.timeout = None
+    assert goes_on()
+    if returned == "generator":
+        results = parallel([joblib.delayed(abs)(-1), *[joblib.delayed(endless)()] * 3])
+        assert next(results) == 1
+        results.close()
+        assert goes_on()
+
+
 def test_results_come_as_a_generator_and_late_ones_time_out(backend: None, files: Files) -> None:
     results = joblib.Parallel(return_as="generator_unordered")(joblib.delayed(abs)(-number) for number in range(10))
     assert sorted(results) == list(range(10))
@@ -149,11 +192,10 @@ def test_a_call_that_is_given_up_is_over_before_the_next_one_begins(backend: Non
     begun = threading.Event()
     minray_backend = MinrayBackend()
     minray_backend.configure(1)
-    crew = minray_backend._crew
 
     def callback(_: object) -> None:
         begun.set()
-        wait_for_condition(lambda: minray_backend._aborted is crew)
+        wait_for_condition(lambda: minray_backend._callbacks.are_over)
         order.append("callback")
 
     minray_backend.submit(BatchedCalls([(abs, (-1,), {})], (minray_backend, 1)), callback)
