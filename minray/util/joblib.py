@@ -10,6 +10,7 @@ one ``Parallel`` that take them, and are read there without a copy.
 from __future__ import annotations
 
 import copy
+import queue
 import sys
 import threading
 import weakref
@@ -73,6 +74,8 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     def start_call(self) -> None:
         self._refs.clear()
+        # joblib (1.6) leaves there what a call that was given up has not dispatched yet, and would take it for this one's.
+        self.parallel._ready_batches = queue.Queue()
 
     def submit(self, func: Any, callback: Callable[[Future[Any]], object] | None = None) -> Future[Any]:
         """``func`` is a batch of calls."""

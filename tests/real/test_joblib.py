@@ -111,6 +111,16 @@ def test_a_parallel_may_be_used_again_after_each_of_its_ends(backend: None, file
         assert goes_on()
 
 
+def test_what_a_call_that_was_given_up_had_not_dispatched_is_forgotten(backend: None, files: Files) -> None:
+    """By joblib it is not: two tasks are cut from the iterable when the first one is done, and one of them dispatched."""
+    parallel = joblib.Parallel(n_jobs=2, return_as="generator")
+    results = parallel([joblib.delayed(abs)(-1), *[joblib.delayed(files.signal("never").wait)()] * 5])
+    assert next(results) == 1
+    wait_for_condition(lambda: parallel._ready_batches.qsize() == 1)
+    results.close()
+    assert list(parallel(joblib.delayed(abs)(-number) for number in range(10))) == list(range(10))
+
+
 def test_results_come_as_a_generator_and_late_ones_time_out(backend: None, files: Files) -> None:
     results = joblib.Parallel(return_as="generator_unordered")(joblib.delayed(abs)(-number) for number in range(10))
     assert sorted(results) == list(range(10))
