@@ -71,9 +71,12 @@ class Executor(futures.Executor):
 
 
 def _flat(chunks: Generator[list[T], None, None]) -> Iterator[T]:
+    """A result that has been handed over is not kept."""
     with closing(chunks):
         for chunk in chunks:
-            yield from chunk
+            chunk.reverse()
+            while chunk:
+                yield chunk.pop()
 
 
 def _check_positive(name: str, value: int | None) -> None:

@@ -278,6 +278,20 @@ class Kept:
     """An object that somebody may keep alive."""
 
 
+def make(_: object) -> Kept:
+    return Kept()
+
+
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_map_keeps_no_result_that_it_has_handed_over(chunksize: int) -> None:
+    with without_garbage_collection(), Executor(1) as executor:
+        results = executor.map(make, range(6), chunksize=chunksize)
+        for made in results:
+            gone = weakref.ref(made)
+            del made
+            wait_for_condition(lambda gone=gone: gone() is None)
+
+
 # -- futures
 
 

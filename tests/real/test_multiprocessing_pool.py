@@ -192,6 +192,16 @@ def test_imap_goes_on_after_an_error(pool: Pool) -> None:
     assert list(results) == [0.5]
 
 
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_imap_keeps_no_result_that_it_has_handed_over(pool: Pool, chunksize: int) -> None:
+    with without_garbage_collection():
+        for method in (pool.imap, pool.imap_unordered):
+            for made in method(make, range(6), chunksize):
+                gone = weakref.ref(made)
+                del made
+                wait_for_condition(lambda gone=gone: gone() is None)
+
+
 def test_what_the_iterable_raises_is_raised_in_its_place(pool: Pool) -> None:
     def numbers() -> Iterator[int]:
         yield 2
