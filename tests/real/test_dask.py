@@ -342,6 +342,32 @@ def test_a_persisted_failure_is_raised_when_it_is_used() -> None:
         (value + 1).compute(scheduler=ray_dask_get)
 
 
+@pytest.mark.parametrize("optimizes", [True, False])
+def test_a_persisted_failure_is_named_not_what_needs_it(optimizes: bool) -> None:
+    def last(block: Any, block_info: Any = None) -> Any:
+        return fail() if block_info[0]["chunk-location"] == (2,) else block
+
+    persisted = dask.delayed(fail)(dask_key_name="bad").persist(scheduler=ray_dask_get)
+    good = dask.delayed(abs)(-1, dask_key_name="good").persist(scheduler=ray_dask_get)
+    user = dask.delayed(max)(good, persisted, dask_key_name="user")
+    array = da.ones(6, chunks=2).map_blocks(last, name="bad", meta=np.ones(0)).persist(scheduler=ray_dask_get)
+    culprits = [(value, "'bad'") for value in (persisted, user, user + 1)]
+    culprits += [(value, "('bad', 2)") for value in (array, array + 1, (array + 1).sum())]
+    for value, key in culprits:
+        with pytest.raises(ZeroDivisionError) as caught:
+            value.compute(scheduler=ray_dask_get, optimize_graph=optimizes)
+        assert caught.value.__notes__ == [f"the Dask key {key} has failed"]
+    failing = dask.delayed(operator.truediv)(good, 0, dask_key_name="failing")
+    with pytest.raises(ZeroDivisionError, match="the Dask key 'failing' has failed"):
+        failing.compute(scheduler=ray_dask_get, optimize_graph=optimizes)
+
+
+def test_a_persisted_task_that_kills_its_worker_is_named_not_what_needs_it() -> None:
+    value = dask.delayed(die)(dask_key_name="bad").persist(scheduler=ray_dask_get, ray_remote_args={"max_retries": 0})
+    with pytest.raises(ray.exceptions.WorkerCrashedError, match="the Dask key 'bad' has failed"):
+        dask.delayed(abs)(value, dask_key_name="good").compute(scheduler=ray_dask_get)
+
+
 # -- callbacks --
 
 

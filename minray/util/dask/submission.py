@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dask.task_spec import Alias, DataNode
@@ -25,7 +25,7 @@ from dask.utils import key_split
 import minray as ray
 
 from .callbacks import Listeners
-from .futures import given, value_of
+from .futures import FutureKey, given, value_of
 from .graph import Graph
 from .shipping import Luggage, dask_task
 
@@ -90,7 +90,7 @@ class Submission:
         refs = {key: value for key, value in values.items() if isinstance(value, ray.ObjectRef)}
         with contextlib.suppress(Exception):
             return {**values, **dict(zip(refs, ray.get(list(refs.values())), strict=True))}
-        return {**values, **{key: value_of(key, ref) for key, ref in refs.items()}}
+        return {**values, **{key: self._value_of(key, ref) for key, ref in refs.items()}}
 
     def cancel(self) -> None:
         """Take back what has not finished."""
@@ -186,7 +186,25 @@ class Submission:
         with contextlib.suppress(Exception):
             pids: list[int] = ray.get(reports)
             return pids
-        return [value_of(self._unfinished[report], report) for report in reports]
+        return [self._value_of(self._unfinished[report], report) for report in reports]
+
+    def _value_of(self, key: Any, ref: Any) -> Any:
+        """The value of a key, or its task's report. Raises its error with the key that has failed: that of a persisted value
+        if this one needed it."""
+        with contextlib.suppress(Exception):
+            return ray.get(ref)
+        for persisted in self._persisted_for(key):
+            if ray.wait([persisted.ref], timeout=0, fetch_local=False)[0]:
+                value_of(persisted.task_key, persisted.ref)
+        return value_of(key, ref)
+
+    def _persisted_for(self, key: Any) -> Iterator[FutureKey]:
+        """The persisted values that a node needs, by whatever name."""
+        for dependency in self._graph.nodes[key].dependencies:
+            if isinstance(dependency, FutureKey):
+                yield dependency
+            elif type(self._graph.nodes[dependency]) is Alias:
+                yield from self._persisted_for(dependency)
 
     def _finish(self, report: Any, pid: int) -> None:
         key = self._unfinished.pop(report)
