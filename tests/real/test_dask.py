@@ -611,3 +611,23 @@ def test_an_interrupt_takes_the_tasks_back(tmp_path: Path) -> None:
         stack.enter_context(RayDaskCallback(ray_postsubmit_all=interrupt))
         dask.delayed(waiting)().compute(scheduler=ray_dask_get)
     assert dask.delayed(abs)(-1).compute(scheduler=ray_dask_get, ray_remote_args={"num_cpus": 2}) == 1
+
+
+def test_of_what_was_taken_back_nothing_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, journal, before = tmp_path / "never", tmp_path / "journal", set(left_in_driver())
+
+    def waiting(*_: Any) -> None:
+        note(journal, "runs")
+        while not path.exists():
+            threading.Event().wait(0.01)
+
+    def interrupt(*_: Any) -> None:
+        wait_for_condition(lambda: len(lines(journal)) == 2)
+        raise KeyboardInterrupt
+
+    dsk = {f"x{n}": (waiting, n) for n in range(4)}
+    dsk |= {f"y{n}": (waiting, f"x{n}") for n in range(4)} | {"end": (waiting, [f"y{n}" for n in range(4)])}
+    with pytest.raises(KeyboardInterrupt), RayDaskCallback(ray_postsubmit_all=interrupt):
+        ray_dask_get(dsk, "end")
+    wait_for_condition(lambda: before.issuperset(left_in_driver()))
+    assert "nobody has looked" not in caplog.text

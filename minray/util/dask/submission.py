@@ -93,8 +93,8 @@ class Submission:
         return {**values, **{key: self._value_of(key, ref) for key, ref in refs.items()}}
 
     def cancel(self) -> None:
-        """Take back what has not finished."""
-        for report in self._reports.values():
+        """Take back what has not finished: first what depends on the rest, or it would fail, as if that were news."""
+        for report in reversed(self._reports.values()):
             ray.cancel(report)
 
     def _submit(self, key: Any) -> None:
