@@ -32,11 +32,12 @@ Step = tuple[Document, Part, str]
 
 
 def steps(documents: list[Document], size: Size, only: list[str], rounds: int = 0) -> list[Step]:
-    """All turns: within a part one round after the other, within a round one system after the other."""
+    """All turns: within a part one round after the other, within a round one system after the other. ``only``: the words
+    of which a part's name must contain one; the empty word chooses nothing."""
     chosen = []
     for document in documents:
         for part in document.parts:
-            if any(word in part.name for word in only) or (not only and (part.is_quick or size is not Size.QUICK)):
+            if any(word and word in part.name for word in only) or (not only and (part.is_quick or size is not Size.QUICK)):
                 systems = [system for system in part.systems if not missing(system)]
                 turns = rounds or (part.rounds if size is Size.FULL else 1)
                 chosen += [(document, part, system) for _ in range(turns) for system in systems]
@@ -67,6 +68,13 @@ def left_out(documents: list[Document]) -> dict[str, str]:
     return {system: module for system in sorted(systems) if (module := missing(system))}
 
 
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, but is {number}")
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -75,7 +83,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_const", const=Size.QUICK, dest="size", help="a few minutes")
     parser.add_argument("--tiny", action="store_const", const=Size.TINY, dest="size", help="whether it runs")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="parts whose name contains one of these")
-    parser.add_argument("--rounds", type=int, default=0, help="turns of each system, instead of as many as the part has")
+    parser.add_argument("--rounds", type=positive, default=0, help="turns of each system, instead of those of the part")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/runs"))
     parser.add_argument("--note", default="", help="a sentence about this run, for the page")
     arguments = parser.parse_args()
@@ -83,12 +91,15 @@ def main() -> None:
     if not todo:
         names = ", ".join(part.name for document in DOCUMENTS for part in document.parts)
         parser.error(f"no part's name contains any of {arguments.only}; parts are {names}")
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --output: {arguments.output} cannot be made: {error.strerror}")
     for system, module in left_out(DOCUMENTS).items():
         print(f"{system} is left out: {module} is not installed (extra 'bench')", file=sys.stderr)
     exit_when_terminated()
     begun = time.monotonic()
     run_of = {"machine": machine.description(), "size": arguments.size, "note": arguments.note}
-    arguments.output.mkdir(parents=True, exist_ok=True)
     path = arguments.output / time.strftime("%Y%m%d-%H%M%S.json", time.gmtime())
     for gathered in measure(DOCUMENTS, todo, arguments.size):
         results.conclude(DOCUMENTS, gathered)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks import results
-from benchmarks.__main__ import steps
+from benchmarks.__main__ import main, steps
 from benchmarks.document import DASK, DASK_ON_MINRAY, MINRAY, RAY, Document, Part, Sample, Size, Table, Target
 from benchmarks.documents import DOCUMENTS, PARTS
 from benchmarks.drawing import Scale
@@ -152,6 +152,30 @@ def test_every_part_has_a_name_of_its_own_and_every_table_too() -> None:
 def test_a_process_that_fails_says_why() -> None:
     outcome = run(PARTS["latency"], "nobody", Size.TINY)
     assert outcome.samples == [] and outcome.failure == "KeyError: 'nobody'"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--only", "nothing of the kind"], "no part's name contains any of ['nothing of the kind']; parts are"),
+        (["--only", ""], "no part's name contains any of ['']; parts are"),
+        (["--only", "latency", "--rounds", "0"], "argument --rounds: must be at least 1, but is 0"),
+        (["--only", "latency", "--rounds", "-1"], "argument --rounds: must be at least 1, but is -1"),
+        (["--only", "latency", "--rounds", "two"], "argument --rounds: invalid positive value: 'two'"),
+        (["--only", "latency", "--output", "/dev/null/runs"], "argument --output: /dev/null/runs cannot be made"),
+    ],
+)
+def test_arguments_that_make_no_sense(
+    arguments: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(*_: Any) -> Any:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr("benchmarks.__main__.measure", measured)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert error in capsys.readouterr().err
 
 
 @pytest.mark.slow
