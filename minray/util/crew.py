@@ -12,7 +12,8 @@ Rules
     ``calls_per_worker``. A new one has no call before it says that it is there: the cluster may have no room for it.
   * When a call fails as if its worker had died, the worker is asked: the error may be one that the call has met.
   * The foreman does not refer to the crew. When nobody does any more, it finishes what was submitted, and ends.
-  * No callback of a call's future ends the foreman, for whom everybody waits: one that raises SystemExit is logged.
+  * No callback of a call's future ends the foreman, for whom everybody waits: one that raises SystemExit is logged. Nor do
+    arguments that raise it when they are pickled: it is their call's error.
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ class _Foreman:
         try:
             worker.ref = worker.actor.run.remote(call.function, *call.args, **call.kwargs)
             self._await(worker, lambda done: self.on_result(worker, done))
-        except Exception as error:  # The arguments cannot be pickled, or this process has left the cluster.
+        except BaseException as error:  # The arguments cannot be pickled, or exit; or this process has left the cluster.
             self._release(worker)
             _tell(call.future.set_exception, error)
             return

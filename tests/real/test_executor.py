@@ -158,6 +158,18 @@ def test_arguments_and_results_that_cannot_be_pickled_fail_their_call_alone() ->
         assert executor.submit(abs, -1).result() == 1
 
 
+class Exits:
+    def __reduce__(self) -> Any:
+        sys.exit(3)
+
+
+def test_arguments_that_exit_when_they_are_pickled_fail_their_call_alone() -> None:
+    with Executor(1) as executor:
+        error = executor.submit(abs, Exits()).exception(timeout=30)
+        assert isinstance(error, SystemExit) and error.code == 3
+        assert executor.submit(abs, -1).result(timeout=30) == 1
+
+
 def test_the_death_of_another_actor_is_not_that_of_a_worker() -> None:
     @minray.remote
     class Other:
