@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+IN_PLACE = ROOT / "tests" / "conformance" / "in_place"
+"""What the tests share imports minray: here that is Ray, too."""
 PACKAGE = "dask_on_ray"
 
 CONFTEST = """
@@ -56,7 +58,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="dask-on-ray-") as folder:
         copy(Path(folder))
         command = [options.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-k", options.k, folder]
-        return subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": folder}).returncode
+        path = os.pathsep.join([folder, str(IN_PLACE), str(ROOT)])
+        return subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}).returncode
 
 
 if __name__ == "__main__":

@@ -94,7 +94,9 @@ class Submission:
 
     def cancel(self) -> None:
         """Take back what has not finished: first what depends on the rest, or it would fail, as if that were news."""
-        for report in reversed(self._reports.values()):
+        reports = list(self._reports.values())
+        _, unfinished = ray.wait(reports, num_returns=len(reports), timeout=0) if reports else ([], [])
+        for report in reversed(unfinished):
             ray.cancel(report)
 
     def _submit(self, key: Any) -> None:
