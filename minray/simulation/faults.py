@@ -254,7 +254,6 @@ class StepFaults:
         self._oracle = oracle
         self._trace = trace
         self._lose_node = lose_node
-        self._slow_nodes: set[str] = set()
         if any(oracle.wants(kind) for kind in self.KINDS):
             loop.strike = self.strike
         if oracle.wants(SLOW_NODE):
@@ -285,8 +284,11 @@ class StepFaults:
 
     def pace(self, process: SimProcess) -> float:
         """The other hook: how long a step takes."""
-        slowness = 0 if process is self._loop.world else self._oracle.choose((SLOW_NODE, process.node), len(SLOW_STEPS_S))
-        if slowness and process.node not in self._slow_nodes:
-            self._slow_nodes.add(process.node)
+        if process is self._loop.world:
+            return 0.0
+        key = (SLOW_NODE, process.node)
+        is_known = key in self._oracle.answers
+        slowness = self._oracle.choose(key, len(SLOW_STEPS_S))
+        if slowness and not is_known:
             self._trace.add(process.name, FAULT, f"slow node: {SLOW_STEPS_S[slowness]} s for each step", process.node)
         return SLOW_STEPS_S[slowness]

@@ -91,21 +91,21 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
         """A call has raised: the others are not wanted any more."""
-        if self._crew is not None:
-            self._callbacks.end()
-            self._crew.kill()
-        self._crew = None
-        self._refs.clear()
+        self._dismiss(Crew.kill)
         if ensure_ready:
             self._begin()
 
     def terminate(self) -> None:
+        self._dismiss(Crew.close)
+        self.reset_batch_stats()
+
+    def _dismiss(self, end: Callable[[Crew], None]) -> None:
+        """The crew, if there is one, when no callback runs any more: one that does may still submit to it."""
         if self._crew is not None:
             self._callbacks.end()
-            self._crew.close()
+            end(self._crew)
         self._crew = None
         self._refs.clear()
-        self.reset_batch_stats()
 
     def _lighten(self, batch: Any) -> tuple[Any, list[Any]]:
         """The batch with ``_Large`` in the places of its large arguments, and references to these."""

@@ -72,10 +72,17 @@ def break_channels(cluster: SimCluster, words: Sequence[str], budget: int, one_i
     watch_sends(cluster, on_send)
 
 
-def kill_sender(cluster: SimCluster, word: str, *numbers: int, role: str = "worker/", code: int | None = None) -> None:
+def kill_sender(
+    cluster: SimCluster,
+    word: str,
+    *numbers: int,
+    role: str = "worker/",
+    code: int | None = None,
+    late_s: float | None = None,
+) -> None:
     """Processes of a role die when they are about to send such a message for the n-th time (counted for all of them).
 
-    They are killed, or end with this exit code.
+    They are killed, or end with this exit code. The message is lost, or comes so late.
     """
     count = 0
 
@@ -84,6 +91,8 @@ def kill_sender(cluster: SimCluster, word: str, *numbers: int, role: str = "work
         if said == word and end.pipe.source.name.startswith(role):
             count += 1
             if count in numbers:
+                if late_s is not None:
+                    end.pipe.put(message, late_s)
                 end.pipe.source.exit(code, 9 if code is None else None)
                 return False
         return True

@@ -26,7 +26,7 @@ from minray.simulation import SimCluster
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.simulation import invariants
-from tests.simulation.interference import watch_sends
+from tests.simulation.interference import kill_sender
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import judged, outcome_of
 
@@ -125,19 +125,7 @@ def test_s7_what_the_dead_have_lost_is_no_problem() -> None:
 
 def hold_answer_and_kill(cluster: SimCluster) -> None:
     """The first answer of an actor comes a second after its death, and so after the gcs has told of its restart."""
-    answers = 0
-
-    def on_send(end: Any, message: Any, word: str) -> bool:
-        nonlocal answers
-        if word != "PushActorTask reply":
-            return True
-        answers += 1
-        if answers == 1:
-            end.pipe.put(message, 1.0)
-            cluster.kill(end.pipe.source.name)
-        return answers > 1
-
-    watch_sends(cluster, on_send)
+    kill_sender(cluster, "PushActorTask reply", 1, late_s=1.0)
 
 
 def call_again() -> None:
