@@ -26,7 +26,18 @@ from typing import TYPE_CHECKING
 
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.groups import Remove
-from tests.spec.programs import Body, Call, Drop, Exit, Generate, Operation, Program, RaiseAtFirst, Submit
+from tests.spec.programs import (
+    Body,
+    Call,
+    Drop,
+    Exit,
+    Generate,
+    Operation,
+    Program,
+    RaiseAtFirst,
+    Submit,
+    retries_its_exception,
+)
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -113,11 +124,10 @@ class Fate:
         found |= {UNAVAILABLE} if self.crashes > 0 and is_used_up and begins_anew else set()
         return found | ({NO_MEMORY} if self.losses.memory and found & {DIED, UNAVAILABLE} else set())
 
-
     def surely_returns(self, call: Call, retries: int) -> bool:
         """Whether it is made again when it has raised for the first time, and that time is the last (G39)."""
         is_calm = not (self.crashes or self.losses.silence or self.losses.objects)
-        may_raise = isinstance(call.body.end, RaiseAtFirst) and call.retry_exceptions
+        may_raise = isinstance(call.body.end, RaiseAtFirst) and retries_its_exception(call)
         return may_raise and (retries < 0 or (retries > 0 and is_calm))
 
 

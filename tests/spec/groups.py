@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import minray
+from minray.exceptions import TaskPlacementGroupRemoved
 from minray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from tests.spec.stage import Outcome, Stage, Tagged
 
@@ -41,14 +43,16 @@ class Group(Tagged, frozen=True):
 
 
 class Ready(Tagged, frozen=True):
-    """``group.wait``."""
+    """``group.wait``, or ``minray.get(group.ready())``."""
 
     name: str
     group: str
+    by_reference: bool = False
 
     def perform(self, stage: Stage) -> Outcome:
         groups = stage.bound((self.group,))
-        return {"of": groups, "there": all(stage.refs[name].wait(LONG_S) for name in groups)}
+        is_there = _becomes_ready if self.by_reference else _is_awaited
+        return {"of": groups, "there": all(is_there(stage.refs[name]) for name in groups)}
 
     def foresee(self, scope: Scope) -> None:
         """It changes nothing."""
@@ -57,6 +61,17 @@ class Ready(Tagged, frozen=True):
         yield from reading.check_names(self.name, (self.group,), outcome)
         if not outcome["there"] and self.group not in reading.model.removed_groups:
             yield f"G104: {self.name} was told that {self.group} is gone, which nobody removes"
+
+
+def _is_awaited(group: PlacementGroup) -> bool:
+    return group.wait(LONG_S)
+
+
+def _becomes_ready(group: PlacementGroup) -> bool:
+    try:
+        return bool(minray.get(group.ready()) == group)
+    except TaskPlacementGroupRemoved:
+        return False
 
 
 class Remove(Tagged, frozen=True):

@@ -22,6 +22,8 @@ Rules
     again, since its value was lost with the node that had it in its object store, may end otherwise; and until it ends, its
     object is as if it had not been made yet.
 
+  * Who is cancelled while it sleeps is interrupted soon (G41, G45), if nothing is silent; everybody notes the time.
+
 What we do not like about it yet: a cancellation may strike at any time, so that one that certainly comes before its task
 starts (G40) is not held to it; and time-outs may always strike.
 """
@@ -41,7 +43,18 @@ from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, NO_MEMORY, UNAVAILABLE, Fate, Fates, retries_of
 from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, Remove
-from tests.spec.programs import Body, Call, Cancel, Exit, Generate, Program, RaiseAtFirst, Submit
+from tests.spec.programs import (
+    Body,
+    Call,
+    Cancel,
+    Exit,
+    Generate,
+    Program,
+    RaiseAtFirst,
+    Sleep,
+    Submit,
+    retries_its_exception,
+)
 from tests.spec.stage import BORN, END, RUN, History, parse_word
 
 LOST_OWNER = "OwnerDiedError"
@@ -54,6 +67,8 @@ TIMEOUT = "GetTimeoutError"
 CANCELLED = frozenset({"TaskCancelledError", INTERRUPTED})
 """What ``get`` raises of what had not begun, and of what had."""
 VALUE = "its value"
+HEARD_S = 2.0
+"""By then a cancellation has reached whom it is for, if nobody is silent."""
 
 
 @dataclass(frozen=True)
@@ -460,6 +475,10 @@ class Model:
         is_plain = fate is not None and fate.create.keeps_order()
         return is_plain and fate is not None and retries_of(call, fate) == 0 and not self.losses.objects
 
+    def is_coroutine(self, call: Call) -> bool:
+        fate = self.fates.of(call.actor)
+        return fate is not None and fate.create.is_async
+
     def process_of(self, player: str, shown: Mapping[str, str]) -> str:
         """A word for the process that plays a body: the same for two calls of a plain actor that surely has one life.
 
@@ -484,7 +503,7 @@ def _of_a_task(error: str) -> str:
 def is_repeated(task: Submit | Call) -> bool:
     """Whether its own failures use up its retries (G16, G18)."""
     end = task.body.end
-    return isinstance(end, Exit) or (bool(end.error) and task.retry_exceptions and not isinstance(end, ExitActor))
+    return isinstance(end, Exit) or (bool(end.error) and retries_its_exception(task) and not isinstance(end, ExitActor))
 
 
 @dataclass
@@ -682,6 +701,7 @@ def problems(
                 found += _check_place(taker, *place, wished.get(name), marks[name])
     born = {name for word, name, *_ in said if word == BORN}
     found += [*_check_runs(model, runs), *_check_order(model, order, histories, ends)]
+    found += _check_interrupts(model, told, ends)
     return [*found, *_check_farewells(model, born, farewells)]
 
 
@@ -749,6 +769,29 @@ def _check_runs(model: Model, runs: Counter[str]) -> Iterator[str]:
         if count > most * (runs[parent] if parent else 1):
             number = "G35" if is_actor else "G16"
             yield f"{number}: {name} ran {count} times, and may {most} times"
+
+
+def _check_interrupts(
+    model: Model, told: Sequence[tuple[Body, History]], ends: Sequence[tuple[str, History]]
+) -> Iterator[str]:
+    """G41, G45: tasks and coroutines that are cancelled while they sleep do not sleep to the end."""
+    if model.losses.silence or model.losses.nodes:
+        return
+    played = [*told, *((model.tasks[name].body, history) for name, history in ends)]
+    cancelled: dict[str, list[float]] = {}
+    for body, history in played:
+        for operation, outcome in zip(body.operations, history, strict=False):
+            if isinstance(operation, Cancel) and "at" in outcome and outcome["of"]:
+                cancelled.setdefault(model.makers.get(operation.ref, ""), []).append(outcome["at"])
+    for name, history in ends:
+        task = model.tasks[name]
+        if isinstance(task, Call) and not model.is_coroutine(task):
+            continue
+        for operation, outcome in zip(task.body.operations, history, strict=False):
+            for at in cancelled.get(name, ()):
+                if isinstance(operation, Sleep) and outcome["begun"] <= at <= outcome["ended"] - HEARD_S:
+                    number = "G45" if isinstance(task, Call) else "G41"
+                    yield f"{number}: {name} was cancelled at {at:.3f} and slept from {outcome['begun']:.3f} on to the end"
 
 
 def _check_order(model: Model, order: Sequence[str], told: Sequence[History | None], ends: Sequence[Any]) -> Iterator[str]:

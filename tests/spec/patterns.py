@@ -112,6 +112,66 @@ def _nest(name: str, random: Random) -> list[Operation]:
     return operations + [Get(f"open {layer}", (layer,)) for layer in reversed(layers)]
 
 
+def with_naps(program: Program, random: Random) -> Program:
+    """In a tenth of the programs each driver has tasks, and calls of a coroutine, that sleep long and are cancelled soon."""
+    if random.random() >= 0.1:
+        return program
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        actor, names = f"napper{number}", [f"nap{number}.{count}" for count in range(random.randint(2, 4))]
+        operations: list[Operation] = [Create(actor, num_cpus=0, is_async=True)]
+        for name in names:
+            body = Body((Sleep(f"{name} sleeps", random.choice((5.0, 20.0))),))
+            operations.append(Call(name, actor, body) if random.random() < 0.7 else Submit(name, body, num_cpus=0))
+        operations.append(Sleep(f"naps{number} begin", random.choice((0.02, 0.5, 2.0))))
+        operations += [Cancel(f"cancel {name}", name) for name in names if random.random() < 0.8]
+        drivers.append(_inserted(driver, operations + [Get(f"get {name}", (name,)) for name in names], random))
+    return Program(tuple(drivers))
+
+
+def with_relays(program: Program, random: Random) -> Program:
+    """Each driver puts values whose references go to tasks, on to tasks of these, and from there back."""
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        operations = [step for count in range(random.randint(1, 3)) for step in _relay(f"relay{number}.{count}", random)]
+        drivers.append(_inserted(driver, operations, random))
+    return Program(tuple(drivers))
+
+
+def _relay(name: str, random: Random) -> list[Operation]:
+    """The last hands give the baton back to the first, which does not own it either; each may be gone before it has."""
+    baton, first = f"{name}.baton", f"{name}.first"
+    lasts = [f"{name}.last{count}" for count in range(random.randint(1, 3))]
+    inner: list[Operation] = []
+    for last in lasts:
+        run = Body((Sleep(f"{last} sleeps", random.choice((0.0, 0.02, 0.2))),), Return((baton,)))
+        inner.append(Submit(last, run, nested=(baton,)))
+    inner += [Get(f"get {last}", (last,)) for last in lasts]
+    end, retries = random.choice((Return(), Return((baton,)))), random.choice((0, 3))
+    operations: list[Operation] = [Put(baton), Submit(first, Body(tuple(inner), end), nested=(baton,), max_retries=retries)]
+    operations += [Drop(f"drop {baton}", baton)] if random.random() < 0.5 else []
+    return [*operations, Get(f"get {first}", (first,))]
+
+
+def with_deliveries(program: Program, random: Random) -> Program:
+    """Each driver gives what tasks make anywhere to calls that keep no order: it may be lost on its way, and come again."""
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        actor = f"addressee{number}"
+        manner = random.choice(({"is_unordered": True}, {"is_async": True}, {"max_concurrency": 3}))
+        restarts = random.choice((0, -1))
+        operations: list[Operation] = [Create(actor, num_cpus=0, max_restarts=restarts, away=random.randrange(3), **manner)]
+        for count in range(random.randint(2, 4)):
+            parcel, delivery = f"parcel{number}.{count}", f"delivery{number}.{count}"
+            packing = Body((Sleep(f"{parcel} is packed", random.choice((0.0, 0.2, 1.0))),))
+            operations.append(Submit(parcel, packing, num_cpus=0, max_retries=random.choice((0, 3)), spread=True))
+            operations.append(Call(delivery, actor, Body(), (parcel,), max_task_retries=random.choice((0, -1))))
+            operations += [Drop(f"drop {parcel}", parcel)] if random.random() < 0.5 else []
+        gets = [Get(f"get {one.name}", (one.name,)) for one in operations if isinstance(one, Call)]
+        drivers.append(_inserted(driver, [*operations, *gets], random))
+    return Program(tuple(drivers))
+
+
 def with_rations(program: Program, random: Random, custom: dict[str, int]) -> Program:
     """Each driver gives tasks so many values at once that few of them have room, and has their children need some, too.
 

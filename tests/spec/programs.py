@@ -22,6 +22,7 @@ import asyncio
 import concurrent.futures
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -64,6 +65,8 @@ class Submit(Tagged, frozen=True):
     resources: dict[str, int] = {}
     max_retries: int = 3
     retry_exceptions: bool = False
+    retry_only: str = ""
+    """For this one of ``ERRORS``, and no other."""
     spread: bool = False
     group: str = ""
     """The placement group that it runs in."""
@@ -94,7 +97,7 @@ class Submit(Tagged, frozen=True):
             "num_cpus": self.num_cpus,
             "resources": dict(self.resources),
             "max_retries": self.max_retries,
-            "retry_exceptions": self.retry_exceptions,
+            "retry_exceptions": retried_exceptions(self),
             "scheduling_strategy": strategy,
             "name": self.name,
         }
@@ -138,6 +141,8 @@ class Call(Tagged, frozen=True):
     max_task_retries: int | None = None
     """None: as the actor says."""
     retry_exceptions: bool = False
+    retry_only: str = ""
+    """For this one of ``ERRORS``, and no other."""
     in_group: bool = False
     """Whether it runs in the actor's concurrency group."""
 
@@ -147,7 +152,7 @@ class Call(Tagged, frozen=True):
         for handle in handles:
             method = stage.refs[handle].perform.options(
                 max_task_retries=self.max_task_retries,
-                retry_exceptions=self.retry_exceptions,
+                retry_exceptions=retried_exceptions(self),
                 name=self.name,
                 **({"concurrency_group": GROUP} if self.in_group else {}),
             )
@@ -355,7 +360,7 @@ class Cancel(Tagged, frozen=True):
         names = stage.bound((self.ref,))
         for name in names:
             minray.cancel(stage.refs[name], force=self.force, recursive=self.recursive)
-        return {"of": names}
+        return {"of": names, "at": time.time()}
 
     def foresee(self, scope: Scope) -> None:
         """``Model`` has looked for all cancellations before it begins: they strike at any time."""
@@ -410,6 +415,8 @@ class Generate(Tagged, frozen=True):
     """Whether the reader looks at no item: they stay where they were made until somebody else wants them."""
     away: int = -1
     """A place among the other nodes that live: there the task would like to run."""
+    in_loop: bool = False
+    """Whether the reader asks in an event loop of its own, each time."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles, names = stage.bound((self.actor,)) if self.actor else [], stage.bound(self.refs)
@@ -474,7 +481,7 @@ class Unread:
     def read_to(self, most: int, stage: Stage) -> list[list[str]]:
         """Ask so many times in all, unless it ends before; returns everything that it has ever shown."""
         while len(self.items) < most and ["end", ""] not in self.items:
-            ref = next(self.generator, None)
+            ref = asyncio.run(_next_of(self.generator)) if self.operation.in_loop else next(self.generator, None)
             if ref is None:
                 self.items.append(["end", ""])
                 break
@@ -490,6 +497,11 @@ class Unread:
                 self.items.append(["value", stage.open(value)])
                 stage.refs[value[0]] = ref
         return list(self.items)
+
+
+async def _next_of(generator: Any) -> Any:
+    """None at its end."""
+    return await anext(generator, None)
 
 
 class ReadOn(Tagged, frozen=True):
@@ -544,12 +556,14 @@ class Sleep(Tagged, frozen=True):
     seconds: float
 
     def perform(self, stage: Stage) -> Outcome:
+        begun = time.time()
         time.sleep(self.seconds)
-        return {"of": []}
+        return {"of": [], "begun": begun, "ended": time.time()}
 
     async def perform_awaiting(self, stage: Stage) -> Outcome:
+        begun = time.time()
         await asyncio.sleep(self.seconds)
-        return {"of": []}
+        return {"of": [], "begun": begun, "ended": time.time()}
 
     def foresee(self, scope: Scope) -> None:
         """Time changes nothing."""
@@ -613,9 +627,14 @@ class Exit(Tagged, frozen=True):
     """The task ends its process, every time it is run."""
 
     code: int = 1
+    """An actor that ends with 0 has ended in good order, and would do so with ``ExitActor``."""
+    raises: bool = False
+    """Whether it does so by ``sys.exit``, which lets it clean up."""
     error = "WorkerCrashedError"
 
     def perform(self, name: str, stage: Stage) -> Any:
+        if self.raises:
+            sys.exit(self.code)
         os._exit(self.code)
 
 
@@ -653,6 +672,19 @@ class Body(Record, frozen=True):
             yield operation
             if isinstance(operation, Submit | Call):
                 yield from operation.body.walk()
+
+
+def retried_exceptions(task: Submit | Call) -> bool | list[type[Exception]]:
+    """As the option of that name."""
+    return [ERRORS[task.retry_only]] if task.retry_only else task.retry_exceptions
+
+
+def retries_its_exception(task: Submit | Call) -> bool:
+    """Whether it is made again for what its end raises."""
+    end = task.body.end
+    if not task.retry_only:
+        return task.retry_exceptions
+    return isinstance(end, Raise | RaiseAtFirst) and end.type == task.retry_only
 
 
 class Program(Record, frozen=True):

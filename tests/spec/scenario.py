@@ -45,6 +45,8 @@ from tests.spec.stage import END, RUN, History, Record, Stage, has_lost_its_node
 
 PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
+HASTE = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 2}
+"""More than ``PATIENCE_S`` in all."""
 GCS_STALLS_S = 0.5
 """Many short stalls of the gcs may make an answer as late as that: callers of actors lose patience after a second."""
 GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
@@ -99,6 +101,8 @@ class World(Record, frozen=True):
     """Of nodes that come and go."""
     retry_pause_ms: int = 0
     """So long a task waits before it is tried again."""
+    hasty: bool = False
+    """Whether nodes that say nothing count as dead after some ten seconds, not a minute: they may live, and hear of it."""
 
     def plan(self) -> FaultPlan:
         return FaultPlan(
@@ -121,6 +125,8 @@ class World(Record, frozen=True):
             system["lineage_pinning_enabled"] = False
         if "memory" in self.rates:
             system["memory_monitor_refresh_ms"] = 50
+        if self.hasty:
+            system |= HASTE
         if self.retry_pause_ms:
             system["task_retry_delay_ms"] = self.retry_pause_ms
         return system

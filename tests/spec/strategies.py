@@ -25,7 +25,7 @@ from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
 from tests.spec.moves import Move
 from tests.spec.namesakes import with_heirs, with_namesakes
-from tests.spec.patterns import with_chains, with_nests, with_rations
+from tests.spec.patterns import with_chains, with_deliveries, with_naps, with_nests, with_rations, with_relays
 from tests.spec.programs import (
     Body,
     Call,
@@ -65,8 +65,10 @@ from tests.spec.variations import (
     with_parts,
     with_residents,
     with_slow_readers,
+    with_souvenirs,
     with_streams,
     with_visits,
+    with_words,
 )
 
 SLEEPS_S = (*PAUSES_S, 1.0, 5.0)
@@ -104,13 +106,15 @@ LOSING = frozenset(("node_loss", "last_words", "cut", "rift"))
 """Faults that may take away what is in the stores of a node."""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
+ANSWERING = ("worker/", ("answer", "lend_item"))
+"""A moment of a worker in which it has told owners that others will hold what is theirs, and has not told these."""
 WINDOWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gcs", ("KillActor", "EndActor", "exit_actor", "ReportActorExit")),
     ("gcs", ("RegisterActor", "CreateActor", "create_actor", "give_back")),
     ("gcs", ("FinishJob", "remove_group", "RemovePlacementGroup", "RemoveBundles")),
     ("gcs", ("CreatePlacementGroup", "place_group", "commit_bundles", "lose_bundles", "ReturnBundles")),
     ("worker/", ("end_actor",)),
-    ("worker/", ("answer", "lend_item")),
+    ANSWERING,
     ("raylet/n", ("leave_cluster", "move")),
     ("raylet/n", ("worker_process", "ask_to_exit", "pull", "push")),
 )
@@ -441,6 +445,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     rifts = Random(f"rifts of {seed}")
     if has_rifts(world, rifts):
         world, program = with_rifts(world, len(program.drivers), rifts), with_crowds(program, rifts)
+        program = with_souvenirs(program, Random(f"souvenirs of {seed}"))
     world = with_crashes_in_windows(world, Random(f"windows of {seed}"))
     world = with_moves(world, random)
     world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
@@ -448,6 +453,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_switches(world, Random(f"switches of {seed}"))
     world = with_slow_nodes(world, Random(f"slow nodes of {seed}"))
     world = struck_at_messages(world, Random(f"messages of {seed}"))
+    world = with_haste(world, Random(f"haste of {seed}"))
     program = with_visits(program, random) if world.moves else program
     random = Random(f"streams of {seed}")
     may_lose = world.inline_limit and len(world.nodes) > 1 and (world.moves or not LOSING.isdisjoint(world.rates))
@@ -465,7 +471,14 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     if world.store_bytes == HOARD_BYTES and random.random() < 0.4:
         custom = {key: count for key, count in world.nodes[0].resources.items() if key == CUSTOM}
         program = with_rations(program, random, custom)
-    return Scenario(with_chains(program, Random(f"chains of {seed}")), world, seed)
+    random = Random(f"deliveries of {seed}")
+    if any(move.dies for move in world.moves) and world.inline_limit and random.random() < 0.4:
+        program = with_deliveries(program, random)
+    random = Random(f"relays of {seed}")
+    if (world.targets, world.struck_tasks) == ((ANSWERING[0],), ANSWERING[1]) and random.random() < 0.7:
+        program = with_relays(program, random)
+    program = with_naps(with_chains(program, Random(f"chains of {seed}")), Random(f"naps of {seed}"))
+    return Scenario(program, world, seed)
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
@@ -483,6 +496,7 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     random = Random(f"slow readers of {seed}")
     program = with_slow_readers(program, random) if random.random() < 0.33 else program
     program = with_frees(program, Random(f"frees of {seed}"))
+    program = with_words(program, Random(f"words of {seed}"))
     return with_impatience(program, Random(f"impatience of {seed}"))
 
 
@@ -658,6 +672,14 @@ def with_slow_nodes(world: World, random: Random) -> World:
 def struck_at_messages(world: World, random: Random) -> World:
     """In a tenth of the worlds processes are also struck between a message's arrival and the task that deals with it."""
     return msgspec.structs.replace(world, at_messages=True) if random.random() < 0.1 else world
+
+
+def with_haste(world: World, random: Random) -> World:
+    """In a third of the worlds where nodes may be silent for long they count as dead while they live, and hear of it."""
+    is_silent = not world.rates.keys().isdisjoint(("long_stall", "cut", "long_delay"))
+    if not is_silent or len(world.nodes) == 1 or random.random() >= 0.33:
+        return world
+    return msgspec.structs.replace(world, hasty=True)
 
 
 def with_little_memory(world: World, random: Random) -> World:

@@ -427,6 +427,32 @@ def test_g39_a_call_that_raises_at_first_returns_when_it_may_be_made_again_and_i
         assert "RayTaskError(ValueError)" in errors
 
 
+def test_g41_g45_who_sleeps_on_after_a_cancellation_is_seen_unless_it_may_have_come_late() -> None:
+    calls = (Submit("task", Body((Sleep("sleep", 9.0),))), Call("call", "actor", Body((Sleep("doze", 9.0),))))
+    rest = (*calls, Cancel("end", "task"), Cancel("stop", "call"))
+    coroutines, threads = one(Create("actor", is_async=True), *rest), one(Create("actor", max_concurrency=2), *rest)
+
+    def found(task_at: float, call_at: float, program: Program = coroutines, **losses: Any) -> list[str]:
+        ends = [{"of": ["task"], "at": task_at}, {"of": ["call"], "at": call_at}]
+        slept = [{"of": [], "begun": 1.0, "ended": 10.0}]
+        lines = [line for name in ("task", "call") for line in (ran(name), json.dumps(["end", name, slept]))]
+        history: list[Any] = [{"of": []}, {"of": []}, {"of": ["actor"]}, *ends]
+        return [problem.partition(":")[0] for problem in problems(program, Losses(**losses), [history], lines)]
+
+    assert found(0.5, 0.5) == found(9.0, 9.0) == found(20.0, 20.0) == []
+    assert found(2.0, 9.0) == ["G41"]
+    assert found(9.0, 2.0) == ["G45"]
+    assert found(2.0, 2.0, silence=True) == found(9.0, 2.0, threads) == []
+
+
+def test_g16_a_task_is_made_again_for_its_own_kind_of_exception_alone() -> None:
+    def most(**options: Any) -> float:
+        task = Submit("task", Body(end=Raise("KeyError")), max_retries=2, **options)
+        return Model(one(task), Losses()).most_runs(task)
+
+    assert (most(), most(retry_exceptions=True), most(retry_only="KeyError"), most(retry_only="ValueError")) == (1, 3, 3, 1)
+
+
 def test_g49_calls_by_several_handles_keep_the_order_of_their_process() -> None:
     handles = (Create("made", called="n"), Find("found", "n"))
     program = one(*handles, Call("a", "made", Body()), Call("b", "found", Body()))

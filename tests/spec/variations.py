@@ -320,6 +320,43 @@ def with_crowds(program: Program, random: Random) -> Program:
     return Program(tuple(drivers))
 
 
+def with_souvenirs(program: Program, random: Random) -> Program:
+    """In half of the programs some calls of crowds bring back a reference, which their caller may never hear of."""
+
+    def change(tree: Tree) -> Tree:
+        crowd = tree.get("actor", "").partition(".")[0]
+        if tree.get("kind") != "Call" or not crowd.startswith("crowd") or random.random() < 0.5:
+            return {}
+        return {"nested": [crowd], "body": tree["body"] | {"end": {"kind": "Return", "refs": [crowd]}}}
+
+    return _changed(program, change) if random.random() < 0.5 else program
+
+
+def with_words(program: Program, random: Random) -> Program:
+    """In a third of the programs some things are said in other words that mean the same, or nearly.
+
+    To end by ``sys.exit``, to be made again for one kind of exception alone, to read a generator in an event loop, and to
+    wait for a placement group by its reference.
+    """
+
+    def change(tree: Tree) -> Tree:
+        kind, body, changed = tree.get("kind"), tree.get("body", {}), Tree()
+        if body.get("end", {}).get("kind") == "Exit" and random.random() < 0.6:
+            code = random.choice((0, 1, 3)) if kind == "Submit" else 1
+            changed["body"] = body | {"end": body["end"] | {"raises": True, "code": code}}
+        if tree.get("retry_exceptions") and random.random() < 0.6:
+            changed["retry_only"] = random.choice(("ValueError", "ValueError", "KeyError"))
+        if kind == "Ready":
+            changed["by_reference"] = random.random() < 0.7
+        for driver in tree.get("drivers", ()):
+            for operation in driver.get("operations", ()):
+                if operation["kind"] == "Generate" and random.random() < 0.5:
+                    operation["in_loop"] = True
+        return changed
+
+    return _changed(program, change) if random.random() < 0.33 else program
+
+
 def _bodies(tree: Tree) -> list[Tree]:
     """Those that this record holds: of a program, or of a task or call."""
     return [tree["body"]] if "body" in tree else tree.get("drivers", [])

@@ -33,7 +33,7 @@ OWN = "its scenario"
 def search(bug: Bug | None, scenario: str, first: int, count: int, prop: str, timeout_s: float = 1800) -> dict[str, Any]:
     """The first seed with which the scenario breaks the property in a copy with this bug (or with none)."""
     with transplanted(bug.mutations if bug else ()) as root:
-        arguments = ["-m", "tests.zoo.catch", scenario, str(first), str(count), *([prop] if prop else [])]
+        arguments = ["-m", "tests.zoo.catch", scenario, f"{first}:{first + count}", *([prop] if prop else [])]
         done = run_python(root, arguments, timeout_s)
     if done.returncode != 0:
         raise RuntimeError(f"{bug.name if bug else 'the true code'}, {scenario}: {done.stderr[-2000:]}")

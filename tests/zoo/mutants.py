@@ -11,7 +11,8 @@ is *killed* by the tests of its room, or else by the scenario ``mix`` or one of 
 the guarantees that are tested in the simulated cluster. Those that survive all are printed as diffs. Mutants are tried in an
 order drawn once, one of each operator in turn, so that a run which is cut short by the clock has tried a fair sample. All
 guarantees take four minutes; ``--guarantees`` names those that may know the file, and `test_guarantees*.py` are all of
-them. ``--by campaign --seeds 2000`` asks how good the campaign is without anybody's help.
+them. ``--by campaign --seeds 2000`` asks how good the campaign is without anybody's help; with ``--reach FILE``, which
+``tests.zoo.reach`` has written, a mutant is given to the first N of the scenarios that come to it: no other can know it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from pathlib import Path
 from random import Random
 from statistics import median_low
 
+from tests.zoo.reach import ROOMS, Stretches, all_files, line_of, stretch_at
 from tests.zoo.scenarios import CAMPAIGN
 from tests.zoo.transplant import CHECKOUT, blocks, run_python, span_of, transplanted
 
-ROOMS = ("scheduling", "raylet", "core_worker", "rpc")
 DEFAULT_FILES = ("minray/raylet/lease_broker.py", "minray/core_worker/task_receiver.py")
 COPIED = ("minray", "tests")
 ALL_GUARANTEES = "test_guarantees*.py"
@@ -235,12 +236,24 @@ def by_tests(root: Path, mutant: Mutant, options: argparse.Namespace) -> str:
 
 
 def by_scenario(name: str, root: Path, mutant: Mutant, options: argparse.Namespace) -> str:
-    arguments = ["-m", "tests.zoo.catch", name, "0", str(options.seeds)]
+    seeds = f"0:{options.seeds}"
+    if name == CAMPAIGN and options.reach:
+        coming = seeds_that_reach(mutant, options.reach)[: options.seeds]
+        if not coming:
+            return ""
+        seeds = ",".join(map(str, coming))
+    arguments = ["-m", "tests.zoo.catch", name, seeds]
     done = run_python(root, arguments, SCENARIO_TIMEOUT_S + options.seeds)
     if done.returncode != 0:
         return f"{name}, by an exception"
     seed = json.loads(done.stdout.splitlines()[-1])["seed"]
     return "" if seed is None else f"{name}, seed {seed}"
+
+
+def seeds_that_reach(mutant: Mutant, reach: Stretches) -> list[int]:
+    """Of the campaign."""
+    stretches = sorted((name for name in reach if name.startswith(f"{mutant.path}:")), key=line_of)
+    return reach[stretch_at(stretches, mutant.line)] if stretches else []
 
 
 def by_guarantees(root: Path, mutant: Mutant, options: argparse.Namespace) -> str:
@@ -292,7 +305,7 @@ class Score:
         """(operator or room, whether it was killed) -> count"""
         self.survivors = 0
 
-    def add(self, mutant: Mutant, found: str, source: str) -> None:
+    def add(self, mutant: Mutant, found: str, source: str, reach: Stretches | None) -> None:
         """Count one and print it, in full if it has survived."""
         for name in (mutant.operator, mutant.path.split("/")[1]):
             self.by[name, bool(found)] += 1
@@ -303,7 +316,8 @@ class Score:
             print(f"killed: {mutant.path}:{mutant.line} {mutant.operator}, by {found}", flush=True)
         else:
             self.survivors += 1
-            print(f"--- survived: {mutant.path}:{mutant.line} {mutant.operator}\n{diff(mutant, source)}", flush=True)
+            never = ", where no scenario comes" if reach and not seeds_that_reach(mutant, reach) else ""
+            print(f"--- survived: {mutant.path}:{mutant.line} {mutant.operator}{never}\n{diff(mutant, source)}", flush=True)
 
     def show(self, what: str, in_all: int) -> None:
         tried = self.survivors + self.killed.total()
@@ -321,6 +335,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="for each file, or the sample; none is begun after that")
     parser.add_argument("--by", nargs="+", choices=JUDGES, default=tuple(JUDGES), help="who is asked; default: all")
     parser.add_argument("--seeds", type=int, default=30, help="runs of a scenario for each mutant")
+    parser.add_argument("--reach", type=read_reach, default=None, metavar="FILE", help="which scenarios come where")
     parser.add_argument("--guarantees", default=ALL_GUARANTEES, help="files of tests/simulation; default: %(default)s")
     parser.add_argument("--sample", type=int, default=0, help="so many of all files together")
     parser.add_argument("--files", nargs="+", default=(), help=f"default: {DEFAULT_FILES}, or all with --sample")
@@ -332,15 +347,15 @@ def main() -> int:
         for name in ("setup.cfg", "pyproject.toml"):
             (root / name).write_text((CHECKOUT / name).read_text())
         if options.sample:
-            judge_sample(root, options.files or all_files(root), options.sample, options)
+            judge_sample(root, options.files or all_files(), options.sample, options)
         for file in () if options.sample else options.files or DEFAULT_FILES:
             judge_sample(root, [file], len((root / file).read_text()), options)
     return 0
 
 
-def all_files(root: Path) -> list[str]:
-    """Of the four rooms."""
-    return [str(path.relative_to(root)) for room in ROOMS for path in sorted((root / "minray" / room).rglob("*.py"))]
+def read_reach(path: str) -> Stretches:
+    found: Stretches = json.loads(Path(path).read_text())
+    return found
 
 
 def judge_sample(root: Path, files: Sequence[str], most: int, options: argparse.Namespace) -> None:
@@ -354,7 +369,7 @@ def judge_sample(root: Path, files: Sequence[str], most: int, options: argparse.
     for mutant in chosen:
         if time.monotonic() > deadline:
             break
-        score.add(mutant, killer(root, mutant, options), sources[mutant.path])
+        score.add(mutant, killer(root, mutant, options), sources[mutant.path], options.reach)
     score.show(", ".join(files) if len(files) < 4 else f"{len(files)} files", len(mutants))
 
 
