@@ -24,7 +24,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc demo docs bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants spec spec-real exhaustive chaos dask-tests dask-on-ray clean
+.PHONY: help venv lint types unit test test-seeds test-grpc demo docs bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants reach spec spec-real exhaustive chaos dask-tests dask-on-ray clean
 
 help:
 	@echo "make demo            the main job on a local cluster"
@@ -40,6 +40,7 @@ help:
 	@echo "make specification   write the names of the tests into docs/specification.md"
 	@echo "make zoo             plant known bugs, and measure how many seeds it takes to catch them"
 	@echo "make mutants         plant small mistakes in protocol files, and show those that nothing catches"
+	@echo "make reach           where in the protocol the campaign's scenarios come, and where they do not"
 	@echo "make spec            a campaign: programs and faults by seed, judged; a failure becomes a small witness"
 	@echo "make spec-real       the same programs and judge on real clusters, whose processes are killed, stopped and cut off"
 	@echo "make exhaustive      small programs, and every fault of three kinds at every point of theirs"
@@ -114,6 +115,9 @@ zoo: $(STAMP)
 
 mutants: $(STAMP)
 	$(PY) -m tests.zoo.mutants $(MUTANTS_ARGS)
+
+reach: $(STAMP)
+	$(PY) -m tests.zoo.reach --unreached $(REACH_ARGS)
 
 spec: $(STAMP)
 	$(PY) -m tests.spec.campaign $(SPEC_ARGS)

@@ -171,8 +171,10 @@ class Scope:
             errors.add(NO_MEMORY)
         if task.group in model.removed_groups:
             errors.add(REMOVED)
-        if task.node >= 0 and not task.is_soft and (losses.nodes or losses.departures):
+        is_bound = task.node >= 0 and not task.is_soft
+        if is_bound and (losses.nodes or losses.departures or task.nowhere):
             errors.add(UNSCHEDULABLE)
+        has_value = has_value and not (is_bound and task.nowhere)
         if losses.objects and (uses_up or task.name in model.cancelled):
             errors |= LOST
         if model.cancelled.get(task.name):

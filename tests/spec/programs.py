@@ -45,6 +45,8 @@ MOST_CALLS = 4
 """So often a call is made again, or an actor, with the retries that programs have."""
 MARK = "SPEC_MARK"
 """The environment variable that tasks with an environment of their own find there."""
+NOWHERE = "0a" * 16
+"""The id of no node."""
 NOBODY_S = "no task makes it any more"
 """What ``why`` says of an object that was freed."""
 
@@ -82,6 +84,8 @@ class Submit(Tagged, frozen=True):
     """Its place among the nodes that live: there it runs;"""
     is_soft: bool = True
     """or elsewhere, if that is not possible."""
+    nowhere: bool = False
+    """Whether it is bound to a node that has never been there, instead."""
 
     def parts(self) -> list[str]:
         """The names of what it returns: ``task3``, ``task3.2``, ``task3.3``."""
@@ -105,7 +109,7 @@ class Submit(Tagged, frozen=True):
             options["runtime_env"] = {"env_vars": {MARK: self.mark}}
         if self.node >= 0:
             nodes = [node for node in minray.nodes() if node["Alive"]]
-            node_id = nodes[self.node % len(nodes)]["NodeID"]
+            node_id = NOWHERE if self.nowhere else nodes[self.node % len(nodes)]["NodeID"]
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=self.is_soft)
             outcome["on"] = node_id
         values = stage.pick(args).values()

@@ -95,6 +95,8 @@ class World(Record, frozen=True):
     """Whether a gcs that is started again finds its store empty; then its cluster is over."""
     lineage: bool = True
     """Whether tasks are remembered, and what is lost is made again."""
+    lineage_bytes: int = 0
+    """So much of them at most; 0: as by default, so that no task of a program is forgotten."""
     homes: tuple[int, ...] = ()
     """On which node each driver runs; those that are not named run on the head."""
     moves: tuple[Move, ...] = ()
@@ -123,6 +125,8 @@ class World(Record, frozen=True):
             system |= {"max_io_workers": self.io_workers, "min_spilling_size": 1, "object_spilling_threshold": 1.0}
         if not self.lineage:
             system["lineage_pinning_enabled"] = False
+        if self.lineage_bytes:
+            system["max_lineage_bytes"] = self.lineage_bytes
         if "memory" in self.rates:
             system["memory_monitor_refresh_ms"] = 50
         if self.hasty:
@@ -207,7 +211,7 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
         deaths,
         may_lose_nodes,
         may_lose_objects,
-        files=may_lose_files or not world.lineage,
+        files=may_lose_files or not world.lineage or world.lineage_bytes > 0,
         silence=silence,
         stored=world.inline_limit > 0,
         spilled=world.store_bytes > 0,

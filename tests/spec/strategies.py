@@ -124,6 +124,8 @@ INLINE_LIMITS = (0, 0, 1, 40)
 """The values of programs have some tens of bytes: in half of the worlds none is in the object store, else all or some."""
 STORE_BYTES = 4000
 """Some twenty values: few enough for spilling, and more than the tasks of a node ever use at once."""
+LINEAGE_BYTES = (3000, 10_000)
+"""Two or three tasks, or some more."""
 HOARD_BYTES = 2000
 """A store of which half as many values are more than it has room for, as a driver may hoard them."""
 HOARD = (10, 16)
@@ -454,6 +456,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_slow_nodes(world, Random(f"slow nodes of {seed}"))
     world = struck_at_messages(world, Random(f"messages of {seed}"))
     world = with_haste(world, Random(f"haste of {seed}"))
+    world = with_short_memory(world, Random(f"short memory of {seed}"))
     program = with_visits(program, random) if world.moves else program
     random = Random(f"streams of {seed}")
     may_lose = world.inline_limit and len(world.nodes) > 1 and (world.moves or not LOSING.isdisjoint(world.rates))
@@ -680,6 +683,13 @@ def with_haste(world: World, random: Random) -> World:
     if not is_silent or len(world.nodes) == 1 or random.random() >= 0.33:
         return world
     return msgspec.structs.replace(world, hasty=True)
+
+
+def with_short_memory(world: World, random: Random) -> World:
+    """In a tenth of the worlds with large values few tasks are remembered: what is lost of the others is lost for good."""
+    if not world.inline_limit or not world.lineage or random.random() >= 0.1:
+        return world
+    return msgspec.structs.replace(world, lineage_bytes=random.choice(LINEAGE_BYTES))
 
 
 def with_little_memory(world: World, random: Random) -> World:

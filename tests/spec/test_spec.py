@@ -486,6 +486,16 @@ def test_g102_only_tasks_that_are_bound_to_a_node_are_unschedulable_when_it_may_
     assert gone not in errors(True, Losses(1, nodes=True)) | errors(False, Losses()) | errors(False, Losses(1))
 
 
+def test_g102_a_task_that_is_bound_to_no_node_has_no_value_unless_it_would_run_elsewhere() -> None:
+    bound, soft = (one(Submit("a", Body(), node=0, is_soft=is_soft, nowhere=True)) for is_soft in (False, True))
+    assert (expectation(bound, "a").has_value, expectation(bound, "a").errors) == (False, {"TaskUnschedulableError"})
+    assert (expectation(soft, "a").has_value, expectation(soft, "a").errors) == (True, set())
+
+
+def test_g67_what_is_remembered_of_too_few_tasks_may_not_come_again() -> None:
+    assert [losses_of({}, World(lineage_bytes=most)).files for most in (0, 3000)] == [False, True]
+
+
 def test_a_task_in_another_environment_than_its_own_or_its_parents_is_seen() -> None:
     program = one(
         Submit("a", Body((Submit("b", Body()), Submit("c", Body(), mark="c"))), mark="a"),

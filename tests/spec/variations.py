@@ -335,8 +335,8 @@ def with_souvenirs(program: Program, random: Random) -> Program:
 def with_words(program: Program, random: Random) -> Program:
     """In a third of the programs some things are said in other words that mean the same, or nearly.
 
-    To end by ``sys.exit``, to be made again for one kind of exception alone, to read a generator in an event loop, and to
-    wait for a placement group by its reference.
+    To end by ``sys.exit``, to be made again for one kind of exception alone, to be bound to a node that never was, to read a
+    generator in an event loop, and to wait for a placement group by its reference.
     """
 
     def change(tree: Tree) -> Tree:
@@ -346,6 +346,8 @@ def with_words(program: Program, random: Random) -> Program:
             changed["body"] = body | {"end": body["end"] | {"raises": True, "code": code}}
         if tree.get("retry_exceptions") and random.random() < 0.6:
             changed["retry_only"] = random.choice(("ValueError", "ValueError", "KeyError"))
+        if tree.get("node", -1) >= 0:
+            changed["nowhere"] = random.random() < 0.3
         if kind == "Ready":
             changed["by_reference"] = random.random() < 0.7
         for driver in tree.get("drivers", ()):

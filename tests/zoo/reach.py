@@ -1,12 +1,12 @@
-"""Which scenarios of the campaign come where in the protocol; where none comes, the campaign can see no mistake.
+"""Which scenarios of the campaign come where in the protocol, for ``make reach``; where none comes, none sees a mistake.
 
-    python -m tests.zoo.reach [--scenarios N] [--first SEED] [--unreached] FILE
+    python -m tests.zoo.reach [--scenarios N] [--first SEED] [--unreached] [--output FILE]
 
 The files of the four rooms are imported with a mark before each *stretch* of statements: what begins a block, or comes
 after a statement at whose end one may not arrive (a branch, a loop, an ``await``). A stretch is called like its first line:
 ``minray/rpc/connection.py:120``. Written to FILE is, for each, the seeds of the scenarios that have come there;
-``mutants --reach FILE`` then gives each mutant to these alone. Printed is how many there are of each file, and with
-``--unreached`` those where nobody came.
+``mutants --reach FILE`` then gives each mutant to these alone. Printed is in how many of each file's there were any, and
+with ``--unreached`` where there were none.
 """
 
 from __future__ import annotations
@@ -168,10 +168,11 @@ def main() -> None:
     parser.add_argument("--scenarios", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0, metavar="SEED")
     parser.add_argument("--unreached", action="store_true", help="print where nobody came")
-    parser.add_argument("file", type=Path)
+    parser.add_argument("--output", type=Path, metavar="FILE")
     options = parser.parse_args()
     found = measure(options.first, options.scenarios)
-    options.file.write_text(json.dumps(found))
+    if options.output is not None:
+        options.output.write_text(json.dumps(found))
     show(found, options.unreached)
 
 
