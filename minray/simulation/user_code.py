@@ -540,13 +540,20 @@ def _environment() -> dict[bytes, bytes]:
 
 @contextlib.contextmanager
 def _environment_of(thread: UserThread) -> Generator[None, None, None]:
-    """While the thread runs, ``os.environ`` shows its process's variables."""
-    outside = _environment()
+    """While the thread runs, ``os.environ`` shows its process's variables, and changes none of the interpreter's own, which
+    the programs that it starts are given."""
+    outside, putenv, unsetenv = _environment(), os.putenv, os.unsetenv
     os.environ._data = thread.environ  # type: ignore[attr-defined]
+    os.putenv = os.unsetenv = _change_nothing
     try:
         yield
     finally:
         os.environ._data = outside  # type: ignore[attr-defined]
+        os.putenv, os.unsetenv = putenv, unsetenv
+
+
+def _change_nothing(*_: object) -> None:
+    """In the place of what tells the operating system of a variable."""
 
 
 @contextlib.contextmanager

@@ -231,6 +231,8 @@ def test_environment_and_directory_are_the_processes_own(loop: SimLoop, user_cod
         user_code.enter_environment([], [], f"{tmp_path}/nothing", {})
     run(loop, user_code, work)
     assert "MINRAY_SIMULATED" not in os.environ and "MINRAY_OWN" not in os.environ
+    inherited = subprocess.run(["env"], capture_output=True, check=True).stdout
+    assert b"MINRAY_SIMULATED" not in inherited and b"MINRAY_OWN" not in inherited
     assert os.getcwd() != str(tmp_path)
 
 
