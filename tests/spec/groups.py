@@ -69,9 +69,10 @@ def _is_awaited(group: PlacementGroup) -> bool:
 
 def _becomes_ready(group: PlacementGroup) -> bool:
     try:
-        return bool(minray.get(group.ready()) == group)
+        assert minray.get(group.ready()) == group
     except TaskPlacementGroupRemoved:
         return False
+    return True
 
 
 class Remove(Tagged, frozen=True):

@@ -21,11 +21,12 @@ Rules
   * What a driver has once seen of its own object stays (G43): every later look must show the same. Only a task that runs
     again, since its value was lost with the node that had it in its object store, may end otherwise; and until it ends, its
     object is as if it had not been made yet.
-
-  * Who is cancelled while it sleeps is interrupted soon (G41, G45), if nothing is silent; everybody notes the time.
+  * A task or coroutine that is cancelled while it sleeps is interrupted soon (G41, G45), if nothing was silent and no node
+    was lost; everybody notes the time. Calls in threads are never interrupted.
 
 What we do not like about it yet: a cancellation may strike at any time, so that one that certainly comes before its task
-starts (G40) is not held to it; and time-outs may always strike.
+starts (G40) is not held to it; children that are cancelled with their parents (G46) are not looked at in their sleep; and
+time-outs may always strike.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ from tests.spec.programs import (
     Cancel,
     Exit,
     Generate,
+    Operation,
     Program,
     RaiseAtFirst,
     Sleep,
     Submit,
     retries_its_exception,
 )
-from tests.spec.stage import BORN, END, RUN, History, parse_word
+from tests.spec.stage import BORN, END, RUN, History, Outcome, parse_word
 
 LOST_OWNER = "OwnerDiedError"
 UNSCHEDULABLE = "TaskUnschedulableError"
@@ -527,7 +529,7 @@ class Reading:
     def check_body(self, body: Body, history: History) -> Iterator[str]:
         if len(history) != len(body.operations):
             yield f"history: {len(history)} outcomes of {len(body.operations)} operations"
-        for operation, outcome in zip(body.operations, history, strict=False):
+        for operation, outcome in _outcomes(body, history):
             if "no room" not in outcome:
                 yield from operation.check(self, outcome)
             elif not self.model.losses.room:
@@ -733,11 +735,16 @@ def _check_arguments(reading: Reading, task: Submit | Call | Create, words: list
     yield from reading.check_names(task.name, task.args + task.nested, outcome)
 
 
+def _outcomes(body: Body, history: History) -> Iterator[tuple[Operation, Outcome]]:
+    """Operations, and what has come of them."""
+    return zip(body.operations, history, strict=False)
+
+
 def _wished_nodes(body: Body, history: History) -> dict[str, str]:
     """Task -> the id of the node where it has to run, of those that it submits."""
     return {
         operation.name: outcome["on"]
-        for operation, outcome in zip(body.operations, history, strict=False)
+        for operation, outcome in _outcomes(body, history)
         if isinstance(operation, Submit) and not operation.is_soft and "on" in outcome
     }
 
@@ -782,14 +789,14 @@ def _check_interrupts(
     played = [*told, *((model.tasks[name].body, history) for name, history in ends)]
     cancelled: dict[str, list[float]] = {}
     for body, history in played:
-        for operation, outcome in zip(body.operations, history, strict=False):
+        for operation, outcome in _outcomes(body, history):
             if isinstance(operation, Cancel) and "at" in outcome and outcome["of"]:
                 cancelled.setdefault(model.makers.get(operation.ref, ""), []).append(outcome["at"])
     for name, history in ends:
         task = model.tasks[name]
         if isinstance(task, Call) and not model.is_coroutine(task):
             continue
-        for operation, outcome in zip(task.body.operations, history, strict=False):
+        for operation, outcome in _outcomes(task.body, history):
             for at in cancelled.get(name, ()):
                 if isinstance(operation, Sleep) and outcome["begun"] <= at <= outcome["ended"] - HEARD_S:
                     number = "G45" if isinstance(task, Call) else "G41"
@@ -809,7 +816,7 @@ def _check_order(model: Model, order: Sequence[str], told: Sequence[History | No
     shown = {
         operation.name: str(outcome["is"])
         for _, body, history in played
-        for operation, outcome in zip(body.operations, history, strict=False)
+        for operation, outcome in _outcomes(body, history)
         if "is" in outcome
     }
     last: dict[tuple[str, str], Call] = {}

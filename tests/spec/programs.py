@@ -631,7 +631,7 @@ class Exit(Tagged, frozen=True):
     """The task ends its process, every time it is run."""
 
     code: int = 1
-    """An actor that ends with 0 has ended in good order, and would do so with ``ExitActor``."""
+    """Not 0 for a call that ``raises``: that ends its actor in good order, as ``ExitActor`` does."""
     raises: bool = False
     """Whether it does so by ``sys.exit``, which lets it clean up."""
     error = "WorkerCrashedError"

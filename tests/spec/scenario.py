@@ -45,7 +45,7 @@ from tests.spec.stage import END, RUN, History, Record, Stage, has_lost_its_node
 
 PATIENCE_S = 5.0
 """So long nobody is given up who does not answer."""
-HASTE = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 2}
+QUICK_HEALTH_CHECKS = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 2}
 """More than ``PATIENCE_S`` in all."""
 GCS_STALLS_S = 0.5
 """Many short stalls of the gcs may make an answer as late as that: callers of actors lose patience after a second."""
@@ -103,7 +103,7 @@ class World(Record, frozen=True):
     """Of nodes that come and go."""
     retry_pause_ms: int = 0
     """So long a task waits before it is tried again."""
-    hasty: bool = False
+    quick_health_checks: bool = False
     """Whether nodes that say nothing count as dead after some ten seconds, not a minute: they may live, and hear of it."""
 
     def plan(self) -> FaultPlan:
@@ -129,8 +129,8 @@ class World(Record, frozen=True):
             system["max_lineage_bytes"] = self.lineage_bytes
         if "memory" in self.rates:
             system["memory_monitor_refresh_ms"] = 50
-        if self.hasty:
-            system |= HASTE
+        if self.quick_health_checks:
+            system |= QUICK_HEALTH_CHECKS
         if self.retry_pause_ms:
             system["task_retry_delay_ms"] = self.retry_pause_ms
         return system
@@ -211,7 +211,7 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
         deaths,
         may_lose_nodes,
         may_lose_objects,
-        files=may_lose_files or not world.lineage or world.lineage_bytes > 0,
+        files=may_lose_files or not world.lineage or (world.lineage_bytes > 0 and may_lose_objects),
         silence=silence,
         stored=world.inline_limit > 0,
         spilled=world.store_bytes > 0,

@@ -455,7 +455,6 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_switches(world, Random(f"switches of {seed}"))
     world = with_slow_nodes(world, Random(f"slow nodes of {seed}"))
     world = struck_at_messages(world, Random(f"messages of {seed}"))
-    world = with_haste(world, Random(f"haste of {seed}"))
     world = with_short_memory(world, Random(f"short memory of {seed}"))
     program = with_visits(program, random) if world.moves else program
     random = Random(f"streams of {seed}")
@@ -467,6 +466,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
         world = with_lost_nodes(world, random)
         program = with_harvests(program, random)
         program = with_slow_readers(program, random) if random.random() < 0.5 else program
+    world = with_quick_health_checks(world, Random(f"health checks of {seed}"))
     random = Random(f"nests of {seed}")
     if any(move.dies for move in world.moves) and random.random() < 0.5:
         world, program = with_deaths_of_holders(world, random), with_nests(program, random)
@@ -677,12 +677,12 @@ def struck_at_messages(world: World, random: Random) -> World:
     return msgspec.structs.replace(world, at_messages=True) if random.random() < 0.1 else world
 
 
-def with_haste(world: World, random: Random) -> World:
+def with_quick_health_checks(world: World, random: Random) -> World:
     """In a third of the worlds where nodes may be silent for long they count as dead while they live, and hear of it."""
     is_silent = not world.rates.keys().isdisjoint(("long_stall", "cut", "long_delay"))
     if not is_silent or len(world.nodes) == 1 or random.random() >= 0.33:
         return world
-    return msgspec.structs.replace(world, hasty=True)
+    return msgspec.structs.replace(world, quick_health_checks=True)
 
 
 def with_short_memory(world: World, random: Random) -> World:

@@ -445,7 +445,7 @@ def test_g41_g45_who_sleeps_on_after_a_cancellation_is_seen_unless_it_may_have_c
     assert found(2.0, 2.0, silence=True) == found(9.0, 2.0, threads) == []
 
 
-def test_g16_a_task_is_made_again_for_its_own_kind_of_exception_alone() -> None:
+def test_g16_g18_a_task_is_made_again_for_its_own_kind_of_exception_alone() -> None:
     def most(**options: Any) -> float:
         task = Submit("task", Body(end=Raise("KeyError")), max_retries=2, **options)
         return Model(one(task), Losses()).most_runs(task)
@@ -493,7 +493,9 @@ def test_g102_a_task_that_is_bound_to_no_node_has_no_value_unless_it_would_run_e
 
 
 def test_g67_what_is_remembered_of_too_few_tasks_may_not_come_again() -> None:
-    assert [losses_of({}, World(lineage_bytes=most)).files for most in (0, 3000)] == [False, True]
+    worlds = [World(lineage_bytes=most, inline_limit=1) for most in (0, 3000)]
+    assert [losses_of({("node_loss", "n1"): 1}, world).files for world in worlds] == [False, True]
+    assert not losses_of({}, worlds[1]).files
 
 
 def test_a_task_in_another_environment_than_its_own_or_its_parents_is_seen() -> None:

@@ -1,7 +1,7 @@
 """Small general mistakes in the protocol files, and whether anything notices; ``make mutants`` runs this.
 
     python -m tests.zoo.mutants [--by JUDGE...] [--minutes M] [--seeds N] [--guarantees GLOB] [--files FILE...]
-    python -m tests.zoo.mutants --sample N [--by JUDGE...] [--minutes M] [--seeds N] [--guarantees GLOB] [--files FILE...]
+    python -m tests.zoo.mutants --sample N [--without OPERATOR...] [--reach FILE] ...
 
 The first form goes through each of the files, the second draws N mutants of all of them together, one of each file and
 operator in turn; without ``--files`` those are all files of the four rooms.
@@ -32,7 +32,7 @@ from pathlib import Path
 from random import Random
 from statistics import median_low
 
-from tests.zoo.reach import ROOMS, Stretches, all_files, line_of, stretch_at
+from tests.zoo.reach import ROOMS, Reach, all_files, line_of, stretch_at, stretches_of
 from tests.zoo.scenarios import CAMPAIGN
 from tests.zoo.transplant import CHECKOUT, blocks, run_python, span_of, transplanted
 
@@ -250,8 +250,8 @@ def by_scenario(name: str, root: Path, mutant: Mutant, options: argparse.Namespa
     return "" if seed is None else f"{name}, seed {seed}"
 
 
-def seeds_that_reach(mutant: Mutant, reach: Stretches) -> list[int]:
-    """Of the campaign."""
+def seeds_that_reach(mutant: Mutant, reach: Reach) -> list[int]:
+    """Of the campaign's scenarios that come to its stretch, in order."""
     stretches = sorted((name for name in reach if name.startswith(f"{mutant.path}:")), key=line_of)
     return reach[stretch_at(stretches, mutant.line)] if stretches else []
 
@@ -305,7 +305,7 @@ class Score:
         """(operator or room, whether it was killed) -> count"""
         self.survivors = 0
 
-    def add(self, mutant: Mutant, found: str, source: str, reach: Stretches | None) -> None:
+    def add(self, mutant: Mutant, found: str, source: str, reach: Reach | None) -> None:
         """Count one and print it, in full if it has survived."""
         for name in (mutant.operator, mutant.path.split("/")[1]):
             self.by[name, bool(found)] += 1
@@ -323,7 +323,7 @@ class Score:
         tried = self.survivors + self.killed.total()
         print(f"{what}: {self.killed.total()} of {tried} killed ({dict(self.killed)}); {in_all} mutants in all")
         if self.seeds:
-            print(f"  runs of a scenario that this took: median {1 + median_low(self.seeds)}, most {1 + max(self.seeds)}")
+            print(f"  seeds of the scenarios that noticed them: median {median_low(self.seeds)}, greatest {max(self.seeds)}")
         for name in (*(function.__name__ for function in OPERATORS), *ROOMS):
             dead, alive = self.by[name, True], self.by[name, False]
             if dead + alive:
@@ -335,6 +335,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="for each file, or the sample; none is begun after that")
     parser.add_argument("--by", nargs="+", choices=JUDGES, default=tuple(JUDGES), help="who is asked; default: all")
     parser.add_argument("--seeds", type=int, default=30, help="runs of a scenario for each mutant")
+    names = [operator.__name__ for operator in OPERATORS]
+    parser.add_argument("--without", nargs="+", choices=names, default=(), metavar="OPERATOR", help="make no such mutants")
     parser.add_argument("--reach", type=read_reach, default=None, metavar="FILE", help="which scenarios come where")
     parser.add_argument("--guarantees", default=ALL_GUARANTEES, help="files of tests/simulation; default: %(default)s")
     parser.add_argument("--sample", type=int, default=0, help="so many of all files together")
@@ -353,15 +355,22 @@ def main() -> int:
     return 0
 
 
-def read_reach(path: str) -> Stretches:
-    found: Stretches = json.loads(Path(path).read_text())
+def read_reach(path: str) -> Reach:
+    """Raises ArgumentTypeError if it cannot be read, or is that of other code."""
+    try:
+        found: Reach = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error}") from None
+    if found.keys() != {name for file in all_files() for name in stretches_of(file)}:
+        raise argparse.ArgumentTypeError(f"{path} was measured with other code; measure again")
     return found
 
 
 def judge_sample(root: Path, files: Sequence[str], most: int, options: argparse.Namespace) -> None:
     """Try at most so many mutants of these files, and print what became of them."""
     sources = {file: (root / file).read_text() for file in files}
-    mutants = [mutant for file, source in sources.items() for mutant in mutants_of(file, source)]
+    found = [mutant for file, source in sources.items() for mutant in mutants_of(file, source)]
+    mutants = [mutant for mutant in found if mutant.operator not in options.without]
     Random(0).shuffle(mutants)
     chosen = in_turns(mutants)[:most]
     deadline = time.monotonic() + 60 * options.minutes

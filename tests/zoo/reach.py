@@ -5,8 +5,8 @@
 The files of the four rooms are imported with a mark before each *stretch* of statements: what begins a block, or comes
 after a statement at whose end one may not arrive (a branch, a loop, an ``await``). A stretch is called like its first line:
 ``minray/rpc/connection.py:120``. Written to FILE is, for each, the seeds of the scenarios that have come there;
-``mutants --reach FILE`` then gives each mutant to these alone. Printed is in how many of each file's there were any, and
-with ``--unreached`` where there were none.
+``mutants --reach FILE`` then gives each mutant to these alone. Printed is, for each file, how many of its stretches were
+reached, and with ``--unreached`` which were not.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -30,13 +31,15 @@ from tests.zoo.transplant import CHECKOUT, blocks
 ROOMS = ("scheduling", "raylet", "core_worker", "rpc")
 MARK = "__reached__"
 """A function that is a builtin while marked modules run."""
-COMPOUND = (ast.If, ast.For, ast.While, ast.Try, ast.With, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef, ast.AsyncFor)
+BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WAITING = (ast.Await, ast.Yield, ast.YieldFrom)
-Stretches = dict[str, list[int]]
-"""Name -> the seeds that come there."""
+Reach = dict[str, list[int]]
+"""Stretch -> the seeds of the scenarios that come there."""
 
 
 def all_files() -> list[str]:
+    """Of the four rooms."""
     return [str(path.relative_to(CHECKOUT)) for room in ROOMS for path in sorted((CHECKOUT / "minray" / room).rglob("*.py"))]
 
 
@@ -60,7 +63,7 @@ def _own_blocks(function: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _may_not_pass(statement: ast.stmt) -> bool:
-    return _is_docstring(statement) or any(isinstance(node, COMPOUND + WAITING) for node in ast.walk(statement))
+    return _is_docstring(statement) or any(isinstance(node, BRANCHES + FUNCTIONS + WAITING) for node in ast.walk(statement))
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -109,6 +112,7 @@ class MarkingFinder(MetaPathFinder):
 
 
 reached: set[str] = set()
+"""The stretches to which this process has come since it was emptied."""
 
 
 def mark_what_is_imported() -> None:
@@ -132,27 +136,29 @@ def visit(seeds: Sequence[int]) -> None:
     print(json.dumps(found))
 
 
-def measure(first: int, count: int) -> Stretches:
+def measure(first: int, count: int) -> Reach:
     """On all cores."""
-    found: Stretches = {name: [] for path in all_files() for name in stretches_of(path)}
-    cores = os.cpu_count() or 1
-    programs = [
-        f"from tests.zoo.reach import visit; visit(range({first + core}, {first + count}, {cores}))" for core in range(cores)
-    ]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", text], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) for text in programs
-    ]
-    for process in processes:
-        printed, _ = process.communicate()
-        if process.returncode:
-            raise RuntimeError(f"{process.args} ended with code {process.returncode}")
-        for seed, names in json.loads(printed).items():
-            for name in names:
-                found[name].append(int(seed))
+    found: Reach = {name: [] for path in all_files() for name in stretches_of(path)}
+    parts = min(os.cpu_count() or 1, count)
+    with ExitStack() as stack:
+        processes = []
+        for part in range(parts):
+            text = f"from tests.zoo.reach import visit; visit(range({first + part}, {first + count}, {parts}))"
+            process = subprocess.Popen([sys.executable, "-c", text], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+            stack.enter_context(process)
+            stack.callback(process.kill)  # if another one has failed
+            processes.append(process)
+        for process in processes:
+            printed, _ = process.communicate()
+            if process.returncode:
+                raise RuntimeError(f"scenarios could not be run: a process ended with code {process.returncode}")
+            for seed, names in json.loads(printed).items():
+                for name in names:
+                    found[name].append(int(seed))
     return {name: sorted(seeds) for name, seeds in found.items()}
 
 
-def show(found: Stretches, shows_unreached: bool) -> None:
+def show(found: Reach, shows_unreached: bool) -> None:
     for path in all_files():
         names = stretches_of(path)
         missing = [name for name in names if not found[name]]
