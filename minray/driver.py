@@ -137,6 +137,8 @@ _changing = threading.RLock()
 """Held by the thread that connects or disconnects this process."""
 _is_leaving = False
 """The interpreter ends."""
+_sigterm_pid = 0
+"""The process that has taken SIGTERM."""
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -164,12 +166,17 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _on_sigterm(signal_number: int, _frame: FrameType | None) -> None:
+    if os.getpid() != _sigterm_pid:  # a forked child that has not come to ``_after_fork`` yet, where an exception is lost
+        signal.signal(signal_number, signal.SIG_DFL)
+        os.kill(os.getpid(), signal_number)
     sys.exit(signal_number)
 
 
 def _take_sigterm() -> None:
     """So that the program cleans up when it is told to end, unless it sees to that itself."""
+    global _sigterm_pid
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        _sigterm_pid = os.getpid()
         signal.signal(signal.SIGTERM, _on_sigterm)
 
 

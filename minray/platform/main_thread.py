@@ -119,6 +119,7 @@ class MainThreadUserCode(LoopBorder):
         self._is_in_task: Callable[[], bool] = _no
         self._end: Work = _nothing
         """What ends the process, when it was told to and the main thread is free."""
+        self._pid = os.getpid()
         signal.signal(signal.SIGINT, self._on_interrupt)
 
     # --- the main thread
@@ -126,6 +127,7 @@ class MainThreadUserCode(LoopBorder):
     def end_on_signal(self, is_in_task: Callable[[], bool], end: Work) -> None:
         """From now on SIGTERM ends this process in an orderly way: by ``end``, in the main thread."""
         self._is_in_task, self._end = is_in_task, end
+        self._pid = os.getpid()
         signal.signal(signal.SIGTERM, self._on_terminate)
         os.register_at_fork(after_in_child=self._forget_signal)
 
@@ -358,6 +360,8 @@ class MainThreadUserCode(LoopBorder):
 
     def _on_terminate(self, signal_number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if os.getpid() != self._pid:  # a copy that has not come to ``_forget_signal`` yet
+            os.kill(os.getpid(), signal.SIGTERM)
         self._works.appendleft((self._end, None, ()))
         self._loop.call_soon_threadsafe(self._loop.stop)
         _release(self._bell)

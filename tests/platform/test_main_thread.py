@@ -315,6 +315,21 @@ def test_sigterm_ends_a_forked_copy_as_any_process() -> None:
     """) == ["-15", "over"]
 
 
+def test_sigterm_ends_a_copy_that_is_being_forked() -> None:
+    """What callbacks of a fork raise is lost."""
+    assert run_program("""
+        def work():
+            pid = os.fork()
+            if not pid:
+                os._exit(0)
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+        os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        code.end_on_signal(lambda: True, lambda: print("ended"))
+        code.run(work, code.stop)
+    """) == ["-15", "over"]
+
+
 # --- Signal handlers of user code ---
 
 

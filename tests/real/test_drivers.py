@@ -571,6 +571,24 @@ def test_multiprocessing_beside_a_driver() -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+FORKING = """
+import os, signal
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+import minray as ray
+ray.init(num_cpus=1, logging_level="ERROR")
+child = os.fork()
+if child == 0:
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), ray.get(ray.put(1)))
+"""
+
+
+def test_a_child_that_is_told_to_end_while_it_is_being_forked_ends() -> None:
+    """Pools of ``multiprocessing`` do so. Callbacks of a fork lose exceptions: a ``SystemExit`` would be the last of it."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", FORKING], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-15 1\n", "")
+
+
 def test_a_running_loop_as_in_a_notebook() -> None:
     done = run_driver(
         """
