@@ -35,6 +35,7 @@ from minray.core_worker.user_api import UserApi
 from minray.discovery import NodeFile, candidates, session_token, with_environment
 from minray.exceptions import LocalRayletDiedError
 from minray.node import Node, NodeOptions, import_path, start_node
+from minray.platform import sigterm
 from minray.platform.base import PlatformError
 from minray.platform.host import RealHost, raise_file_limit
 from minray.platform.processes import PlainProcesses
@@ -167,8 +168,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _on_sigterm(signal_number: int, _frame: FrameType | None) -> None:
     if os.getpid() != _sigterm_pid:  # a forked child that has not come to ``_after_fork`` yet, where an exception is lost
-        signal.signal(signal_number, signal.SIG_DFL)
-        os.kill(os.getpid(), signal_number)
+        sigterm.end_copy()
     sys.exit(signal_number)
 
 
@@ -182,7 +182,7 @@ def _take_sigterm() -> None:
 
 def _leave_sigterm() -> None:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == _on_sigterm:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sigterm.give_back()
 
 
 def is_initialized() -> bool:

@@ -43,6 +43,7 @@ from typing import Any
 
 from minray.common.clock import Clock
 from minray.common.environment_variables import update_environment
+from minray.platform import sigterm
 from minray.platform.threads_beside import ThreadsBeside
 from minray.platform.user_code import TURN_S, LoopBorder
 from minray.platform.user_event_loop import UserEventLoop
@@ -361,7 +362,7 @@ class MainThreadUserCode(LoopBorder):
     def _on_terminate(self, signal_number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if os.getpid() != self._pid:  # a copy that has not come to ``_forget_signal`` yet
-            os.kill(os.getpid(), signal.SIGTERM)
+            sigterm.end_copy()
         self._works.appendleft((self._end, None, ()))
         self._loop.call_soon_threadsafe(self._loop.stop)
         _release(self._bell)
@@ -371,7 +372,7 @@ class MainThreadUserCode(LoopBorder):
     def _forget_signal(self) -> None:
         """In a copy that user code has forked, whose main thread is the one that has forked."""
         if signal.getsignal(signal.SIGTERM) == self._on_terminate:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            sigterm.give_back()
 
 
 def _no() -> bool:
