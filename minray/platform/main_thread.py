@@ -120,7 +120,8 @@ class MainThreadUserCode(LoopBorder):
         self._is_in_task: Callable[[], bool] = _no
         self._end: Work = _nothing
         """What ends the process, when it was told to and the main thread is free."""
-        self._pid = os.getpid()
+        self._pid = 0
+        """The process that has taken SIGTERM."""
         signal.signal(signal.SIGINT, self._on_interrupt)
 
     # --- the main thread
@@ -360,9 +361,10 @@ class MainThreadUserCode(LoopBorder):
             raise KeyboardInterrupt
 
     def _on_terminate(self, signal_number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if os.getpid() != self._pid:  # a copy that has not come to ``_forget_signal`` yet
             sigterm.end_copy()
+            return
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._works.appendleft((self._end, None, ()))
         self._loop.call_soon_threadsafe(self._loop.stop)
         _release(self._bell)

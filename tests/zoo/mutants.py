@@ -34,7 +34,7 @@ from statistics import median_low
 
 from tests.zoo.reach import ROOMS, Reach, all_files, line_of, stretch_at, stretches_of
 from tests.zoo.scenarios import CAMPAIGN
-from tests.zoo.transplant import CHECKOUT, blocks, run_python, span_of, transplanted
+from tests.zoo.transplant import CHECKOUT, Function, blocks, run_python, span_of, transplanted
 
 DEFAULT_FILES = ("minray/raylet/lease_broker.py", "minray/core_worker/task_receiver.py")
 COPIED = ("minray", "tests")
@@ -50,11 +50,10 @@ SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 ACTING = (ast.Call, ast.Await, ast.Yield, ast.Delete)
 """What may do more than to read and to name."""
-FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 Change = tuple[list[ast.AST], str]
 """Nodes that follow each other, and the text that shall stand there."""
-Operator = Callable[[ast.FunctionDef | ast.AsyncFunctionDef], Iterator[Change]]
+Operator = Callable[[Function], Iterator[Change]]
 
 
 def _called(statement: ast.AST) -> str:
@@ -78,7 +77,7 @@ def drop_await(function: ast.AST) -> Iterator[Change]:
 
 def swap(function: ast.AST) -> Iterator[Change]:
     """Two neighbours; among others, what is said before what it says is noted. Constructors only note things."""
-    if isinstance(function, FUNCTION) and function.name == "__init__":
+    if isinstance(function, Function) and function.name == "__init__":
         return
     for block in blocks(function):
         for first, second in zip(block, block[1:], strict=False):
@@ -196,7 +195,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
     found: dict[str, Mutant] = {}
     unchanged = ast.dump(tree)
     for function in ast.walk(tree):
-        if isinstance(function, FUNCTION):
+        if isinstance(function, Function):
             for operator in OPERATORS:
                 for nodes, replacement in operator(function):
                     mutant = _applied(path, source, operator.__name__, nodes, replacement)

@@ -26,13 +26,12 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from tests.zoo.transplant import CHECKOUT, blocks
+from tests.zoo.transplant import CHECKOUT, Function, blocks
 
 ROOMS = ("scheduling", "raylet", "core_worker", "rpc")
 MARK = "__reached__"
 """A function that is a builtin while marked modules run."""
 BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WAITING = (ast.Await, ast.Yield, ast.YieldFrom)
 Reach = dict[str, list[int]]
 """Stretch -> the seeds of the scenarios that come there."""
@@ -45,7 +44,7 @@ def all_files() -> list[str]:
 
 def beginnings(tree: ast.AST) -> Iterator[tuple[list[ast.stmt], int]]:
     """Blocks of functions, and where in them a stretch begins."""
-    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]:
+    for function in [node for node in ast.walk(tree) if isinstance(node, Function)]:
         for block in _own_blocks(function):
             starts = [0, *(place + 1 for place, statement in enumerate(block[:-1]) if _may_not_pass(statement))]
             yield from ((block, start) for start in starts if not _is_docstring(block[start]))
@@ -56,14 +55,14 @@ def _own_blocks(function: ast.AST) -> Iterator[list[ast.stmt]]:
     inside = {
         id(block)
         for node in ast.walk(function)
-        if node is not function and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if node is not function and isinstance(node, Function | ast.ClassDef)
         for block in blocks(node)
     }
     yield from (block for block in blocks(function) if id(block) not in inside)
 
 
 def _may_not_pass(statement: ast.stmt) -> bool:
-    return _is_docstring(statement) or any(isinstance(node, BRANCHES + FUNCTIONS + WAITING) for node in ast.walk(statement))
+    return _is_docstring(statement) or any(isinstance(node, (*BRANCHES, *WAITING, Function)) for node in ast.walk(statement))
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -160,7 +159,7 @@ def measure(first: int, count: int) -> Reach:
 
 def show(found: Reach, shows_unreached: bool) -> None:
     for path in all_files():
-        names = stretches_of(path)
+        names = [name for name in found if name.startswith(f"{path}:")]
         missing = [name for name in names if not found[name]]
         print(f"{path}: {len(names) - len(missing)} of {len(names)}")
         lines = (CHECKOUT / path).read_text().splitlines()
