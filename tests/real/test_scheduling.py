@@ -291,24 +291,24 @@ def test_calls_that_wait_and_answers_that_are_kept_are_little_work_for_the_garba
         def work(self) -> None:
             return None
 
+        def gather(self) -> None:
+            """Return when many calls wait."""
+            receiver = worker.current_api().core.actor_receiver
+            wait_for_condition(lambda: len(receiver.unanswered()) > count)
+
         def tracked(self) -> int:
             gc.collect()
             return len(gc.get_objects())
 
         def tracked_when_many_wait(self) -> int:
-            receiver = worker.current_api().core.actor_receiver
-            wait_for_condition(lambda: len(receiver.unanswered()) > count)
+            self.gather()
             return self.tracked()
 
     @ray.remote(num_cpus=0)
     class Caller:
         def call(self, actor: Any) -> None:
-            """All are made before the first one is sent: a later one would tell the actor which answers it need not keep."""
-            made = threading.Event()
-            worker.current_api()._user_code.post(made.wait)
-            refs = [actor.work.remote() for _ in range(count)]
-            made.set()
-            ray.get(refs)
+            """All are there when the first is answered: a later one would tell the actor which answers it need not keep."""
+            ray.get([actor.gather.remote(), *(actor.work.remote() for _ in range(count))])
 
     actor, caller = Actor.remote(), Caller.remote()
     before = ray.get(actor.tracked.remote())
