@@ -422,10 +422,13 @@ class UserApi:
 
         self._post(call_for, parker, lambda: self._begin(run()))
         parker.wait(None)
-        result, error = outcome[0]
-        if error is not None:
-            raise error
-        return result
+        result, error = outcome.pop()
+        try:
+            if error is not None:
+                raise error
+            return result
+        finally:
+            del error  # its traceback leads to this frame: the two would keep each other, and all that the callers hold
 
     def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine, name="user_call")

@@ -90,7 +90,10 @@ class CompressedDisk:
         done: list[T] = []
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
-                raise outcome
+                try:
+                    raise outcome
+                finally:
+                    del outcome, outcomes  # its traceback leads to this frame: they would keep each other, and the pieces
             done.append(outcome)
         return done
 
