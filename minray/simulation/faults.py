@@ -51,9 +51,11 @@ REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
 
 QUIET = ("delay", "stall", "preempt", "orphan", "reap", "crash_prefix", "unsynced", "duplicate", "break")
 SWARM = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
-LOUD = (*SWARM, "last_words", "rift", "memory")
-"""Those that a swarm draws, two of which a plan has to say which messages are struck, and a node's lack of memory, for which
-nobody looks unless he is told to."""
+LOUD = (*SWARM, "last_words", "rift", "memory", "spawn")
+"""Those that a swarm draws, two of which a plan has to say which messages are struck, a node's lack of memory, for which
+nobody looks unless he is told to, and a worker process that does not come to be."""
+SPAWNS = ("", "no process", "ends at once", "stands still")
+"""What becomes of it then; see ``machine``."""
 SWITCH = "switch"
 """A user thread gives way at the beginning of a line of minray's code. Each line is a chance, so a rate is small."""
 SWITCHES_S = (0.0, 0.0, 0.000_2, 0.01)
@@ -98,14 +100,18 @@ class FaultPlan:
         for kind, rate in self.rates.items():
             if kind not in KINDS:
                 raise ValueError(f"there is no fault {kind!r}; there are {', '.join(KINDS)}")
-            if not isinstance(rate, int | float):
+            if not isinstance(rate, int | float) or isinstance(rate, bool):
                 raise TypeError(f"the rate of {kind} is a number, not {rate!r}")
             if not 0 <= rate <= 1:
                 raise ValueError(f"the rate of {kind} is a chance between 0 and 1, not {rate!r}")
-        if not isinstance(self.budget, int):
+        if not isinstance(self.budget, int) or isinstance(self.budget, bool):
             raise TypeError(f"the budget is how many loud faults may strike, not {self.budget!r}")
         if self.budget < 0:
             raise ValueError(f"the budget is how many loud faults may strike: it cannot be {self.budget}")
+        for name, example in EXAMPLES.items():
+            _check_strings(name, getattr(self, name), example)
+        if not isinstance(self.at_messages, bool):
+            raise TypeError(f"at_messages is True or False, not {self.at_messages!r}")
 
     @classmethod
     def named(cls, name: str, seed: int) -> FaultPlan:
@@ -221,6 +227,23 @@ class Oracle:
     def below(self, key: Key, n: int) -> int:
         """Any of 0..n-1, all equally likely."""
         return int.from_bytes(self.bytes(key, 8), "big") % n
+
+
+EXAMPLES = {
+    "targets": "worker/",
+    "spared_nodes": "head",
+    "aims": "PushTask",
+    "spared_tasks": "Poll",
+    "struck_tasks": "user_code",
+}
+"""Of the strings that fields of a ``FaultPlan`` are tuples of."""
+
+
+def _check_strings(name: str, value: Any, example: str) -> None:
+    """One string would do as a prefix, but as a name it would stand for all its parts."""
+    if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
+        written = (value,) if isinstance(value, str) else (example,)
+        raise TypeError(f"{name} is a tuple of strings, as in {name}={written!r}, not {value!r}")
 
 
 def _check_seed(seed: int) -> None:

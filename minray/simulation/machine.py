@@ -19,9 +19,9 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
-from minray.platform.base import ExitStatus, OnOutput, Platform, StorageFailed
+from minray.platform.base import ExitStatus, OnOutput, Platform, SpawnFailed, StorageFailed
 from minray.simulation.disk import SimDisk
-from minray.simulation.faults import ORPHAN_DELAYS_S, REAPS_S, SWITCH, SWITCHES_S, Oracle, StepFaults
+from minray.simulation.faults import ORPHAN_DELAYS_S, REAPS_S, SPAWNS, SWITCH, SWITCHES_S, Oracle, StepFaults
 from minray.simulation.interpreter import wall_time
 from minray.simulation.loop import Failure, ProcessGone, SimLoop, SimProcess
 from minray.simulation.memory import SimArena, SimMemory
@@ -31,6 +31,8 @@ from minray.simulation.user_code import SimUserCode, this_thread
 
 MARK_BYTES = 64
 SPAWN_S = 0.004
+STILL_S = 1000.0
+"""Longer than anybody waits for a process that says nothing."""
 REPORT_S = 0.000_1
 """How long output and the news of a death take to the parent."""
 SYNC_S = 0.002
@@ -131,7 +133,17 @@ class SimProcesses:
 
     async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> SimChild:
         await asyncio.sleep(SPAWN_S)
-        return self._world.spawn(self, self._process, role, name, config, on_output)
+        fault = SPAWNS[self._world.oracle.choose(("spawn", name), len(SPAWNS))]
+        if fault:
+            self._world.trace.add(self._process.name, FAULT, f"spawn: {fault}", name)
+        if fault == "no process":
+            raise SpawnFailed(f"{name}: no processes left")
+        child = self._world.spawn(self, self._process, role, name, config, on_output)
+        if fault == "ends at once":
+            self.children[-1].exit(1)
+        elif fault == "stands still":
+            self._world.loop.stall(self.children[-1], STILL_S)
+        return child
 
     def exit(self, code: int) -> None:
         thread = this_thread()

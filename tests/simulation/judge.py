@@ -201,6 +201,13 @@ def core_leftovers(core: Any, needs: Needs = NOTHING) -> list[str]:
         "tasks waiting here": core.receiver._waiting,
         "answers on their way": core.intake._answering,
         "unanswered tasks": [task for task in core.receiver._tasks.values() if task.reply is None],
+        "acknowledged answers": [number for number in core.receiver._tasks if number <= core.receiver._acknowledged],
+        "acknowledged answers of calls": [
+            number
+            for stream in core.actor_receiver._streams.values()
+            for number in stream.tasks
+            if stream.is_over(number)
+        ],
         "placement groups that are waited for": core.placement_groups._waiting,
         "placement groups that the gcs is told of": core.placement_groups._telling,
         "actors being made": _without(core.actors._creations, needs.rows),

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from minray.platform.base import ConnectRefused, Incoming, MemoryFailed, Platform, StorageFailed
-from minray.simulation.faults import FaultPlan, Key, Oracle
+from minray.platform.base import ConnectRefused, Incoming, MemoryFailed, Platform, SpawnFailed, StorageFailed
+from minray.simulation.faults import SPAWNS, FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.loop import Deadlock
 from minray.simulation.machine import Role, SimNode, SimWorld
@@ -93,6 +93,41 @@ def test_exit_statuses(end: Callable[[Platform], None], code: int) -> None:
 
     live(main, child)
     assert heard[0].code == code  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("answer", "code"), [(SPAWNS.index("no process"), None), (SPAWNS.index("ends at once"), 1)])
+def test_a_process_that_does_not_come_to_be(answer: int, code: int | None) -> None:
+    heard: list[object] = []
+
+    async def main(platform: Platform, config: bytes) -> None:
+        try:
+            heard.append((await watch(platform))[0].code)  # type: ignore[attr-defined]
+        except SpawnFailed as error:
+            heard.append(error)
+
+    async def child(platform: Platform, config: bytes) -> None:
+        raise AssertionError("it never begins")
+
+    world = live(main, child, Oracle(0, overrides={("spawn", "child/1"): answer}))
+    assert heard == [code] if code is not None else str(heard[0]) == "child/1: no processes left"
+    told = [event.details for event in world.trace.events if event.process == "main"]
+    assert (f"spawn: {SPAWNS[answer]}", "child/1") in told
+
+
+def test_a_process_that_stands_still_from_its_birth_ends_when_it_is_killed() -> None:
+    signals: list[int | None] = []
+
+    async def main(platform: Platform, config: bytes) -> None:
+        child = await platform.processes.spawn("child", "child/1", b"c", lambda stream, line: None)
+        await asyncio.sleep(100)
+        child.kill()
+        signals.append((await child.wait()).signal)
+
+    async def child(platform: Platform, config: bytes) -> None:
+        raise AssertionError("it never begins")
+
+    live(main, child, Oracle(0, overrides={("spawn", "child/1"): SPAWNS.index("stands still")}))
+    assert signals == [9]
 
 
 def test_children_die_soon_after_their_parent() -> None:

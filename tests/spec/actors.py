@@ -139,17 +139,22 @@ class Find(Tagged, frozen=True):
 
 
 class Kill(Tagged, frozen=True):
-    """``minray.kill``."""
+    """``minray.kill``, for good or not."""
 
     name: str
     actor: str
     """A handle, of ``Create`` or ``Find``."""
     no_restart: bool = True
+    is_asked: bool = False
+    """By ``__ray_terminate__`` instead, a call among others."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles = stage.bound((self.actor,))
         for handle in handles:
-            minray.kill(stage.refs[handle], no_restart=self.no_restart)
+            if self.is_asked:
+                stage.refs[handle].__ray_terminate__.remote()
+            else:
+                minray.kill(stage.refs[handle], no_restart=self.no_restart)
         return {"of": handles}
 
     def foresee(self, scope: Scope) -> None:

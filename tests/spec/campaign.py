@@ -2,6 +2,7 @@
 
     python -m tests.spec.campaign --seconds 90               seeds 0, 1, 2, ... for so long
     python -m tests.spec.campaign --seed 4711 --runs 1       one scenario; also larger ones with --size
+    python -m tests.spec.campaign --coverage                 what they have met: states, and places of faults
     python -m tests.spec.campaign --replay FILE              a witness again, with its story and what its last fault does
     python -m tests.spec.campaign --replay FILE --html PAGE  and as a page for a browser
 
@@ -21,11 +22,12 @@ from pathlib import Path
 
 import click
 
-from minray.simulation.__main__ import writing
-from minray.simulation.cluster import without_garbage_collection
-from minray.simulation.faults import LOUD, QUIET, SLOW_NODE, SWITCH
+from minray.simulation.__main__ import refuse_beside, writing
+from minray.simulation.cluster import MAX_NODES, without_garbage_collection
+from minray.simulation.faults import KINDS, MAX_SEED, MIN_SEED, Oracle
 from minray.simulation.page import headline, write_page
 from minray.simulation.trace import first_difference, parting
+from tests.spec.coverage import Coverage
 from tests.spec.scenario import Scenario, Verdict, missed, read_witness, run, save, struck
 from tests.spec.shrink import Witness, describe_fault, replace, smallest
 from tests.spec.strategies import SIZES, scenario_of
@@ -33,6 +35,8 @@ from tests.spec.strategies import SIZES, scenario_of
 REGRESSIONS = Path(__file__).resolve().parents[1] / "regressions"
 ONE_IN = 100
 """So many scenarios are run for each that is run twice."""
+LAST_FIRST_SEED = MAX_SEED // 2
+"""No campaign that begins with it gets to the last seed."""
 
 
 @dataclass
@@ -45,6 +49,7 @@ class Statistics:
     steps: int = 0
     operations: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    coverage: Coverage = field(default_factory=Coverage)
     unrepeatable: list[Failure] = field(default_factory=list)
     """What was run twice and was not the same."""
 
@@ -53,15 +58,16 @@ class Statistics:
         self.steps += verdict.steps
         self.operations.update(verdict.operations)
         self.faults.update(struck(verdict))
+        self.coverage.add(verdict)
 
     def line(self) -> str:
         seconds = time.monotonic() - self.began
         operations = " ".join(f"{kind} {count}" for kind, count in sorted(self.operations.items()))
-        faults = " ".join(f"{kind} {self.faults[kind]}" for kind in (*LOUD, *QUIET, SWITCH, SLOW_NODE))
+        faults = " ".join(f"{kind} {self.faults[kind]}" for kind in KINDS)
         return (
             f"{self.scenarios} scenarios ({self.repeated} of them twice), {self.scenarios / seconds * 60:.0f} a minute, "
             f"{self.steps / max(1, self.scenarios):.0f} steps each, {self.steps / seconds:.0f} a second; {operations}; "
-            f"faults: {faults}"
+            f"faults: {faults}; {self.coverage.line()}"
         )
 
 
@@ -112,7 +118,7 @@ def command_for(path: Path) -> str:
 
 def replay(path: Path, page: Path | None) -> int:
     """Run one witness; the exit code."""
-    scenario = read_witness(path, Scenario.from_json)
+    scenario = read_witness(path, scenario_from)
     verdict = compared(run(scenario), run(scenario))
     click.echo("\n".join(verdict.problems) or f"no problem in {verdict.steps} steps")
     for key, answer in missed(scenario, verdict):
@@ -125,6 +131,15 @@ def replay(path: Path, page: Path | None) -> int:
             write_page(verdict.trace, page, headline(scenario.seed, len(scenario.world.nodes), outcome, verdict.trace))
         click.echo(f"page    {page}")
     return 0 if verdict.ok else 1
+
+
+def scenario_from(text: str) -> Scenario:
+    """Raises ValueError for what is none, or for one that no world can be."""
+    scenario = Scenario.from_json(text)
+    if not 1 <= len(scenario.world.nodes) <= MAX_NODES:
+        raise ValueError(f"a world has from 1 to {MAX_NODES} nodes, not {len(scenario.world.nodes)}")
+    Oracle(scenario.seed, scenario.world.plan(), dict(scenario.overrides or ()))  # which refuses what makes no sense
+    return scenario
 
 
 def without_last_fault(scenario: Scenario, verdict: Verdict) -> str:
@@ -142,23 +157,34 @@ def without_last_fault(scenario: Scenario, verdict: Verdict) -> str:
 
 @click.command()
 @click.option("--seconds", type=click.IntRange(1), default=90, show_default=True, help="How long, unless --runs is given.")
-@click.option("--seed", default=0, show_default=True, help="The first scenario.")
+@click.option("--seed", type=click.IntRange(MIN_SEED, LAST_FIRST_SEED), default=0, help="The first scenario.")
 @click.option("--runs", type=click.IntRange(1), help="How many scenarios.")
 @click.option("--size", type=click.Choice(list(SIZES)), default="medium", show_default=True)
+@click.option("--coverage", is_flag=True, help="Show which transitions were seen, and where faults have struck.")
 @click.option("--name", help="What the witness of a failure is called.")
 @click.option("--replay", "witness", type=click.Path(exists=True, path_type=Path), help="Run a witness instead.")
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of its run.")
 def main(
-    seconds: int, seed: int, runs: int | None, size: str, name: str | None, witness: Path | None, page: Path | None
+    seconds: int,
+    seed: int,
+    runs: int | None,
+    size: str,
+    coverage: bool,
+    name: str | None,
+    witness: Path | None,
+    page: Path | None,
 ) -> None:
     """Look for a program and a few faults with which minray breaks a guarantee."""
     if witness is not None:
+        refuse_beside("--replay", ("seconds", "seed", "runs", "size", "coverage", "name"))
         raise SystemExit(replay(witness, page))
     if page is not None:
         raise click.UsageError("--html shows the run of a witness: name one with --replay")
     with without_garbage_collection():
         statistics, failure = campaign(seed, runs, seconds, size)
     click.echo(statistics.line())
+    if coverage:
+        click.echo(statistics.coverage.tables())
     for parted in statistics.unrepeatable:
         path = REGRESSIONS / f"seed_{parted.scenario.seed}_twice.json"
         save(parted.scenario, path)

@@ -22,7 +22,6 @@ Rules
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +34,7 @@ from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import LONG_STALLS_S, RESETS, Key
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.campaign import REGRESSIONS, report
+from tests.spec.coverage import Place, place_of
 from tests.spec.moves import Move
 from tests.spec.programs import (
     Await,
@@ -68,8 +68,6 @@ WANTED = tuple(((kind, "nowhere"), 1) for kind in STRIKES)
 MOST_SHRUNK = 3
 """So many failures are made small; the others are counted."""
 Fault = tuple[Key, int]
-Place = tuple[str, str]
-"""A role or a link of two, and a task or a message: a point without the names that differ between two of the same."""
 
 
 def one_driver(*operations: Operation) -> Program:
@@ -251,11 +249,6 @@ def faults_at(points: Iterable[Key]) -> Iterator[Fault]:
             yield key, answer
 
 
-def place_of(key: Key) -> Place:
-    """``("crash", "worker/1f3c", "connect(w-1f3c)", 2)`` -> ``("worker", "connect")``"""
-    return re.sub(r"/\w+", "", key[1]), re.sub(r"\(.*", "", key[2])
-
-
 def _by_place(faults: Iterable[Fault]) -> list[list[Fault]]:
     places: dict[tuple[str, Place], list[Fault]] = {}
     for key, answer in faults:
@@ -398,7 +391,7 @@ def show_failures(sweep: Sweep, say: Callable[[str], None]) -> None:
 
 @click.command()
 @click.option("--program", "names", multiple=True, type=click.Choice(list(PROGRAMS)), help="Only this one; may be repeated.")
-@click.option("--pairs", default=200, show_default=True, help="At most so many pairs of faults for a program.")
+@click.option("--pairs", type=click.IntRange(0), default=200, show_default=True, help="At most so many pairs for a program.")
 @click.option("--seed", default=0, show_default=True, help="Draws the pairs, if they are not all.")
 @click.option("--list", "only_list", is_flag=True, help="Name the programs that are tried when none is named.")
 def main(names: tuple[str, ...], pairs: int, seed: int, only_list: bool) -> None:

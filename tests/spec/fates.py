@@ -51,6 +51,7 @@ UNAVAILABLE = "ActorUnavailableError"
 NO_MEMORY = "OutOfMemoryError"
 """In the place of either, if its worker was killed for that."""
 GROUP_REMOVED = "ActorPlacementGroupRemoved"
+NO_PLACE = "ActorUnschedulableError"
 
 
 @dataclass
@@ -119,6 +120,7 @@ class Fate:
         """What the actor's end may make of a call; ``is_loose``: nobody may keep it during the call."""
         found = {DIED} if self.may_die or is_loose else set()
         found |= {GROUP_REMOVED} if self.loses_group else set()
+        found |= {NO_PLACE} if self.losses.hopeless else set()
         is_used_up = 0 <= retries and (self.crashes > retries or self.losses.silence or is_repeated)
         begins_anew = self.create.max_restarts != 0 or self.losses.silence
         found |= {UNAVAILABLE} if self.crashes > 0 and is_used_up and begins_anew else set()

@@ -3,16 +3,26 @@
 Their bundles are of a resource of their own, ``SLOT``, of which each node has more than all groups of a program take: so a
 group keeps nothing from anybody, and is there as soon as the gcs has made it. A task in a group takes a slot, or nothing; an
 actor keeps a slot as long as it lives, and one more than actors take is there for tasks.
+
+Only drivers ask about groups. Each has a namespace of its own, and is answered as if all that it has done with groups were
+over: so it is certain whether a group is there, and by which name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import minray
 from minray.exceptions import TaskPlacementGroupRemoved
-from minray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from minray.util.placement_group import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from tests.spec.stage import Outcome, Stage, Tagged
 
 if TYPE_CHECKING:
@@ -20,6 +30,9 @@ if TYPE_CHECKING:
 
 SLOT = "slot"
 REMOVED = "TaskPlacementGroupRemoved"
+FORGOTTEN = "forgotten"
+OVER = ("REMOVED", FORGOTTEN)
+"""The states of a group that was removed; the gcs does not remember them for ever."""
 LONG_S = 100_000.0
 """Of virtual time: longer than any program may take."""
 
@@ -30,16 +43,87 @@ class Group(Tagged, frozen=True):
     name: str
     bundles: int = 1
     strategy: str = "PACK"
+    called: str = ""
+    """The name that it is given, if nobody has it."""
 
     def perform(self, stage: Stage) -> Outcome:
-        stage.refs[self.name] = placement_group([{SLOT: 1}] * self.bundles, self.strategy)
-        return {"of": []}
+        try:
+            group = placement_group([{SLOT: 1}] * self.bundles, self.strategy, self.called)
+        except ValueError:
+            return {"of": [], "taken": True}
+        stage.refs[self.name] = group
+        return {"of": [], "is": group.id.hex()}
 
     def foresee(self, scope: Scope) -> None:
-        scope.sure.add(self.name)
+        if not self.called:
+            scope.sure.add(self.name)
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (), outcome)
+        holder, is_taken = reading.named_groups.get(self.called), "taken" in outcome
+        if is_taken and holder is None:
+            yield f"G104: {self.name} was not given the name {self.called!r}, which no group has"
+        elif holder is not None and not is_taken:
+            yield f"G104: {self.name} was given the name {self.called!r}, which {holder.name} has"
+        elif self.called and not is_taken:
+            reading.named_groups[self.called] = NamedGroup(self.name, outcome["is"], self.bundles)
+
+
+@dataclass(frozen=True)
+class NamedGroup:
+    """A group that is there, for all that its driver can know."""
+
+    name: str
+    group_id: str
+    bundles: int
+
+
+class FindGroup(Tagged, frozen=True):
+    """``get_placement_group``."""
+
+    name: str
+    called: str
+
+    def perform(self, stage: Stage) -> Outcome:
+        try:
+            group = get_placement_group(self.called)
+        except ValueError:
+            return {"of": [], "found": False}
+        return {"of": [], "found": True, "is": group.id.hex(), "bundles": group.bundle_count}
+
+    def foresee(self, scope: Scope) -> None:
+        """It changes nothing."""
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, (), outcome)
+        holder = reading.named_groups.get(self.called)
+        if not outcome["found"]:
+            if holder is not None:
+                yield f"G104: {self.name} did not find {holder.name} by its name {self.called!r}"
+        elif holder is None:
+            yield f"G106: {self.name} found a group by the name {self.called!r}, which none has"
+        elif (outcome["is"], outcome["bundles"]) != (holder.group_id, holder.bundles):
+            yield f"G104: {self.name} was shown another group than {holder.name}: {outcome}"
+
+
+class Describe(Tagged, frozen=True):
+    """``placement_group_table`` of one group."""
+
+    name: str
+    group: str
+
+    def perform(self, stage: Stage) -> Outcome:
+        groups = stage.bound((self.group,))
+        return {"of": groups, "states": [placement_group_table(stage.refs[name]).get("state", FORGOTTEN) for name in groups]}
+
+    def foresee(self, scope: Scope) -> None:
+        """It changes nothing."""
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from reading.check_names(self.name, (self.group,), outcome)
+        for state in outcome["states"]:
+            if (state in OVER) != (self.group in reading.removed_groups):
+                yield f"G106: {self.name} says of {self.group} that it is {state}"
 
 
 class Ready(Tagged, frozen=True):
@@ -92,6 +176,10 @@ class Remove(Tagged, frozen=True):
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.group,), outcome)
+        reading.removed_groups.update(outcome["of"])
+        for called, holder in list(reading.named_groups.items()):
+            if holder.name in outcome["of"]:
+                del reading.named_groups[called]
 
 
 def remove_groups(stage: Stage) -> None:

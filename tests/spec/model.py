@@ -41,15 +41,16 @@ from typing import Any
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.detached import Farewell
-from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, NO_MEMORY, UNAVAILABLE, Fate, Fates, retries_of
+from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, NO_MEMORY, NO_PLACE, UNAVAILABLE, Fate, Fates, retries_of
 from tests.spec.frees import FREED, Free
-from tests.spec.groups import REMOVED, Group, Remove
+from tests.spec.groups import REMOVED, Group, NamedGroup, Remove
 from tests.spec.programs import (
     Body,
     Call,
     Cancel,
     Exit,
     Generate,
+    Miscount,
     Operation,
     Program,
     RaiseAtFirst,
@@ -99,18 +100,21 @@ class Losses:
     """Whether there may have been none for a value, because nothing could be written to disk."""
     departures: bool = False
     """Whether nodes may leave in good order."""
+    hopeless: bool = False
+    """Whether so many workers in a row may not have come to be that who needed one was given up."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
 
     def of_unknown_actor(self) -> set[str]:
         """What deaths may make of a call of an actor about which nothing is known."""
-        return {DIED, UNAVAILABLE, NO_MEMORY} if self.memory else {DIED, UNAVAILABLE}
+        return {DIED, UNAVAILABLE} | ({NO_MEMORY} if self.memory else set()) | ({NO_PLACE} if self.hopeless else set())
 
     def errors_with(self, max_retries: int) -> set[str]:
         """What deaths make of a task with so many retries; who has any is made again if its node had no memory (G20)."""
         crashes = self.errors() if self.deaths - self.memory > max_retries >= 0 else set()
-        return crashes | ({NO_MEMORY} if self.memory and max_retries == 0 else set())
+        no_memory = {NO_MEMORY} if self.memory and max_retries == 0 else set()
+        return crashes | no_memory | ({UNSCHEDULABLE} if self.hopeless else set())
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ class Scope:
         if task.group in model.removed_groups:
             errors.add(REMOVED)
         is_bound = task.node >= 0 and not task.is_soft
-        if is_bound and (losses.nodes or losses.departures or task.nowhere):
+        if losses.hopeless or (is_bound and (losses.nodes or losses.departures or task.nowhere)):
             errors.add(UNSCHEDULABLE)
         has_value = has_value and not (is_bound and task.nowhere)
         if losses.objects and (uses_up or task.name in model.cancelled):
@@ -231,7 +235,7 @@ class Scope:
             errors |= set(map(_of_a_task, NO_ROOM))
         refs: tuple[str, ...] = getattr(end, "refs", ())
         model.surely_returned[task.name] = frozenset(name for name in refs if name in inner.sure)
-        may_return = not end.error or isinstance(end, RaiseAtFirst)
+        may_return = not end.error or isinstance(end, RaiseAtFirst | Miscount)
         return errors, may_return and self._may_have_values(task.args)
 
     def _errors_of_arguments(self, task: Submit | Call) -> set[str]:
@@ -286,7 +290,7 @@ class Scope:
     def foresee_kill(self, kill: Kill) -> None:
         fates = self.model.fates
         fate = fates.of(kill.actor)
-        if not kill.no_restart or kill.actor not in self.sure or fate is None:
+        if not kill.no_restart or kill.is_asked or kill.actor not in self.sure or fate is None:
             return
         self.killed.add(fates.identity(kill.actor))
         name = fate.create.called
@@ -525,6 +529,10 @@ class Reading:
     """Objects that the viewer has freed by hand."""
     shown: dict[str, list[str]] = field(default_factory=dict)
     """Name of an actor -> the ids that the viewer was shown by it."""
+    named_groups: dict[str, NamedGroup] = field(default_factory=dict)
+    """Placement groups of a driver that are there, by their names."""
+    removed_groups: set[str] = field(default_factory=set)
+    """Those that it has removed."""
 
     def check_body(self, body: Body, history: History) -> Iterator[str]:
         if len(history) != len(body.operations):
@@ -761,10 +769,16 @@ def _marks(body: Body, inherited: str | None) -> Iterator[tuple[str, str | None]
             yield from _marks(operation.body, mark)
 
 
-def _check_place(task: Submit, node_id: str, mark: str, wished: str | None, expected: str | None) -> Iterator[str]:
-    """G102: it runs on the node that it is bound to; and in its own environment, or its parent's."""
+def _check_place(
+    task: Submit, node_id: str, mark: str, zone: str, gpus: list[int], wished: str | None, expected: str | None
+) -> Iterator[str]:
+    """G102: it runs on the node that it is bound to, or with the label; and in its own environment, or its parent's."""
     if wished is not None and node_id != wished:
         yield f"G102: {task.name} ran on node {node_id}, and is bound to {wished}"
+    if task.zone and not task.is_soft and (zone == task.zone.removeprefix("!")) == task.zone.startswith("!"):
+        yield f"labels: {task.name} ran in zone {zone!r}, and is bound to {task.zone!r}"
+    if len(set(gpus)) != math.ceil(task.gpus):
+        yield f"GPUs: {task.name} needs {task.gpus}, and was given {gpus}"
     if expected is not None and mark != expected:
         yield f"environment: {task.name} found {mark!r} in its environment, which should say {expected!r}"
 

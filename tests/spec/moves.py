@@ -12,6 +12,7 @@ from typing import Any
 
 from minray.common.ids import return_id, task_of
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION
+from minray.raylet.placement_group_resource_manager import PREPARED
 from minray.simulation import SimCluster
 from minray.simulation.cluster import HEAD
 from tests.simulation.leaving import ask_to_leave
@@ -23,10 +24,13 @@ MOMENTS: dict[str, Callable[[Any], object]] = {
     "holds": lambda raylet: raylet._departure._to_hand_over(),
     "item": lambda raylet: items_of(raylet) >= 1,
     "items": lambda raylet: items_of(raylet) >= 3,
+    "prepares": lambda raylet: any(state == PREPARED for _, state in raylet.groups.bundles.states.items()),
+    "hosts": lambda raylet: list(raylet.groups.bundles.all()),
     "several": lambda raylet: sum(1 for _ in raylet.store.table.primaries()) >= 2,
 }
 """Word -> whether it is the moment for a node to leave or die: at once, when somebody has leased a worker there, when it
-holds a value that somebody elsewhere owns, when it keeps some that a generator has yielded there, or two of any kind."""
+holds a value that somebody elsewhere owns, when it keeps some that a generator has yielded there, when bundles are put aside
+there, or are there, or when it keeps two values of any kind."""
 PATIENCE_S = 10.0
 LOOK_EVERY_S = 0.01
 OPERATOR = "operator"

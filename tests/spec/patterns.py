@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
+
 from tests.spec.actors import Create
 from tests.spec.frees import Free
 from tests.spec.programs import (
@@ -126,6 +128,21 @@ def with_naps(program: Program, random: Random) -> Program:
         operations.append(Sleep(f"naps{number} begin", random.choice((0.02, 0.5, 2.0))))
         operations += [Cancel(f"cancel {name}", name) for name in names if random.random() < 0.8]
         drivers.append(_inserted(driver, operations + [Get(f"get {name}", (name,)) for name in names], random))
+    return Program(tuple(drivers))
+
+
+def with_force(program: Program, random: Random) -> Program:
+    """In half of the programs with naps, tasks among these are cancelled by force."""
+    if random.random() < 0.5:
+        return program
+    naps = {task.name for task in program.tasks() if task.name.startswith("nap")}
+    drivers = []
+    for driver in program.drivers:
+        forced = [
+            msgspec.structs.replace(one, force=True) if isinstance(one, Cancel) and one.ref in naps else one
+            for one in driver.operations
+        ]
+        drivers.append(Body(tuple(forced), driver.end))
     return Program(tuple(drivers))
 
 

@@ -32,10 +32,16 @@ import msgspec
 
 import minray
 from minray.exceptions import PendingCallsLimitExceeded, RayError
-from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from minray.util.scheduling_strategies import (
+    In,
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    NotIn,
+    PlacementGroupSchedulingStrategy,
+)
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, away
 from tests.spec.frees import Free
-from tests.spec.groups import Group, Ready, Remove, remove_groups
+from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
 from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word, raised
 
 if TYPE_CHECKING:
@@ -45,6 +51,8 @@ MOST_CALLS = 4
 """So often a call is made again, or an actor, with the retries that programs have."""
 MARK = "SPEC_MARK"
 """The environment variable that tasks with an environment of their own find there."""
+ZONE = "zone"
+"""The one label that nodes have."""
 NOWHERE = "0a" * 16
 """The id of no node."""
 NOBODY_S = "no task makes it any more"
@@ -86,6 +94,10 @@ class Submit(Tagged, frozen=True):
     """or elsewhere, if that is not possible."""
     nowhere: bool = False
     """Whether it is bound to a node that has never been there, instead."""
+    gpus: float = 0.0
+    """A whole number, or a part of one."""
+    zone: str = ""
+    """What the label ``ZONE`` of its node has to say, or had better say (``is_soft``); ``!b``: not ``b``."""
 
     def parts(self) -> list[str]:
         """The names of what it returns: ``task3``, ``task3.2``, ``task3.3``."""
@@ -105,6 +117,13 @@ class Submit(Tagged, frozen=True):
             "scheduling_strategy": strategy,
             "name": self.name,
         }
+        if self.gpus:
+            options["num_gpus"] = self.gpus
+        if self.zone and self.is_soft:
+            expression = NotIn(self.zone[1:]) if self.zone.startswith("!") else In(self.zone)
+            options["scheduling_strategy"] = NodeLabelSchedulingStrategy({}, soft={ZONE: expression})
+        elif self.zone:
+            options["label_selector"] = {ZONE: self.zone}
         if self.mark:
             options["runtime_env"] = {"env_vars": {MARK: self.mark}}
         if self.node >= 0:
@@ -578,7 +597,7 @@ class Sleep(Tagged, frozen=True):
 
 Operation = (
     Submit | Put | Get | Await | Peek | Wait | Cancel | Drop | Free | Generate | ReadOn | Why | Sleep
-    | Create | Call | Find | Kill | Group | Ready | Remove
+    | Create | Call | Find | Kill | Group | Ready | FindGroup | Describe | Remove
 )
 
 
@@ -651,6 +670,19 @@ class ReturnUnpicklable(Tagged, frozen=True):
         return threading.Lock()
 
 
+class Miscount(Tagged, frozen=True):
+    """The task returns one object less than it should, or one more, if it should return several."""
+
+    is_more: bool = False
+    error = "RayTaskError(ValueError)"
+
+    def perform(self, name: str, stage: Stage) -> Any:
+        return name, {}
+
+    def counted(self, parts: list[str]) -> list[str]:
+        return [*parts, parts[0]] if self.is_more else parts[:-1]
+
+
 class Leave(Tagged, frozen=True):
     """The end of a driver that waits for nobody: it leaves in good order, and what it has asked for ends with it."""
 
@@ -660,7 +692,7 @@ class Leave(Tagged, frozen=True):
         return None
 
 
-End = Leave | Return | Raise | RaiseAtFirst | Exit | ReturnUnpicklable | ExitActor
+End = Leave | Return | Raise | RaiseAtFirst | Exit | ReturnUnpicklable | Miscount | ExitActor
 
 
 class Body(Record, frozen=True):
@@ -767,7 +799,8 @@ def execute_last(name: str, body: Body, nested: dict[str, Any], *args: Any) -> A
 
 def _played(name: str, body: Body, nested: dict[str, Any], args: tuple[Any, ...]) -> Stage:
     stage = Stage(nested)
-    place = [minray.get_runtime_context().get_node_id(), os.environ.get(MARK, "")]
+    context = minray.get_runtime_context()
+    place = [context.get_node_id(), os.environ.get(MARK, ""), context.get_node_labels().get(ZONE, ""), minray.get_gpu_ids()]
     print(json.dumps([RUN, name, [stage.open(value) for value in args], list(nested), *place]))
     print(json.dumps([END, name, stage.play(body)]))
     return stage
@@ -777,7 +810,7 @@ def _played(name: str, body: Body, nested: dict[str, Any], args: tuple[Any, ...]
 def execute_in_parts(parts: list[str], body: Body, nested: dict[str, Any], *args: Any) -> Any:
     """The same for several."""
     value = body.end.perform(parts[0], _played(parts[0], body, nested, args))
-    return [_part(part, value) for part in parts]
+    return [_part(part, value) for part in _counted(parts, body.end)]
 
 
 @minray.remote
@@ -789,7 +822,11 @@ def yield_parts(parts: list[str], body: Body, nested: dict[str, Any], *args: Any
     except Exception:
         yield from [(part, {}) for part in parts]
         raise
-    yield from [_part(part, value) for part in parts]
+    yield from [_part(part, value) for part in _counted(parts, body.end)]
+
+
+def _counted(parts: list[str], end: End) -> list[str]:
+    return end.counted(parts) if isinstance(end, Miscount) else parts
 
 
 def _part(name: str, value: Any) -> Any:

@@ -278,7 +278,7 @@ class RealCluster:
             self._logs.mkdir(parents=True, exist_ok=True)
         if self.shape.store_bytes:
             options["object_store_memory"] = self.shape.store_bytes
-        node = self._cluster.add_node(num_cpus=like.num_cpus, resources=dict(like.resources), **options)
+        node = self._cluster.add_node(**like.described(), **options)
         self._likeness[node.node_id] = like
 
     # --- Whom faults strike

@@ -58,10 +58,12 @@ from tests.spec.strategies import (
     HOARD_BYTES,
     MEDIUM,
     Size,
+    equipped,
     hoarding,
     with_harvests,
     with_hoards,
     with_leavers,
+    with_needs,
     with_retry_pauses,
     with_slots,
     with_stores,
@@ -114,7 +116,8 @@ def _scaled(operation: Operation, factor: float) -> Operation:
 
 def real_scenario_of(seed: int) -> RealScenario:
     """The scenario of a seed; those of ``SCENARIOS_PER_CLUSTER`` neighbours have the same cluster."""
-    shape = _shape_of(Random(f"cluster {seed // SCENARIOS_PER_CLUSTER}"))
+    cluster = seed // SCENARIOS_PER_CLUSTER
+    shape = _shape_of(Random(f"cluster {cluster}"), Random(f"equipment of cluster {cluster}"))
     random = Random(f"scenario {seed}")
     program = write_program(random, seed, random.choice(SIZES), shape.nodes)
     program = hoarding(program, Random(f"hoards of {seed}")) if shape.store_bytes == HOARD_BYTES else program
@@ -122,12 +125,14 @@ def real_scenario_of(seed: int) -> RealScenario:
     if shape.inline_limit and len(shape.nodes) > 1 and streams.random() < 0.3:
         program = (with_streams if streams.random() < 0.5 else with_harvests)(program, streams)
     program = with_leavers(program, Random(f"leavers of {seed}"))
+    program = with_needs(program, Random(f"needs of {seed}")) if shape.nodes[0].num_gpus else program
     homes = write_homes(program, shape.nodes, Random(f"homes of {seed}"))
     return RealScenario(scaled(program, SCALE), shape, homes, draw_faults(random, shape), seed)
 
 
-def _shape_of(random: Random) -> Shape:
+def _shape_of(random: Random, equipment: Random) -> Shape:
     nodes = with_slots(write_world(random).nodes, SLOTS)
+    nodes = equipped(nodes, equipment) if equipment.random() < 0.3 else nodes
     wire, is_durable = random.choice((UNIX, PROXY, PROXY, TCP)), random.random() < 0.3
     world = with_retry_pauses(with_hoards(Scenario(Program(()), with_stores(World(nodes), random)), random).world, random)
     pause_ms = round(world.retry_pause_ms * SCALE)

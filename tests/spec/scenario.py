@@ -28,6 +28,7 @@ import click
 import msgspec
 
 from minray.common.config import SystemConfig
+from minray.raylet.worker_pool import MAX_FAILED_IN_A_ROW
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
 from minray.simulation.faults import KINDS, LONG_DELAYS_S, LONG_STALLS_S, LOUD, STALLS_S, Key
@@ -40,7 +41,7 @@ from tests.spec.detached import Farewell, detached_names, say_farewell
 from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
 from tests.spec.moves import Move, Traffic
-from tests.spec.programs import Body, Call, Program, Submit, perform
+from tests.spec.programs import ZONE, Body, Call, Program, Submit, perform
 from tests.spec.stage import END, RUN, History, Record, Stage, has_lost_its_node, raised
 
 PATIENCE_S = 5.0
@@ -51,6 +52,8 @@ GCS_STALLS_S = 0.5
 """Many short stalls of the gcs may make an answer as late as that: callers of actors lose patience after a second."""
 GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """So long there is no gcs when it has crashed."""
+ENDS = ("crash", "memory", "spawn")
+"""After these loud faults somebody is gone, or never there, and silent because of that alone, unless it is the gcs."""
 HEAD_ENDS = ("raylet/head", ("ends",))
 """Whose event it is among those of lives, and its details."""
 ROOMY_BYTES = 4000
@@ -69,6 +72,21 @@ class Node(Record, frozen=True):
 
     num_cpus: int = 2
     resources: dict[str, int] = {}
+    num_gpus: int = 0
+    zone: str = ""
+    """What its label ``ZONE`` says, if it has one."""
+
+    def described(self) -> dict[str, Any]:
+        """As a cluster wants it."""
+        labels = {"labels": {ZONE: self.zone}} if self.zone else {}
+        return {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, "resources": dict(self.resources), **labels}
+
+    def fits(self, task: Submit) -> bool:
+        """Whether it has what a task needs."""
+        is_forbidden = task.zone.startswith("!")
+        is_in_zone = not task.zone or task.is_soft or (self.zone == task.zone.removeprefix("!")) != is_forbidden
+        has_resources = all(n <= self.resources.get(key, 0) for key, n in task.resources.items())
+        return task.num_cpus <= self.num_cpus and task.gpus <= self.num_gpus and has_resources and is_in_zone
 
 
 class World(Record, frozen=True):
@@ -169,10 +187,9 @@ class Scenario(Record, frozen=True):
         if not self._uses_groups_well(groups):
             return False
         slots = sum(group.bundles for group in groups)
-        return slots + 1 <= head.resources.get(SLOT, 1) and all(
-            task.num_cpus <= head.num_cpus and all(n <= head.resources.get(key, 0) for key, n in task.resources.items())
-            for task in self.program.tasks()
-        ) and all(actor.cpus_to_be_placed() <= head.num_cpus for actor in self.program.actors())
+        has_slots = slots + 1 <= head.resources.get(SLOT, 1)
+        actors_fit = all(actor.cpus_to_be_placed() <= head.num_cpus for actor in self.program.actors())
+        return has_slots and actors_fit and all(map(head.fits, self.program.tasks()))
 
     def _groups(self) -> list[Group]:
         return [operation for operation in self.program.walk() if isinstance(operation, Group)]
@@ -204,14 +221,16 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
     may_lose_objects = may_lose_files or (may_lose_nodes and world.inline_limit > 0)
     memory = sum(key[0] == "memory" for key in answers)
     deaths = len(raylets) + len(workers) + len(nodes) + ended + killed + memory
-    silence = any(key[0] in LOUD and (key[0] not in ("crash", "memory") or key[1] == GCS) for key in answers)
+    unborn = sum(key[0] == "spawn" for key in answers)
+    silence = any(key[0] in LOUD and (key[0] not in ENDS or key[1] == GCS) for key in answers)
+    is_hopeless = 0 < unborn and unborn + deaths >= MAX_FAILED_IN_A_ROW
     stalled_s = sum(STALLS_S[answer] for key, answer in answers.items() if key[:2] == ("stall", GCS))
     silence = silence or stalled_s > GCS_STALLS_S or any(move.is_silent for move in world.moves)
     return Losses(
         deaths,
         may_lose_nodes,
         may_lose_objects,
-        files=may_lose_files or not world.lineage or (world.lineage_bytes > 0 and may_lose_objects),
+        files=may_lose_files or not world.lineage or is_hopeless or (world.lineage_bytes > 0 and may_lose_objects),
         silence=silence,
         stored=world.inline_limit > 0,
         spilled=world.store_bytes > 0,
@@ -219,6 +238,7 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
         memory=memory,
         room=may_lack_room,
         departures=any(move.leaves for move in world.moves),
+        hopeless=is_hopeless,
     )
 
 
@@ -297,9 +317,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
     scenario = Scenario.from_json(scenario.to_json())
     overrides = None if scenario.overrides is None else dict(scenario.overrides)
     store = {"object_store_memory": scenario.world.store_bytes} if scenario.world.store_bytes else {}
-    nodes: list[dict[str, Any]] = [
-        {"num_cpus": node.num_cpus, "resources": dict(node.resources), **store} for node in scenario.world.nodes
-    ]
+    nodes: list[dict[str, Any]] = [node.described() | store for node in scenario.world.nodes]
     storage = "gcs.db" if scenario.world.durable else ""
     plan, system = scenario.world.plan(), scenario.world.system_config()
     cluster = SimCluster(nodes, scenario.seed, plan, overrides, system, storage=storage, show_output=False)

@@ -25,7 +25,7 @@ from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
 from tests.spec.moves import Move
 from tests.spec.namesakes import with_heirs, with_namesakes
-from tests.spec.patterns import with_chains, with_deliveries, with_naps, with_nests, with_rations, with_relays
+from tests.spec.patterns import with_chains, with_deliveries, with_force, with_naps, with_nests, with_rations, with_relays
 from tests.spec.programs import (
     Body,
     Call,
@@ -54,12 +54,16 @@ from tests.spec.variations import (
     with_crowds,
     with_first_failures,
     with_frees,
+    with_good_ends,
     with_groups,
     with_harvests,
     with_impatience,
     with_jams,
     with_leavers,
     with_manners,
+    with_miscounts,
+    with_names_of_groups,
+    with_needs,
     with_options,
     with_partings,
     with_parts,
@@ -94,6 +98,8 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
 BORROWING = ("AddBorrower", "RemoveBorrower")
 REPORTS = ("ReportGeneratorItem",)
 ANSWERS = "PushActorTask"
+HEARS_CANCEL = "receive CancelTask"
+"""The moment in which a worker does so."""
 LAST_WORDS = (*[ANSWERS] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
 """With each of these, or with its answer, a node tells owners and borrowers what is in its store.
 
@@ -108,11 +114,13 @@ IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
 """What goes on in a cluster where nothing happens, and the beginnings of all connections."""
 ANSWERING = ("worker/", ("answer", "lend_item"))
 """A moment of a worker in which it has told owners that others will hold what is theirs, and has not told these."""
+GROUP_WINDOW = "gcs", ("CreatePlacementGroup", "place_group", "commit_bundles", "lose_bundles", "ReturnBundles")
+"""A moment of a gcs in which it has made half of a placement group."""
 WINDOWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gcs", ("KillActor", "EndActor", "exit_actor", "ReportActorExit")),
     ("gcs", ("RegisterActor", "CreateActor", "create_actor", "give_back")),
     ("gcs", ("FinishJob", "remove_group", "RemovePlacementGroup", "RemoveBundles")),
-    ("gcs", ("CreatePlacementGroup", "place_group", "commit_bundles", "lose_bundles", "ReturnBundles")),
+    GROUP_WINDOW,
     ("worker/", ("end_actor",)),
     ANSWERING,
     ("raylet/n", ("leave_cluster", "move")),
@@ -449,7 +457,11 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
         world, program = with_rifts(world, len(program.drivers), rifts), with_crowds(program, rifts)
         program = with_souvenirs(program, Random(f"souvenirs of {seed}"))
     world = with_crashes_in_windows(world, Random(f"windows of {seed}"))
+    world = with_node_losses(world, Random(f"node losses of {seed}"))
     world = with_moves(world, random)
+    if slots > 1:
+        world = with_deaths_of_hosts(world, Random(f"deaths of hosts of {seed}"))
+        world = with_forgetful_gcs(world, Random(f"forgetful gcs of {seed}"))
     world = with_retry_pauses(world, Random(f"retry pauses of {seed}"))
     world = with_little_memory(world, Random(f"memory of {seed}"))
     world = with_switches(world, Random(f"switches of {seed}"))
@@ -467,6 +479,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
         program = with_harvests(program, random)
         program = with_slow_readers(program, random) if random.random() < 0.5 else program
     world = with_quick_health_checks(world, Random(f"health checks of {seed}"))
+    world = with_stillbirths(world, Random(f"stillbirths of {seed}"))
     random = Random(f"nests of {seed}")
     if any(move.dies for move in world.moves) and random.random() < 0.5:
         world, program = with_deaths_of_holders(world, random), with_nests(program, random)
@@ -481,7 +494,9 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     if (world.targets, world.struck_tasks) == ((ANSWERING[0],), ANSWERING[1]) and random.random() < 0.7:
         program = with_relays(program, random)
     program = with_naps(with_chains(program, Random(f"chains of {seed}")), Random(f"naps of {seed}"))
-    return Scenario(program, world, seed)
+    program = with_force(program, Random(f"force of {seed}"))
+    world = with_deaf_workers(world, program, Random(f"deaf workers of {seed}"))
+    return with_equipment(Scenario(program, world, seed), Random(f"equipment of {seed}"))
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
@@ -491,15 +506,18 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_namesakes(program, random) if random.random() < 0.35 else program
     program = with_first_failures(program, Random(f"first failures of {seed}"))
     program = with_parts(with_awaits(program, Random(f"awaits of {seed}")), Random(f"parts of {seed}"))
+    program = with_miscounts(program, Random(f"miscounts of {seed}"))
     program = with_options(with_groups(program, Random(f"groups of {seed}")), Random(f"options of {seed}"))
     program = with_manners(program, Random(f"manners of {seed}"))
     program = with_heirs(program, Random(f"heirs of {seed}"))
     program = with_residents(program, Random(f"residents of {seed}"))
+    program = with_names_of_groups(program, Random(f"names of groups of {seed}"))
     program = with_partings(with_jams(program, Random(f"jams of {seed}")), Random(f"partings of {seed}"))
     random = Random(f"slow readers of {seed}")
     program = with_slow_readers(program, random) if random.random() < 0.33 else program
     program = with_frees(program, Random(f"frees of {seed}"))
     program = with_words(program, Random(f"words of {seed}"))
+    program = with_good_ends(program, Random(f"good ends of {seed}"))
     return with_impatience(program, Random(f"impatience of {seed}"))
 
 
@@ -511,7 +529,24 @@ def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tu
 
 
 def with_slots(nodes: tuple[Node, ...], count: int) -> tuple[Node, ...]:
-    return tuple(Node(node.num_cpus, node.resources | {SLOT: count}) for node in nodes)
+    return tuple(msgspec.structs.replace(node, resources=node.resources | {SLOT: count}) for node in nodes)
+
+
+def with_equipment(scenario: Scenario, random: Random) -> Scenario:
+    """In a fifth of the scenarios nodes have GPUs and labels, and some tasks need them."""
+    if random.random() >= 0.2:
+        return scenario
+    world = msgspec.structs.replace(scenario.world, nodes=equipped(scenario.world.nodes, random))
+    return msgspec.structs.replace(scenario, program=with_needs(scenario.program, random), world=world)
+
+
+def equipped(nodes: tuple[Node, ...], random: Random) -> tuple[Node, ...]:
+    """With GPUs and labels; the head has all that tasks need (see ``with_needs``)."""
+    head, *others = nodes
+    more = [
+        msgspec.structs.replace(node, num_gpus=random.randint(0, 2), zone=random.choice(("", "a", "b"))) for node in others
+    ]
+    return msgspec.structs.replace(head, num_gpus=2, zone="a"), *more
 
 
 def at_busy_moments(world: World, random: Random) -> World:
@@ -630,6 +665,19 @@ def with_crashes_in_windows(world: World, random: Random) -> World:
     )
 
 
+def with_node_losses(world: World, random: Random) -> World:
+    """In a sixth of the worlds with several nodes one or two of these are lost in the middle of what they do."""
+    is_aimed = world.struck_tasks or not world.rates.keys().isdisjoint(("last_words", "rift"))
+    if is_aimed or len(world.nodes) == 1 or random.random() >= 0.17:
+        return world
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates |= {"node_loss": random.choice((0.01, 0.03, 0.1))}
+    targets = random.choice((("worker/",), ("raylet/n",), ("worker/", "raylet/n")))
+    return msgspec.structs.replace(
+        world, rates=rates, budget=random.randint(1, 2), targets=targets, spared_tasks=IDLE_TASKS
+    )
+
+
 def with_moves(world: World, random: Random) -> World:
     """In a fifth of the worlds nodes come and go; those stay where drivers run.
 
@@ -649,6 +697,33 @@ def with_moves(world: World, random: Random) -> World:
         else:
             moves.append(Move(count + random.randint(0, 1), at_s))
     return msgspec.structs.replace(world, moves=tuple(moves))
+
+
+def with_deaths_of_hosts(world: World, random: Random) -> World:
+    """In most of the worlds with several nodes, placement groups and nothing that is aimed, nodes with bundles die."""
+    is_aimed = world.moves or world.struck_tasks or not world.rates.keys().isdisjoint(("last_words", "rift", "node_loss"))
+    if is_aimed or len(world.nodes) == 1 or random.random() < 0.2:
+        return world
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    guests = [number for number in range(1, len(world.nodes)) if number not in world.homes]
+    moves = []
+    for _ in range(random.choice((1, 1, 2)) if not world.homes else 0):
+        when, is_silent = random.choice(("prepares", "hosts")), random.random() < 0.3
+        moves.append(Move(0, random.choice(PAUSES_S), dies=True, is_silent=is_silent, when=when))
+    moves += [Move(number, random.choice((0.5, 3.0))) for number in guests if random.random() < 0.3]
+    return msgspec.structs.replace(world, rates=rates, moves=tuple(moves))
+
+
+def with_forgetful_gcs(world: World, random: Random) -> World:
+    """In a third of the worlds with placement groups and nothing that is aimed the gcs crashes while it makes one."""
+    is_aimed = world.moves or world.struck_tasks or not world.rates.keys().isdisjoint(("last_words", "rift"))
+    if is_aimed or random.random() >= 0.33:
+        return world
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates |= {"crash": random.choice((0.03, 0.1, 0.3))}
+    target, tasks = GROUP_WINDOW
+    budget = random.randint(1, 3)
+    return msgspec.structs.replace(world, rates=rates, budget=budget, targets=(target,), struck_tasks=tasks, durable=True)
 
 
 def with_retry_pauses(world: World, random: Random) -> World:
@@ -702,6 +777,29 @@ def with_little_memory(world: World, random: Random) -> World:
     rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD or kind == "crash"}
     return msgspec.structs.replace(
         world, rates=rates | {"memory": random.choice((0.03, 0.15, 0.5))}, budget=world.budget + random.randint(2, 12)
+    )
+
+
+def with_stillbirths(world: World, random: Random) -> World:
+    """In an eighth of the worlds some workers do not come to be: there is no process, or it ends at once, or says nothing.
+
+    In half of these it happens so often in a row that whoever needs one is given up.
+    """
+    if random.random() >= 0.125 or "last_words" in world.rates:
+        return world
+    rate, most = random.choice(((0.1, 4), (0.5, 4), (0.5, 12), (1.0, 12)))
+    budget = world.budget + random.randint(1, most)
+    return msgspec.structs.replace(world, rates={**world.rates, "spawn": rate}, budget=budget)
+
+
+def with_deaf_workers(world: World, program: Program, random: Random) -> World:
+    """In half of the worlds with tasks that are cancelled by force their workers stand still when they should hear of it."""
+    is_forced = any(isinstance(operation, Cancel) and operation.force for operation in program.walk())
+    if not is_forced or random.random() < 0.5:
+        return world
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD} | {"long_stall": 0.5}
+    return msgspec.structs.replace(
+        world, rates=rates, budget=random.randint(1, 3), targets=("worker/",), struck_tasks=(HEARS_CANCEL,), at_messages=True
     )
 
 

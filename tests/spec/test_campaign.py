@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from minray.core_worker.task_manager import TaskManager
+from minray.simulation.faults import Key
 from tests.spec import campaign as campaigns
 from tests.spec.campaign import REGRESSIONS, campaign, compared, main
-from tests.spec.programs import Body, Program, Put
+from tests.spec.coverage import Coverage, all_transitions, place_of
+from tests.spec.programs import Body, Get, Program, Put, Sleep, Submit
 from tests.spec.scenario import Scenario, Verdict, read_witness, run, save
 from tests.spec.shrink import replace
 from tests.spec.strategies import scenario_of
@@ -38,10 +43,40 @@ def draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--runs", "-1"], ["--runs", "0"], ["--runs", "many"], ["--seconds", "-1"], ["--seconds", "nan"], ["--html", "page"]],
+    [
+        ["--runs", "-1"],
+        ["--runs", "0"],
+        ["--runs", "many"],
+        ["--seconds", "-1"],
+        ["--seconds", "nan"],
+        ["--html", "page"],
+        ["--seed", str(1 << 127)],
+        ["--seed", str(-1 << 128)],
+        ["--replay", str(FORGOTTEN), "--seed", "1"],
+        ["--replay", str(FORGOTTEN), "--runs", "1"],
+    ],
 )
 def test_what_a_campaign_cannot_do_is_refused(arguments: list[str]) -> None:
-    assert invoke(*arguments).exit_code == 2
+    done = invoke(*arguments)
+    assert done.exit_code == 2 and "Error: " in done.output
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"seed": 1 << 128}, "a seed has at most 128 bits"),
+        ({"seed": "1"}, "Expected `int`, got `str`"),
+        ({"world": {"nodes": []}}, "a world has from 1 to 100 nodes, not 0"),
+        ({"world": {"nodes": [{}] * 101}}, "not 101"),
+        ({"world": {"budget": -1}}, "it cannot be -1"),
+        ({"world": {"targets": "gcs"}}, "Expected `array`, got `str`"),
+    ],
+)
+def test_a_witness_that_no_world_can_be_is_refused(tmp_path: Path, wrong: dict[str, Any], reason: str) -> None:
+    witness = json.loads(FORGOTTEN.read_text()) | wrong
+    (tmp_path / "it.json").write_text(json.dumps(witness))
+    done = invoke("--replay", tmp_path / "it.json")
+    assert done.exit_code == 2 and "it.json is no witness: " in done.output and reason in done.output
 
 
 # --- What is not the same twice
@@ -107,3 +142,28 @@ def test_a_fault_that_changes_nothing_else_has_no_marked_row(monkeypatch: pytest
     verdict: Verdict = run(scenario)
     monkeypatch.setattr(campaigns, "run", lambda _: verdict)
     assert "Nothing else differs" in campaigns.without_last_fault(scenario, verdict)
+
+
+def test_a_campaign_says_which_transitions_it_has_seen_and_where_faults_have_struck() -> None:
+    coverage, crash = Coverage(), ("crash", "worker/1f3c", "user_code", 1)
+    nothing_struck = run(Scenario(Program((Body((Submit("a", Body()), Get("get", ("a",)))),))))
+    coverage.add(nothing_struck)
+    begun = "lease", "", "WAITING"
+    assert (coverage.transitions[begun], coverage.after_faults[begun]) == (1, 0)
+    assert coverage.transitions["task", "SUBMITTED_TO_WORKER", "FINISHED"] == 1 and not coverage.places["crash"]
+    coverage.add(struck_by_a_crash())
+    assert coverage.transitions[begun] == 2 and coverage.after_faults["worker", "LEASED", "DEAD"] == 1
+    assert place_of(crash) == ("worker", "user_code") and coverage.places["crash"] == {("worker", "user_code"): 1}
+    assert set(coverage.transitions) <= set(all_transitions())
+    assert "places struck: crash 1; transitions: " in coverage.line()
+    for row in (r"worker: LEASED -> DEAD +1 +1", r"worker +user_code +1"):
+        assert re.search(f"^{row}$", coverage.tables(), re.MULTILINE)
+
+
+def struck_by_a_crash() -> Verdict:
+    """In the first step of a task."""
+    scenario = Scenario(Program((Body((Submit("a", Body((Sleep("sleep", 1.0),))), Get("get", ("a",)))),)))
+    asked: list[Key] = []
+    run(replace(scenario, overrides=((("crash", "nobody"), 1),)), asked.append)
+    point = next(key for key in asked if key[:1] == ("crash",) and key[1].startswith("worker/") and key[2] == "user_code")
+    return run(replace(scenario, overrides=((point, 1),)))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 
 from minray.core_worker.task_manager import TaskManager
 from minray.simulation.cluster import without_garbage_collection
-from tests.spec.exhaustive import PROGRAMS, STRIKES, Sweep, Sweeper, faults_at, listen, place_of, table
+from tests.spec.exhaustive import PROGRAMS, STRIKES, Sweep, Sweeper, faults_at, listen, main, place_of, table
 from tests.spec.shrink import shrink
 
 SMALLEST = PROGRAMS["one task"]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def sweep_smallest(*kinds: str) -> Sweep:
@@ -64,3 +69,41 @@ def test_a_point_that_was_not_struck_is_noticed() -> None:
     assert sweeper.sweep.missed == [(nowhere, 1)] and not sweeper.sweep.is_complete
     unfinished = Sweep("one task", points=[nowhere])
     assert not unfinished.is_complete and "0/1" in table([unfinished])
+
+
+def test_a_number_of_pairs_below_none_is_refused() -> None:
+    done = CliRunner().invoke(main, ["--program", "one task", "--pairs", "-3"])
+    assert done.exit_code == 2 and "-3 is not in the range" in done.output
+
+
+STUB = """#!/bin/sh
+case "$*" in
+*--list) {listing} ;;
+*) echo "$@"; {run} ;;
+esac
+"""
+"""Stands for Python in the environment that make looks for."""
+
+
+@pytest.mark.parametrize(
+    ("listing", "run", "programs"),
+    [
+        ("echo 'one task'; echo last", "true", ["one task", "last"]),
+        ("echo 'one task'; echo last", "exit 1", ["one task"]),
+        ("echo 'one task'; exit 3", "true", None),
+        ("true", "true", None),
+    ],
+    ids=["all pass", "one fails", "no list", "an empty list"],
+)
+def test_make_runs_every_program_and_fails_if_one_does_or_none_is_known(
+    tmp_path: Path, listing: str, run: str, programs: list[str] | None
+) -> None:
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(STUB.format(listing=listing, run=run))
+    python.chmod(0o755)
+    (tmp_path / ".installed").touch()
+    command = ["make", "--silent", "-C", str(CHECKOUT), "exhaustive", f"VENV={tmp_path}", "EXHAUSTIVE_ARGS="]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode == 0) == (programs is not None and run == "true"), done.stderr
+    assert done.stdout.splitlines() == [f"-m tests.spec.exhaustive --program {name}" for name in programs or []]

@@ -6,7 +6,7 @@ import gc
 import json
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, compared, report
 from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, UNAVAILABLE
 from tests.spec.frees import Free
-from tests.spec.groups import REMOVED, Group
+from tests.spec.groups import REMOVED, Describe, FindGroup, Group, Remove
 from tests.spec.model import CANCELLED, Expectation, Losses, Model, problems
 from tests.spec.moves import Move
 from tests.spec.programs import (
@@ -71,9 +71,9 @@ from tests.spec.strategies import SIZES, scenario_of, scenarios
 WITNESSES = sorted(REGRESSIONS.glob("*.json"))
 
 
-def ran(name: str, node: str = "", mark: str = "") -> str:
+def ran(name: str, node: str = "", mark: str = "", zone: str = "", gpus: Sequence[int] = ()) -> str:
     """What a task prints when it begins."""
-    return json.dumps(["run", name, [], [], node, mark])
+    return json.dumps(["run", name, [], [], node, mark, zone, gpus])
 
 
 def one(*operations: Any) -> Program:
@@ -490,6 +490,74 @@ def test_g102_a_task_that_is_bound_to_no_node_has_no_value_unless_it_would_run_e
     bound, soft = (one(Submit("a", Body(), node=0, is_soft=is_soft, nowhere=True)) for is_soft in (False, True))
     assert (expectation(bound, "a").has_value, expectation(bound, "a").errors) == (False, {"TaskUnschedulableError"})
     assert (expectation(soft, "a").has_value, expectation(soft, "a").errors) == (True, set())
+
+
+@pytest.mark.parametrize(
+    ("task", "zone", "gpus", "found"),
+    [
+        (Submit("a", Body(), zone="a", is_soft=False), "a", (), ""),
+        (Submit("a", Body(), zone="a", is_soft=False), "", (), "labels"),
+        (Submit("a", Body(), zone="!b", is_soft=False), "", (), ""),
+        (Submit("a", Body(), zone="!b", is_soft=False), "b", (), "labels"),
+        (Submit("a", Body(), zone="a"), "b", (), ""),
+        (Submit("a", Body(), gpus=0.5), "", (1,), ""),
+        (Submit("a", Body(), gpus=2.0), "", (0, 1), ""),
+        (Submit("a", Body(), gpus=2.0), "", (0, 0), "GPUs"),
+        (Submit("a", Body()), "", (0,), "GPUs"),
+    ],
+)
+def test_a_task_without_the_label_or_the_gpus_that_it_needs_is_seen(
+    task: Submit, zone: str, gpus: tuple[int, ...], found: str
+) -> None:
+    shown = problems(one(task), Losses(), [[{"of": []}]], [ran("a", zone=zone, gpus=gpus)])
+    assert [problem.partition(":")[0] for problem in shown] == ([found] if found else [])
+
+
+def test_who_needs_a_worker_where_none_can_be_started_is_given_up() -> None:
+    hopeless = Losses(hopeless=True)
+    program = one(Submit("a", Body()), Create("actor"), Call("call", "actor", Body()), Generate("items"))
+    assert expectation(program, "a", hopeless).errors == {"TaskUnschedulableError"}
+    assert "ActorUnschedulableError" in expectation(program, "call", hopeless).errors
+    assert "TaskUnschedulableError" in Model(program, hopeless).may_break_off("", Generate("items"))
+    unborn = {("spawn", f"worker/{number}"): 1 for number in range(5)}
+    assert losses_of(unborn, World()) == Losses(hopeless=True, files=True)
+    assert losses_of(dict(list(unborn.items())[1:]), World()) == Losses()
+    assert losses_of(dict(list(unborn.items())[1:]) | dict(crashes("worker/1f3c")), World()).hopeless
+
+
+TEAMS = one(
+    FindGroup("too early", "team"), Group("first", called="team"), Group("second", called="team"), FindGroup("find", "team"),
+    Describe("describe", "first"), Remove("remove", "first"), FindGroup("too late", "team"), Describe("again", "first"),
+)  # fmt: skip
+TEAM_HISTORY: list[Any] = [
+    {"of": [], "found": False}, {"of": [], "is": "1"}, {"of": [], "taken": True},
+    {"of": [], "found": True, "is": "1", "bundles": 1}, {"of": ["first"], "states": ["PENDING"]}, {"of": ["first"]},
+    {"of": [], "found": False}, {"of": ["first"], "states": ["REMOVED"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("index", "outcome", "number"),
+    [
+        (0, {"of": [], "found": True, "is": "0", "bundles": 1}, "G106"),
+        (2, {"of": [], "is": "2"}, "G104"),
+        (3, {"of": [], "found": False}, "G104"),
+        (3, {"of": [], "found": True, "is": "2", "bundles": 1}, "G104"),
+        (3, {"of": [], "found": True, "is": "1", "bundles": 2}, "G104"),
+        (4, {"of": ["first"], "states": ["REMOVED"]}, "G106"),
+        (6, {"of": [], "found": True, "is": "1", "bundles": 1}, "G106"),
+        (7, {"of": ["first"], "states": ["CREATED"]}, "G106"),
+    ],
+)
+def test_g104_g106_a_group_by_a_wrong_name_or_in_a_wrong_state_is_seen(index: int, outcome: Any, number: str) -> None:
+    assert problems(TEAMS, Losses(), [TEAM_HISTORY], []) == []
+    wrong = [*TEAM_HISTORY[:index], outcome, *TEAM_HISTORY[index + 1 :]]
+    assert [problem.partition(":")[0] for problem in problems(TEAMS, Losses(), [wrong], [])] == [number]
+
+
+def test_g104_a_name_that_no_group_has_is_not_taken() -> None:
+    alone, taken = one(Group("first", called="team")), [[{"of": [], "taken": True}]]
+    assert problems(alone, Losses(), taken, []) == ["G104: first was not given the name 'team', which no group has"]
 
 
 def test_g67_what_is_remembered_of_too_few_tasks_may_not_come_again() -> None:

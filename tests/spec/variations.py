@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tests.spec.actors import Create, Find, Kill
-from tests.spec.groups import SLOT, Group, Ready, Remove
+from tests.spec.groups import SLOT, Describe, FindGroup, Group, Ready, Remove
 from tests.spec.programs import (
     Body,
     Call,
@@ -34,8 +34,12 @@ from tests.spec.programs import (
     Wait,
 )
 
+TEAM = "team"
+"""The one name that placement groups have."""
 PAUSES_S = (0.0, 0.001, 0.02, 0.2)
 RAISING = ("Raise", "RaiseAtFirst")
+WAITING = ("Get", "Await", "Peek", "Wait", "Generate", "ReadOn", "Kill", "Find", "Ready")
+"""Operations in which a task may wait for others."""
 Tree = dict[str, Any]
 """A record, as JSON would hold it."""
 
@@ -112,6 +116,18 @@ def with_parts(program: Program, random: Random) -> Program:
     return _changed(program, change) if random.random() < 0.33 else program
 
 
+def with_miscounts(program: Program, random: Random) -> Program:
+    """Some tasks that return several objects return one too few or too many."""
+
+    def change(tree: Tree) -> Tree:
+        end = tree.get("body", {}).get("end", {"kind": "Return"})
+        if tree.get("returns", 1) == 1 or end["kind"] != "Return" or random.random() >= 0.15:
+            return {}
+        return {"body": tree["body"] | {"end": {"kind": "Miscount", "is_more": random.random() < 0.5}}}
+
+    return _changed(program, change)
+
+
 def _in_parts(operations: list[Tree], may_read: bool, random: Random) -> list[Tree]:
     """Have some tasks return several objects, and the operations after them use all of these."""
     changed: list[Tree] = []
@@ -162,6 +178,29 @@ def with_options(program: Program, random: Random) -> Program:
         return changed
 
     return _changed(program, change) if random.random() < 0.33 else program
+
+
+def with_needs(program: Program, random: Random) -> Program:
+    """Some tasks need GPUs, or parts of one, and wait for nothing while they have them; some have to run in one zone, or had
+    better. But for those that are bound to a node, which may have less."""
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") != "Submit" or tree.get("node", -1) >= 0 or tree.get("group") or random.random() < 0.6:
+            return {}
+        waits = any(inner["kind"] in WAITING for inner in _all_inside(tree))
+        needs: Tree = {} if waits else random.choice(({}, {"gpus": random.choice((0.25, 0.5, 0.5, 1.0, 2.0))}))
+        if not tree.get("spread") and random.random() < 0.6:
+            needs |= {"zone": random.choice(("a", "!b")), "is_soft": random.random() < 0.4}
+        return needs
+
+    return _changed(program, change)
+
+
+def _all_inside(tree: Tree) -> Iterator[Tree]:
+    """The operations of a task or call, and those of its tasks and calls."""
+    for operation in tree.get("body", {}).get("operations", ()):
+        yield operation
+        yield from _all_inside(operation)
 
 
 def with_manners(program: Program, random: Random) -> Program:
@@ -271,6 +310,25 @@ def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random
     return tuple(changed)
 
 
+def with_names_of_groups(program: Program, random: Random) -> Program:
+    """In half of the programs with placement groups each driver names some of its own, all alike, and looks for them."""
+    if random.random() < 0.5:
+        return program
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        operations = [
+            msgspec.structs.replace(one, called=TEAM) if isinstance(one, Group) and random.random() < 0.8 else one
+            for one in driver.operations
+        ]
+        for group in [one for one in operations if isinstance(one, Group)]:
+            for count in range(random.randint(1, 3)):
+                name, at = f"look{count} at {group.name} of {number}", random.randint(0, len(operations))
+                look = FindGroup(name, TEAM) if random.random() < 0.5 else Describe(name, group.name)
+                operations.insert(at, look)
+        drivers.append(Body(tuple(operations), driver.end))
+    return Program(tuple(drivers))
+
+
 def with_residents(program: Program, random: Random) -> Program:
     """In half of the programs with placement groups actors live there too; each takes a slot of its own."""
     if random.random() < 0.5:
@@ -358,6 +416,16 @@ def with_words(program: Program, random: Random) -> Program:
         return changed
 
     return _changed(program, change) if random.random() < 0.33 else program
+
+
+def with_good_ends(program: Program, random: Random) -> Program:
+    """In a quarter of the programs many actors are not killed but asked to end when they have done what came before."""
+
+    def change(tree: Tree) -> Tree:
+        is_killed = tree.get("kind") == "Kill" and tree.get("no_restart", True)
+        return {"is_asked": True} if is_killed and random.random() < 0.7 else {}
+
+    return _changed(program, change) if random.random() < 0.25 else program
 
 
 def _bodies(tree: Tree) -> list[Tree]:

@@ -428,6 +428,11 @@ MISTAKES = {
             ),
         ),
     ),
+    "refused_name_kept_who_asked": Mistake(
+        "What the loop had refused to a user thread, and the frame that raised it, kept each other, and what callers held.",
+        "L2",
+        (Mutation("minray.core_worker.user_api", "UserApi.run_on_loop", "del error", "pass"),),
+    ),
     "restarted_gcs_was_taken_for_the_old_one": Mistake(
         "The simulation: a gcs that was started again had the identity of the one before.",
         "L2",

@@ -1,0 +1,95 @@
+"""What runs have met: the places where loud faults have struck, and the transitions that were seen, also after a fault.
+
+A place is a kind of point, not a point: who is struck there, by role, and in which task or at which message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from minray.core_worker import object_ref_streams, task_manager
+from minray.gcs import actor_manager, job_manager, node_manager, placement_group_manager
+from minray.object_store.object_table import COPY_STATES
+from minray.raylet import placement_group_resource_manager
+from minray.raylet.worker_pool import WORKER_STATES
+from minray.scheduling.lease import LEASE_STATES
+from minray.simulation.faults import LOUD, Key
+from minray.simulation.trace import FAULT, STATE
+from tests.spec.scenario import Verdict
+
+TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "job": job_manager.TRANSITIONS,
+    "node": node_manager.TRANSITIONS,
+    "actor": actor_manager.TRANSITIONS,
+    "placement group": placement_group_manager.TRANSITIONS,
+    "bundle": placement_group_resource_manager.TRANSITIONS,
+    "lease": LEASE_STATES,
+    "worker": WORKER_STATES,
+    "task": task_manager.TRANSITIONS,
+    "stream": object_ref_streams.TRANSITIONS,
+    "copy": COPY_STATES,
+}
+"""Every state machine, by the name that its transitions have in a trace."""
+Place = tuple[str, str]
+Transition = tuple[str, str, str]
+"""The table, the old state and the new one."""
+
+
+def place_of(key: Key) -> Place:
+    """``("crash", "worker/1f3c", "connect(w-1f3c)", 2)`` -> ``("worker", "connect")``"""
+    return re.sub(r"/\w+", "", key[1]), re.sub(r"\(.*", "", key[2]) if len(key) > 2 and isinstance(key[2], str) else ""
+
+
+def all_transitions() -> list[Transition]:
+    return [(name, old, new) for name, table in TABLES.items() for old, news in table.items() for new in news]
+
+
+class Coverage:
+    """Of all the runs that were added."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, Counter[Place]] = {kind: Counter() for kind in LOUD}
+        self.transitions: Counter[Transition] = Counter()
+        self.after_faults: Counter[Transition] = Counter()
+        """Those of them that came after a fault in their runs."""
+
+    def add(self, verdict: Verdict) -> None:
+        for key in verdict.answers:
+            if key[0] in self.places:
+                self.places[key[0]][place_of(key)] += 1
+        seen: set[Transition] = set()
+        after: set[Transition] = set()
+        is_after = False
+        for event in verdict.trace.events:
+            if event.kind == FAULT:
+                is_after = True
+            elif event.kind == STATE:
+                name, _, old, new = event.details
+                if name in TABLES:
+                    (after if is_after else seen).add((name, old, new))
+        self.transitions.update(seen | after)
+        self.after_faults.update(after)
+
+    def line(self) -> str:
+        """In short."""
+        known = all_transitions()
+        places = " ".join(f"{kind} {len(places)}" for kind, places in self.places.items() if places)
+        seen = sum(one in self.transitions for one in known)
+        after = sum(one in self.after_faults for one in known)
+        return f"places struck: {places}; transitions: {seen} of {len(known)}, {after} after a fault"
+
+    def tables(self) -> str:
+        """All of it: for each transition in how many runs it was seen, for each place how often it was struck."""
+        rows = [f"{'transition':<64} {'runs':>6} {'after a fault':>14}"]
+        for name, old, new in all_transitions():
+            one = name, old, new
+            words = f"{name}: {old or 'new'} -> {new or 'gone'}"
+            rows.append(f"{words:<64} {self.transitions[one]:>6} {self.after_faults[one]:>14}")
+        kinds = [kind for kind, places in self.places.items() if places]
+        rows += ["", f"{'who':<16} {'where':<34} " + " ".join(f"{kind:>11}" for kind in kinds)]
+        for place in sorted({place for places in self.places.values() for place in places}):
+            cells = (str(self.places[kind][place] or "") for kind in kinds)
+            rows.append(f"{place[0]:<16} {place[1]:<34} " + " ".join(f"{cell:>11}" for cell in cells))
+        return "\n".join(row.rstrip() for row in rows)
