@@ -106,6 +106,7 @@ trace-equality: $(STAMP)
 	second=$$(PYTHONHASHSEED=1 $(PY) -m minray.simulation --digest) && \
 	echo "hash seed 0: $$first" && echo "hash seed 1: $$second" && \
 	test -n "$$first" && test "$$first" = "$$second"
+	$(PY) -m tests.spec.hash_seeds
 
 specification: $(STAMP)
 	$(PY) -m tests.tidy.specification --write
@@ -128,7 +129,8 @@ spec-real: $(STAMP)
 # A process for each program: what is left of many worlds slows the next ones down.
 exhaustive: $(STAMP)
 ifeq ($(EXHAUSTIVE_ARGS),)
-	@$(PY) -m tests.spec.exhaustive --list | while read name; do \
+	@names=$$($(PY) -m tests.spec.exhaustive --list) && test -n "$$names" && \
+	printf '%s\n' "$$names" | while read -r name; do \
 		$(PY) -m tests.spec.exhaustive --program "$$name" < /dev/null || exit 1; done
 else
 	$(PY) -m tests.spec.exhaustive $(EXHAUSTIVE_ARGS)

@@ -13,7 +13,7 @@ single program has one task with one argument: enough to see the life of a task.
 
 A file to replay is JSON: ``{"seed": 7, "nodes": 3, "program": "tree", "overrides": [[key, answer], ...]}``. A key is a list
 of words and numbers, as the run prints them after ``chance``; all chances that are not named have the answer 0, which is
-"nothing special". The program may be left out.
+"nothing special". The program may be left out. What is in the file and does not strike is named on stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,12 +29,14 @@ import click
 import msgspec
 
 import minray
-from minray.simulation.cluster import SimCluster
+from minray.simulation.cluster import MAX_NODES, SimCluster
 from minray.simulation.faults import MAX_SEED, MIN_SEED, FaultPlan, Key, Oracle
 from minray.simulation.page import headline, write_page
 
 DIGEST_SEEDS = range(8)
 LEAVES = 8
+WORLD = ("seed", "nodes", "faults", "name")
+"""The parameters that a file to replay decides; ``name`` is that of the program."""
 
 
 def program() -> dict[str, Any]:
@@ -131,7 +133,7 @@ class SavedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is in a file to replay."""
 
     seed: int
-    nodes: Annotated[int, msgspec.Meta(ge=1)]
+    nodes: Annotated[int, msgspec.Meta(ge=1, le=MAX_NODES)]
     overrides: list[tuple[tuple[str | int, ...], int]]
     program: str = "tree"
 
@@ -143,13 +145,22 @@ class SavedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if run.program not in PROGRAMS:
                 raise ValueError(f"there is no program {run.program!r}, only {', '.join(PROGRAMS)}")
             Oracle(run.seed, overrides=dict(run.overrides))  # which refuses what makes no sense
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             others = f"A witness of a campaign is run by `make spec SPEC_ARGS='--replay {path}'`."
             raise click.UsageError(f"{path} is no run that --save has written: {error}. {others}") from None
         return run
 
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+
+def refuse_beside(option: str, others: Iterable[str]) -> None:
+    """Raises UsageError if one of the other parameters was given on the command line as well, where it would do nothing."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in others and source is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option} and {parameter.opts[0]} cannot be given together")
 
 
 @contextlib.contextmanager
@@ -162,7 +173,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @click.command()
 @click.option("--seed", type=click.IntRange(MIN_SEED, MAX_SEED), default=0, help="Decides everything that happens.")
-@click.option("--nodes", type=click.IntRange(1), default=3, show_default=True, help="How many nodes, the head included.")
+@click.option("--nodes", type=click.IntRange(1, MAX_NODES), default=3, show_default=True, help="The head included.")
 @click.option("--faults", type=click.Choice(["none", "quiet", "swarm"]), default="none", show_default=True)
 @click.option("--program", "name", type=click.Choice(list(PROGRAMS)), default="tree", show_default=True)
 @click.option("--rows", type=click.IntRange(0), default=40, show_default=True, help="How many events of the story to show.")
@@ -185,10 +196,12 @@ def main(
 ) -> None:
     """Run a small program of tasks on a simulated cluster."""
     if digest:
+        refuse_beside("--digest", (*WORLD, "rows", "page", "save", "replay"))
         click.echo(digest_of(DIGEST_SEEDS))
         return
     struck: str | Mapping[Key, int] = faults
     if replay is not None:
+        refuse_beside("--replay", WORLD)
         run = SavedRun.read(replay)
         seed, nodes, name, struck = run.seed, run.nodes, run.program, dict(run.overrides)
     cluster, outcome = simulate(seed, nodes, struck, driver=PROGRAMS[name])
@@ -196,6 +209,8 @@ def main(
     for key, answer in cluster.oracle.answers.items():
         click.echo(f"chance  {key}: {answer}")
     click.echo(cluster.trace.story(rows))
+    for key, answer in cluster.missed.items():
+        click.echo(f"{key}, with the answer {answer}, has not struck", err=True)
     seconds = cluster.world.loop.ticks / (1 << 20)
     click.echo(f"{cluster.world.loop.steps} steps, {seconds:.1f} virtual seconds, digest {cluster.trace.digest()}")
     if page is not None:

@@ -24,6 +24,7 @@ import inspect
 import logging
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,6 +34,7 @@ import msgspec
 
 from minray import worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
+from minray.common.labels import check_labels
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_api import UserApi
 from minray.gcs.server import GcsServer
@@ -61,6 +63,9 @@ OBJECT_STORE_BYTES = 64 << 20
 """Of each node, unless its options say otherwise."""
 DESCRIBED = {"num_cpus", "num_gpus", "memory", "object_store_memory", "resources", "labels"}
 """What may be said of a node."""
+MAX_NODES = 100
+"""A cluster begins with so many at most: they take a few seconds of real time, and twice as many twenty, since each node
+hears of all others. Tens of thousands take all memory mappings that the kernel gives, and the interpreter ends."""
 
 T = TypeVar("T")
 
@@ -70,7 +75,7 @@ class SimulationFailed(AssertionError):
 
 
 class DriverDied(Exception):
-    """A fault struck the driver."""
+    """A fault struck the driver, or it has ended itself before its program had ended."""
 
 
 def run(
@@ -84,8 +89,10 @@ def run(
 ) -> T:
     """Run ``program`` as the driver of a fresh simulated cluster; return its result, or raise its exception.
 
-    ``nodes``: how many, with ``num_cpus`` each, or a description of each (see ``SimCluster``). ``faults``: a plan, or the
-    word ``none``, ``quiet`` or ``swarm``. ``timeout``: virtual seconds after which the program is given up (Deadlock).
+    ``nodes``: how many (at most ``MAX_NODES``), with ``num_cpus`` each, or a description of each (see ``SimCluster``).
+    ``faults``: a plan, or the word ``none``, ``quiet`` or ``swarm``. ``timeout``: virtual seconds after which the program is
+    given up (Deadlock). ``overrides``: exactly what shall strike. What of it does not strike, because nobody asks, is passed
+    over in silence; ``SimCluster.missed`` tells.
     """
     _check_program(program)
     if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
@@ -96,18 +103,32 @@ def run(
     with SimCluster(_described(nodes, num_cpus), seed, plan, overrides) as cluster:
         result = cluster.run(program, timeout)
         cluster.settle()
-    if asyncio.iscoroutine(result):
-        result.close()
-        raise TypeError("the program returned a coroutine, which nobody has run; let it call asyncio.run")
+    _check_result(result)
     return result
 
 
 def _check_program(program: Callable[[], Any]) -> None:
     if not callable(program):
         raise TypeError(f"a program is a function without arguments, not {program!r}")
+    name = getattr(program, "__name__", repr(program))
     if inspect.iscoroutinefunction(program):
-        name = program.__name__
         raise TypeError(f"a program is an ordinary function, but {name} is async; give lambda: asyncio.run({name}())")
+    if inspect.isgeneratorfunction(program):
+        raise TypeError(f"a program is an ordinary function, but {name} is a generator; give lambda: list({name}())")
+    if inspect.isasyncgenfunction(program):
+        raise TypeError(f"a program is an ordinary function, but {name} is an async generator; let a coroutine read it")
+
+
+def _check_result(result: Any) -> None:
+    """What the program returned must not be something that has yet to run."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("the program returned a coroutine, which nobody has run; let it call asyncio.run")
+    if inspect.isgenerator(result):
+        result.close()
+        raise TypeError("the program returned a generator, which nobody has read; let it return a list")
+    if inspect.isasyncgen(result):
+        raise TypeError("the program returned an async generator, which nobody has read; let it return a list")
 
 
 def _check_plan(plan: FaultPlan, is_drawn: bool) -> None:
@@ -119,6 +140,9 @@ def _check_plan(plan: FaultPlan, is_drawn: bool) -> None:
 
 
 def _described(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float = 2) -> Sequence[Mapping[str, Any]]:
+    how_many = len(nodes) if isinstance(nodes, Sequence) else nodes
+    if isinstance(how_many, int) and how_many > MAX_NODES:
+        raise ValueError(f"a simulated cluster begins with at most {MAX_NODES} nodes, not {how_many}")
     if isinstance(nodes, int) and not isinstance(nodes, bool):
         described: Sequence[Mapping[str, Any]] = [{"num_cpus": num_cpus}] * nodes
     elif isinstance(nodes, Sequence) and all(isinstance(node, Mapping) for node in nodes):
@@ -130,7 +154,17 @@ def _described(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float = 2) ->
         raise ValueError(f"a node has no {' and no '.join(unknown)}; it is described by {', '.join(sorted(DESCRIBED))}")
     if not described:
         raise ValueError(f"a cluster has at least one node, its head; nodes={nodes!r} has none")
+    for node in described:
+        _check_node(node)
     return described
+
+
+def _check_node(node: Mapping[str, Any]) -> None:
+    """Amounts are checked where they are added up, in ``node_resources``."""
+    for name, example in (("resources", '{"disk": 1}'), ("labels", '{"zone": "a"}')):
+        if not isinstance(node.get(name, {}), Mapping):
+            raise TypeError(f"the {name} of a node are a mapping such as {example}, not {node[name]!r}")
+    check_labels(node.get("labels", {}))
 
 
 class SimCluster:
@@ -148,6 +182,8 @@ class SimCluster:
     ) -> None:
         """``nodes``: for each what ``NodeOptions`` calls ``num_cpus``, ``resources``, ``labels``, ...; the head first. Or
         how many, of two processors each.
+
+        There may be no more than ``MAX_NODES``; ``add_node`` adds what is wanted beyond them.
 
         ``storage`` is a path on the head's disk for the gcs, which can then be restarted. Without ``show_output`` what
         drivers print (their workers' lines included) goes to the trace only.
@@ -214,6 +250,12 @@ class SimCluster:
         for core in self.cores.values():
             for task in core.tasks.tasks.values():
                 task.worker = task.stream = task.prepared.key = None
+
+    @property
+    def missed(self) -> dict[Key, int]:
+        """Of what the overrides say, what has not struck so far: nobody has asked, or there is no such answer."""
+        answers = self.oracle.answers
+        return {key: answer for key, answer in (self.oracle.overrides or {}).items() if answer != answers.get(key, 0)}
 
     def raise_failures(self) -> None:
         """Raise SimulationFailed if an exception of the system was caught by nobody."""
@@ -316,7 +358,15 @@ class SimCluster:
             system_config=self._system_config,
         )
         process = self._add(DRIVER, name, node, config)
-        process.on_death.append(lambda: _fail(outcome, DriverDied(name)))
+        how = "has died"
+
+        def on_exit(code: int | None, number: int | None) -> None:
+            nonlocal how
+            if process.alive:
+                how = f"has exited with code {code}" if number is None else f"was killed by {_signal_name(number)}"
+
+        process.on_exit = on_exit
+        process.on_death.append(lambda: _fail(outcome, DriverDied(f"{name} {how}")))
         if not self._show_output:
             self.world.read_output(process, lambda stream, line: None)
         return outcome
@@ -446,6 +496,13 @@ async def _in_user_thread(user_code: Any, program: Callable[[], Any]) -> tuple[A
 
     user_code.run(work)
     return await ended
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _stop(outcome: asyncio.Future[Any]) -> None:

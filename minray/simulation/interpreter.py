@@ -10,23 +10,24 @@ Other generators without a seed, ``secrets`` among them, take the process's entr
 
 What escapes: a name bound before the world began (``from time import sleep``), but for the methods of classes
 (``datetime.now``, ``Event.wait``); locks made before it, as by a module; processor time; files; and compiled code, such as
-numpy's generators or ``queue.SimpleQueue``.
+numpy's generators.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from datetime import UTC
 from types import BuiltinFunctionType, ClassMethodDescriptorType
-from typing import Any, Never, TextIO
+from typing import Any, Never, TextIO, TypeVar
 
-from minray.simulation.locks import SimLock, reentrant_lock, wait_for_notice
+from minray.simulation.locks import SimLock, SimSimpleQueue, reentrant_lock, wait_for_notice
 from minray.simulation.loop import NotSimulated, SimProcess, current_process
 from minray.simulation.user_code import SimParker, UserLoop, this_thread
 
@@ -39,13 +40,46 @@ CLOUDPICKLE = "cloudpickle.cloudpickle"
 IMMUTABLE_TYPE = 1 << 8
 """Python's ``Py_TPFLAGS_IMMUTABLETYPE``."""
 
-KillPid = Callable[[SimProcess, int, int], None]
+ABORTED = 6
+"""The signal that ``os.abort`` ends a process with."""
+NO_PARENT = 1
+"""The pid that ``os.getppid`` shows when the parent has died."""
+WALL_CLOCKS = ("CLOCK_REALTIME", "CLOCK_TAI")
+PROCESSOR_CLOCKS = ("CLOCK_PROCESS_CPUTIME_ID", "CLOCK_THREAD_CPUTIME_ID", "CLOCK_PROF")
+"""What ``time.clock_gettime`` calls them; all others are monotonic."""
+
+T = TypeVar("T")
 Real = Callable[..., Any]
 
 
 def wall_time(process: SimProcess) -> float:
     """What ``time.time()`` says there; the same in all processes of a world, unlike their monotonic clocks."""
     return EPOCH_S + process.time() - process.clock_offset_s
+
+
+def _monotonic(real: Real, process: SimProcess) -> float:
+    return process.time()
+
+
+def _is_clock(clock: int, names: tuple[str, ...]) -> bool:
+    """Not every system has all of them."""
+    time = importlib.import_module("time")
+    return clock in [getattr(time, name, None) for name in names]
+
+
+def _clock(real: Real, process: SimProcess, clock: int) -> float:
+    """``time.clock_gettime``; processor time is the real one, as with ``time.process_time``."""
+    shown: float = real(clock)  # which refuses what is no clock
+    if clock < 0 or _is_clock(clock, PROCESSOR_CLOCKS):
+        return shown
+    return wall_time(process) if _is_clock(clock, WALL_CLOCKS) else process.time()
+
+
+def _clock_ns(real: Real, process: SimProcess, clock: int) -> int:
+    shown: int = real(clock)
+    if clock < 0 or _is_clock(clock, PROCESSOR_CLOCKS):
+        return shown
+    return int((wall_time(process) if _is_clock(clock, WALL_CLOCKS) else process.time()) * 1e9)
 
 
 def _sleep(real: Real, process: SimProcess, seconds: float) -> None:
@@ -76,6 +110,45 @@ def _kill(real: Real, process: SimProcess, pid: int, signal: int) -> None:
         victim.exit(None, int(signal))
 
 
+def _raise_signal(real: Real, process: SimProcess, signal: int) -> None:
+    _kill(real, process, process.pid, signal)
+
+
+def _abort(real: Real, process: SimProcess) -> None:
+    _kill(real, process, process.pid, ABORTED)
+
+
+def _getppid(real: Real, process: SimProcess) -> int:
+    """A worker's parent is its raylet; that of drivers and of what makes a cluster is the world, which does not die."""
+    parent = process.parent
+    return parent.pid if parent is not None and parent.alive else NO_PARENT
+
+
+def _native_id(real: Real, process: SimProcess) -> int:
+    thread = this_thread()
+    return process.pid if thread is None else thread.native_id
+
+
+def _hostname(real: Real, process: SimProcess) -> str:
+    return process.node or str(real())
+
+
+def _os_uname(real: Real, process: SimProcess) -> Any:
+    system, _, *others = found = real()
+    return type(found)((system, process.node, *others)) if process.node else found
+
+
+def _platform_uname(real: Real, process: SimProcess) -> Any:
+    """Found outside of the simulation, for it is kept for everybody; and the processor is told by a child process."""
+    outside = contextvars.Context()
+    found = outside.run(real)
+    if not process.node:
+        return found
+    shown = type(found)(found.system, process.node, found.release, found.version, found.machine)
+    vars(shown)["processor"] = outside.run(lambda: found.processor)
+    return shown
+
+
 def _getcwd(real: Real, process: SimProcess) -> str:
     thread = this_thread()
     return thread.working_dir if thread is not None and thread.working_dir is not None else str(real())
@@ -91,6 +164,10 @@ def _chdir(real: Real, process: SimProcess, path: str) -> None:
 
 def _urandom(real: Real, process: SimProcess, count: int) -> bytes:
     return process.random_bytes(count) if process.random_bytes is not None else bytes(real(count))
+
+
+def _getrandom(real: Real, process: SimProcess, size: int, flags: int = 0) -> bytes:
+    return _urandom(lambda count: real(count, flags), process, size)
 
 
 def _urandom_number(process: SimProcess) -> int | None:
@@ -187,10 +264,12 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
         "sleep": _sleep,
         "time": lambda real, process: wall_time(process),
         "time_ns": lambda real, process: int(wall_time(process) * 1e9),
-        "monotonic": lambda real, process: process.time(),
+        "monotonic": _monotonic,
         "monotonic_ns": lambda real, process: int(process.time() * 1e9),
-        "perf_counter": lambda real, process: process.time(),
+        "perf_counter": _monotonic,
         "perf_counter_ns": lambda real, process: int(process.time() * 1e9),
+        "clock_gettime": _clock,
+        "clock_gettime_ns": _clock_ns,
         "localtime": _time_tuple,
         "gmtime": _time_tuple,
         "ctime": _time_tuple,
@@ -200,17 +279,26 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
     "datetime:datetime": {"now": _now, "utcnow": _utcnow},
     "random": {"_urandom": _urandom, "seed": _seed_shared},
     "random:Random": {"seed": _seed},
-    "threading": {"Lock": _lock, "RLock": _reentrant_lock},
+    "threading": {"Lock": _lock, "RLock": _reentrant_lock, "get_native_id": _native_id, "_time": _monotonic},
+    "_thread": {"get_native_id": _native_id},
+    "queue": {"time": _monotonic},
     "threading:Condition": {"wait": _wait_for_notice},
     "minray.common.clock:Clock": {"perf_counter_ns": lambda real, process: int(process.time() * 1e9)},
     "os": {
         "_exit": _exit,
         "kill": _kill,
+        "abort": _abort,
         "getpid": lambda real, process: process.pid,
+        "getppid": _getppid,
+        "uname": _os_uname,
         "getcwd": _getcwd,
         "chdir": _chdir,
         "urandom": _urandom,
+        "getrandom": _getrandom,
     },
+    "signal": {"raise_signal": _raise_signal},
+    "socket": {"gethostname": _hostname},
+    "platform": {"uname": _platform_uname},
     CLOUDPICKLE: {"_get_or_create_tracker_id": _name_class, "_lookup_class_or_track": _class_named},
     "asyncio": {"new_event_loop": _new_event_loop},
     "asyncio.events": {"new_event_loop": _new_event_loop},
@@ -218,21 +306,49 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
     "minray.driver": {"init": _init, "shutdown": _shutdown},
     "concurrent.futures:Future": {"result": _await_future, "exception": _await_future},
 }
-"""Module (or class) and function -> the meaning, called with the real function, the calling process, and the arguments."""
+"""Module (or class) and function -> the meaning, called with the real function, the calling process, and the arguments.
+
+``threading`` and ``queue`` have names of their own for ``time.monotonic``, by which they measure time-outs."""
+
+CLASSES: dict[str, dict[str, type]] = {"queue": {"SimpleQueue": SimSimpleQueue}}
+"""Module and class -> what stands for it."""
 
 INSTEAD_OF_THREADS = "use tasks, an actor, or coroutines"
 INSTEAD_OF_CHILDREN = "use a task, or run it before the simulation"
+INSTEAD_OF_SOCKETS = "let tasks and actors talk, or test what needs a network on a real cluster"
+INSTEAD_OF_POLLING = "use time.sleep to wait, and let tasks and actors talk"
+INSTEAD_OF_PIPES = "use a queue between threads of an actor, and let tasks and actors talk"
+INSTEAD_OF_ALARMS = "use the timeout of minray.get and minray.wait, or asyncio.timeout"
+INSTEAD_OF_SIGNALS = "use time.sleep to wait, or a threading.Event; signals of simulated processes only kill"
+INSTEAD_OF_KILLING = "use os.kill with the pid of a simulated process"
 
 NOT_SIMULATED = {
     "threading:Thread": {"start": INSTEAD_OF_THREADS},
     "_thread": {"start_new_thread": INSTEAD_OF_THREADS},
     "subprocess:Popen": {"__init__": INSTEAD_OF_CHILDREN},
     "multiprocessing.process:BaseProcess": {"start": INSTEAD_OF_CHILDREN},
-    "os": dict.fromkeys(("fork", "system", "posix_spawn", "posix_spawnp", "execv", "execve"), INSTEAD_OF_CHILDREN),
-    "socket:socket": {"__init__": "let tasks and actors talk, or test what needs a network on a real cluster"},
+    "os": {
+        **dict.fromkeys(("fork", "forkpty", "system", "execv", "execve"), INSTEAD_OF_CHILDREN),
+        **dict.fromkeys(("posix_spawn", "posix_spawnp"), INSTEAD_OF_CHILDREN),
+        **dict.fromkeys(("pipe", "pipe2", "eventfd"), INSTEAD_OF_PIPES),
+        "killpg": INSTEAD_OF_KILLING,
+    },
+    "signal": {
+        **dict.fromkeys(("alarm", "setitimer"), INSTEAD_OF_ALARMS),
+        **dict.fromkeys(("pause", "sigwait", "sigwaitinfo", "sigtimedwait"), INSTEAD_OF_SIGNALS),
+        "pthread_kill": INSTEAD_OF_KILLING,
+    },
+    "select": dict.fromkeys(("select", "poll", "epoll", "devpoll", "kqueue"), INSTEAD_OF_POLLING),
+    "selectors:_BaseSelectorImpl": {"__init__": INSTEAD_OF_POLLING},
+    "socket:socket": {"__init__": INSTEAD_OF_SOCKETS},
+    "socket": dict.fromkeys(("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr"), INSTEAD_OF_SOCKETS),
+    "time": dict.fromkeys(("clock_settime", "clock_settime_ns"), "let time pass with time.sleep"),
     "uuid": {"uuid1": "use uuid.uuid4, which the seed decides"},
 }
 """Class (or module) and function that simulated code may not call -> what to do instead."""
+
+OF_THE_SYSTEM = {"os", "select", "signal", "time"}
+"""Modules that do not have the same functions on every system."""
 
 
 def _dispatch(real: Any, meaning: Callable[..., Any]) -> Any:
@@ -298,15 +414,23 @@ def _set(owner: Any, name: str, value: Any) -> None:
         setattr(owner, name, value)
 
 
+def _entries(table: Mapping[str, Mapping[str, T]]) -> Generator[tuple[str, str, T], None, None]:
+    """Place, name and value, but for what this system does not have."""
+    for place, values in table.items():
+        for name, value in values.items():
+            if place not in OF_THE_SYSTEM or name in vars(_owner(place)):
+                yield place, name, value
+
+
 def _replacements() -> Generator[tuple[Any, str, Any], None, None]:
     """Owner, attribute, and what it becomes."""
-    for place, functions in MEANINGS.items():
-        for name, meaning in functions.items():
-            yield _owner(place), name, _dispatch(vars(_owner(place))[name], meaning)
-    for place, refused in NOT_SIMULATED.items():
-        for name, instead in refused.items():
-            refuse = _refuse(f"{place.replace(':', '.')}.{name}", instead)
-            yield _owner(place), name, _dispatch(vars(_owner(place))[name], refuse)
+    for place, name, meaning in _entries(MEANINGS):
+        yield _owner(place), name, _dispatch(vars(_owner(place))[name], meaning)
+    for place, name, instead in _entries(NOT_SIMULATED):
+        refuse = _refuse(f"{place.replace(':', '.')}.{name}", instead)
+        yield _owner(place), name, _dispatch(vars(_owner(place))[name], refuse)
+    for place, name, stand_in in _entries(CLASSES):
+        yield _owner(place), name, stand_in
     yield sys, "stdout", _Stream("stdout", sys.stdout)
     yield sys, "stderr", _Stream("stderr", sys.stderr)
 

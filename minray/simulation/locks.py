@@ -1,7 +1,8 @@
 """Locks, conditions and events of ``threading`` in simulated user code: whoever waits for one waits at the border.
 
 A real lock would stop its thread with the baton in its hand, so that nobody could ever release it. Simulated code gets
-these instead; all that Python builds on them (semaphores, barriers, ``queue.Queue``) then waits at the border as well.
+these instead; all that Python builds on them (semaphores, barriers, ``queue.Queue``) then waits at the border as well, and
+so does ``queue.SimpleQueue`` when it is Python's instead of the compiled one.
 
 Rules
   * A lock that is released goes to who has waited longest.
@@ -10,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import deque
 from types import TracebackType
@@ -17,6 +19,8 @@ from typing import Any, Never
 
 from minray.simulation.loop import NotSimulated
 from minray.simulation.user_code import SimParker, this_thread
+
+REAL_SIMPLE_QUEUE: Any = queue.SimpleQueue
 
 
 class SimLock:
@@ -102,3 +106,11 @@ def wait_for_notice(condition: Any, timeout_s: float | None) -> bool:
         condition._acquire_restore(held)
         if parker in condition._waiters:
             condition._waiters.remove(parker)
+
+
+class SimSimpleQueue(queue._PySimpleQueue):  # type: ignore[name-defined,misc]
+    """What ``queue.SimpleQueue`` is there. Whoever is not simulated gets the compiled one."""
+
+    def __new__(cls) -> Any:
+        is_simulated = this_thread() is not None or cls is not SimSimpleQueue
+        return super().__new__(cls) if is_simulated else REAL_SIMPLE_QUEUE()

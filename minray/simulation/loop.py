@@ -161,12 +161,16 @@ class SimTimer(asyncio.TimerHandle):
 class SimProcess:
     """What the loop knows of one simulated process."""
 
-    def __init__(self, loop: SimLoop, name: str, node: str, pid: int, clock_offset_s: int) -> None:
+    def __init__(
+        self, loop: SimLoop, name: str, node: str, pid: int, clock_offset_s: int, parent: SimProcess | None = None
+    ) -> None:
         self.loop = loop
         self.name = name
         """As in ``Platform.name``; unique among the processes that ever lived in this world."""
         self.node = node
         self.pid = pid
+        self.parent = parent
+        """Who has started it; None: the world's."""
         self.clock_offset_s = clock_offset_s
         """What this process's ``loop.time()`` shows when the world begins."""
         self.context = contextvars.Context()
@@ -186,6 +190,8 @@ class SimProcess:
         """After its death: tasks, handles and timers, kept so that nothing of them unwinds."""
         self.user_thread_idents: dict[int, None] = {}
         """The real threads that run its user code."""
+        self._thread_count = 0
+        """How many simulated ones it has had."""
         self.on_exit: Callable[[int | None, int | None], None] | None = None
         """Ends it with ``(code, signal)``; set by the machine it runs on. Without one the loop just kills it."""
         self.on_text: Callable[[str, str], None] | None = None
@@ -215,6 +221,11 @@ class SimProcess:
         """Count up: faults are aimed at "the third step of this task", "the second message of that kind"."""
         ordinal = self.ordinals[name] = self.ordinals.get(name, 0) + 1
         return ordinal
+
+    def next_thread_id(self) -> int:
+        """What the system calls a new thread of it: the first one as the process, as Linux does."""
+        self._thread_count += 1
+        return self.pid if self._thread_count == 1 else (self.pid << 10) + self._thread_count
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> asyncio.Handle:
         """From anywhere in the simulated world: call back in this process."""
@@ -286,7 +297,9 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- Processes ---
 
     def add_process(self, name: str, node: str, clock_offset_s: int) -> SimProcess:
-        process = SimProcess(self, name, node, pid=1000 + len(self.processes), clock_offset_s=clock_offset_s)
+        """Its parent is whoever runs now, or the world."""
+        parent = self.current or next(iter(self.processes), None)
+        process = SimProcess(self, name, node, 1000 + len(self.processes), clock_offset_s, parent)
         self.processes.append(process)
         return process
 

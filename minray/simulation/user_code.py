@@ -128,6 +128,8 @@ class UserThread:
         self.switches = switches
         self.ident = 0
         """Of the real thread; 0 until it first runs."""
+        self.native_id = process.next_thread_id()
+        """What ``threading.get_native_id`` shows."""
         self.environ = dict(_environment())
         """The environment variables of its process."""
         self.working_dir: str | None = None

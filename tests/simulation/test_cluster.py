@@ -268,6 +268,17 @@ def test_tasks_survive_swarms_of_faults(seed: int) -> None:
     assert run(program, nodes=3, seed=seed, faults=plan) == [2 * i for i in range(15)]
 
 
+def test_what_the_overrides_say_and_did_not_strike_is_known() -> None:
+    late, nobody, no_answer = (("long_delay", "driver/0>raylet/head", "RequestWorkerLease", n) for n in (1, 99, 2))
+    overrides = {late: 1, nobody: 1, no_answer: 99, ("crash",): 0}
+    with SimCluster(overrides=overrides, show_output=False) as cluster:
+        assert cluster.missed == {late: 1, nobody: 1, no_answer: 99}
+        cluster.run(lambda: minray.get(double.remote(minray.get(slow_double.remote(1, 100)))))
+        assert cluster.missed == {nobody: 1, no_answer: 99}
+    with SimCluster(faults=FaultPlan.quiet()) as drawn:
+        assert drawn.missed == {}
+
+
 def test_every_task_on_the_loop_has_a_name() -> None:
     with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
         cluster.run(demonstration)

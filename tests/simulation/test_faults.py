@@ -52,11 +52,28 @@ def test_loud_faults_share_a_budget() -> None:
         ("delay", 0, TypeError, "the rates of faults are a mapping"),
         ({"crash": 0.1}, -1, ValueError, "it cannot be -1"),
         ({"crash": 0.1}, "2", TypeError, "how many loud faults may strike, not '2'"),
+        ({"crash": 0.1}, True, TypeError, "how many loud faults may strike, not True"),
+        ({"delay": True}, 0, TypeError, "the rate of delay is a number, not True"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(rates: Any, budget: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         FaultPlan(rates, budget)
+
+
+@pytest.mark.parametrize("name", ["targets", "spared_nodes", "aims", "spared_tasks", "struck_tasks"])
+def test_names_and_prefixes_of_a_plan_are_tuples(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"{name} is a tuple of strings, as in {name}=\('worker/',\), not 'worker/'"):
+        FaultPlan(**{name: "worker/"})  # type: ignore[arg-type]
+    for value in (["worker/"], (1,), None):
+        with pytest.raises(TypeError, match=f"{name} is a tuple of strings"):
+            FaultPlan(**{name: value})  # type: ignore[arg-type]
+    FaultPlan(**{name: ("worker/", "raylet/")})  # type: ignore[arg-type]
+
+
+def test_whether_a_plan_aims_at_messages_is_yes_or_no() -> None:
+    with pytest.raises(TypeError, match="at_messages is True or False, not 'PushTask'"):
+        FaultPlan(at_messages="PushTask")  # type: ignore[arg-type]
 
 
 def test_a_swarm_without_a_loud_fault_is_refused() -> None:

@@ -58,6 +58,11 @@ def test_a_replay_does_what_the_file_says_and_nothing_else(tmp_path: Path) -> No
         ("", "truncated"),
         ("[1]", "Expected `object`"),
         ('{"seed": 1, "nodes": 0, "overrides": []}', "$.nodes"),
+        ('{"seed": 1, "nodes": 100000, "overrides": []}', "Expected `int` <= 100"),
+        ('{"seed": 1, "nodes": true, "overrides": []}', "$.nodes"),
+        ('{"seed": "1", "nodes": 1, "overrides": []}', "$.seed"),
+        ('{"seed": 1, "nodes": 1, "overrides": [[["crash", 1.5], 1]]}', "$.overrides[0][0][1]"),
+        ("[" * 100_000, "is no run that --save has written"),
         ('{"seed": 1, "nodes": 1, "overrides": [], "program": "x"}', "there is no program 'x', only tree, single"),
         ('{"seed": 1, "nodes": 1, "overrides": [[[], 1]]}', "the key of an override begins with a kind of fault"),
         ('{"seed": 1, "nodes": 1, "overrides": [[["delay"], -1]]}', "a number from 0 on, not -1"),
@@ -71,6 +76,39 @@ def test_what_is_no_saved_run_is_not_replayed(tmp_path: Path, text: str, reason:
     assert "is no run that --save has written" in said and reason in said
 
 
+@pytest.mark.parametrize(
+    ("key", "answer", "shown"),
+    [
+        (["crash"], 1, "('crash',), with the answer 1, has not struck"),
+        (["crash", "worker/none", "step", 1], 1, "('crash', 'worker/none', 'step', 1), with the answer 1, has not struck"),
+        (["delay", "driver/0>raylet/head", "RequestWorkerLease", 1], 99, "with the answer 99, has not struck"),
+    ],
+)
+def test_a_replay_names_what_has_not_struck(tmp_path: Path, key: list[str | int], answer: int, shown: str) -> None:
+    late = ["long_delay", "driver/0>raylet/head", "RequestWorkerLease", 1]
+    saved = {"seed": 3, "nodes": 2, "program": "single", "overrides": [[late, 1], [key, answer]]}
+    (tmp_path / "run.json").write_text(json.dumps(saved))
+    done = CliRunner().invoke(main, ["--replay", str(tmp_path / "run.json")])
+    assert done.exit_code == 0 and done.stderr.endswith(f"{shown}\n") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "other"),
+    [
+        *(("--replay", other) for other in ("--seed 1", "--nodes 3", "--faults swarm", "--program single")),
+        *(("--digest", other) for other in ("--html page", "--save it", "--seed 0", "--nodes 3", "--rows 4")),
+    ],
+)
+def test_options_of_which_one_would_do_nothing_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, other: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.json").write_text('{"seed": 3, "nodes": 1, "program": "single", "overrides": []}')
+    value = ["run.json"] if option == "--replay" else []
+    assert f"{option} and {other.split()[0]} cannot be given together" in refused(option, *value, *other.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
 @pytest.mark.parametrize("option", ["--save", "--html"])
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, option: str) -> None:
     path = str(tmp_path / "nowhere" / "run")
@@ -80,6 +118,10 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, option: str) -> 
 
 def test_a_cluster_without_nodes_is_refused() -> None:
     assert "0 is not in the range" in refused("--nodes", "0")
+
+
+def test_a_cluster_of_senselessly_many_nodes_is_refused() -> None:
+    assert "100000 is not in the range 1<=x<=100" in refused("--nodes", "100000")
 
 
 def test_a_seed_that_is_too_large_is_refused() -> None:

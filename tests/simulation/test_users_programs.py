@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import minray
 from minray.exceptions import GetTimeoutError
 from minray.simulation import Deadlock, FaultPlan, run
+from minray.simulation.cluster import MAX_NODES, DriverDied
 from minray.simulation.loop import SimLoop
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
@@ -102,6 +105,15 @@ def test_sys_exit_ends_the_program_with_its_code() -> None:
     assert raised.value.code == 3
 
 
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [(lambda: os._exit(3), "has exited with code 3"), (lambda: os.kill(os.getpid(), 9), "was killed by SIGKILL")],
+)
+def test_a_driver_that_ends_itself_has_died_and_run_says_how(end: Callable[[], None], how: str) -> None:
+    with pytest.raises(DriverDied, match=f"^driver/0 {how}\n"):
+        run(lambda: end(), nodes=1)
+
+
 def test_a_program_that_raises_stop_iteration_says_so() -> None:
     with pytest.raises(RuntimeError, match="the program raised StopIteration") as raised:
         run(lambda: next(iter([])), nodes=1)
@@ -136,12 +148,25 @@ async def coroutine() -> None:
     pass
 
 
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
         ({"program": None}, TypeError, "a program is a function without arguments, not None"),
         ({"program": coroutine}, TypeError, r"coroutine is async; give lambda: asyncio.run\(coroutine\(\)\)"),
-        ({"program": lambda: coroutine()}, TypeError, "the program returned a coroutine"),
+        ({"program": functools.partial(coroutine)}, TypeError, "partial.* is async"),
+        ({"program": lambda: coroutine()}, TypeError, "the program returned a coroutine.* let it call asyncio.run"),
+        ({"program": generator}, TypeError, r"but generator is a generator; give lambda: list\(generator\(\)\)"),
+        ({"program": lambda: generator()}, TypeError, "the program returned a generator.* let it return a list"),
+        ({"program": async_generator}, TypeError, "but async_generator is an async generator"),
+        ({"program": lambda: async_generator()}, TypeError, "the program returned an async generator"),
         ({"nodes": 0}, ValueError, "at least one node, its head; nodes=0 has none"),
         ({"nodes": -1}, ValueError, "at least one node"),
         ({"nodes": []}, ValueError, "at least one node"),
@@ -149,6 +174,12 @@ async def coroutine() -> None:
         ({"nodes": 2.5}, TypeError, "not 2.5"),
         ({"nodes": "3"}, TypeError, "not '3'"),
         ({"nodes": [2]}, TypeError, r"not \[2\]"),
+        ({"nodes": 101}, ValueError, "a simulated cluster begins with at most 100 nodes, not 101"),
+        ({"nodes": [{}] * 101}, ValueError, "at most 100 nodes, not 101"),
+        ({"nodes": [{"labels": 5}]}, TypeError, "the labels of a node are a mapping such as .*, not 5"),
+        ({"nodes": [{"labels": {"a": 1}}]}, TypeError, "labels must be a dict from str to str, but is {'a': 1}"),
+        ({"nodes": [{"labels": {"ray.io/a": "b"}}]}, ValueError, "label 'ray.io/a' cannot be given"),
+        ({"nodes": [{}, {"resources": 5}]}, TypeError, "the resources of a node are a mapping such as .*, not 5"),
         ({"nodes": [{"num_cpu": 2, "cpus": 1}]}, ValueError, "a node has no cpus and no num_cpu; it is described by"),
         ({"seed": None}, TypeError, "a seed is a whole number, not None"),
         ({"seed": "x"}, TypeError, "not 'x'"),
@@ -169,6 +200,14 @@ async def coroutine() -> None:
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         run(**{"program": lambda: None, "nodes": 1, **arguments})
+
+
+@pytest.mark.slow
+def test_the_largest_cluster_works() -> None:
+    def program() -> int:
+        return len(minray.nodes())
+
+    assert run(program, nodes=MAX_NODES) == MAX_NODES == 100
 
 
 def test_the_program_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

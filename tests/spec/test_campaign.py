@@ -16,6 +16,7 @@ from minray.simulation.faults import Key
 from tests.spec import campaign as campaigns
 from tests.spec.campaign import REGRESSIONS, campaign, compared, main
 from tests.spec.coverage import Coverage, all_transitions, place_of
+from tests.spec.hash_seeds import compare
 from tests.spec.programs import Body, Get, Program, Put, Sleep, Submit
 from tests.spec.scenario import Scenario, Verdict, read_witness, run, save
 from tests.spec.shrink import replace
@@ -167,3 +168,10 @@ def struck_by_a_crash() -> Verdict:
     run(replace(scenario, overrides=((("crash", "nobody"), 1),)), asked.append)
     point = next(key for key in asked if key[:1] == ("crash",) and key[1].startswith("worker/") and key[2] == "user_code")
     return run(replace(scenario, overrides=((point, 1),)))
+
+
+def test_a_scenario_that_depends_on_the_hash_seed_is_named_with_the_first_event_that_differs() -> None:
+    assert compare(0, 1) == []
+    plant = "import os, minray.simulation.machine as it; it.SPAWN_S *= 1 + (os.environ['PYTHONHASHSEED'] == '2')"
+    (problem,) = compare(0, 1, plant)
+    assert re.match(r"the scenario of seed 0 depends on the hash seed: event \d+ is Event\(.*\) or Event\(", problem)

@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +112,23 @@ def measure(bug: Bug, by: str, seeds: int, record: dict[str, Any]) -> bool:
     return seed is not None
 
 
-def main() -> int:
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.measure")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="at most so many for each bug")
     parser.add_argument("--by", choices=[OWN, CAMPAIGN], default=OWN)
     parser.add_argument("bugs", nargs="*", help="names of bugs; default: all, and the true code")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if options.seeds < 1:
+        parser.error(f"--seeds: at least one has to be tried, not {options.seeds}")
+    known = [bug.name for bug in BUGS]
+    unknown = [name for name in options.bugs if name not in known]
+    if unknown:
+        parser.error(f"there is no bug called {' or '.join(unknown)}; there are {', '.join(known)}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = options_of(arguments)
     record = load() if RECORD.exists() else {}
     passes = True
     if not options.bugs:
