@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -182,8 +181,7 @@ class TaskOutcomes:
             task_name=name,
             pid=failure.pid or worker.pid,
             node_id=node_id.hex(),
-            exit_code=failure.exit_code,
-            signal_name=signal.Signals(failure.signal).name if failure.signal else "",
+            exit_code=-failure.signal if failure.signal else failure.exit_code,
             stderr_tail=tuple(failure.stderr_tail),
             reason=failure.doom,
         )

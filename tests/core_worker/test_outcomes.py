@@ -476,6 +476,15 @@ def test_g16_g17_a_task_whose_worker_died_is_made_again_as_often_as_it_may(owner
     assert isinstance(failure, WorkerCrashedError) and (failure.pid, failure.exit_code) == (7, 3)
 
 
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (35, "signal 35")], ids=["named", "of real time"])
+def test_g17_a_signal_that_has_killed_a_worker_is_named(owner: Owner, number: int, name: str) -> None:
+    task = owner.pushed(max_retries=0)
+    assert isinstance(task.worker, LeasedWorker)
+    owner.outcomes.on_died(task, task.worker, LeaseFailure(True, True, pid=7, signal=number))
+    failure = owner.error(task)
+    assert isinstance(failure, WorkerCrashedError) and (failure.exit_code, failure.signal_name) == (-number, name)
+
+
 def test_a_task_that_is_not_pushed_any_more_is_not_touched_by_its_workers_death(owner: Owner) -> None:
     task = owner.pushed()
     worker = task.worker

@@ -685,7 +685,7 @@ def problems(
     model = Model(program, losses, killed)
     told = [(driver, history) for driver, history in zip(program.drivers, histories, strict=True) if history is not None]
     found: list[str] = []
-    wished: dict[str, str] = {}
+    wished: dict[str, Wish] = {}
     marks: dict[str, str | None] = {}
     for driver, history in told:
         found += Reading(model, DRIVER).check_body(driver, history)
@@ -710,7 +710,7 @@ def problems(
             words, nested, *place = details
             found += _check_arguments(Reading(model, name), taker, words, nested)
             if isinstance(taker, Submit):
-                found += _check_place(taker, *place, wished.get(name), marks[name])
+                found += _check_place(taker, *place, wished.get(name, Wish()), marks[name])
     born = {name for word, name, *_ in said if word == BORN}
     found += [*_check_runs(model, runs), *_check_order(model, order, histories, ends)]
     found += _check_interrupts(model, told, ends)
@@ -748,12 +748,21 @@ def _outcomes(body: Body, history: History) -> Iterator[tuple[Operation, Outcome
     return zip(body.operations, history, strict=False)
 
 
-def _wished_nodes(body: Body, history: History) -> dict[str, str]:
-    """Task -> the id of the node where it has to run, of those that it submits."""
+@dataclass(frozen=True)
+class Wish:
+    """Where a task has to run."""
+
+    node_id: str = ""
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """Of the nodes that its submitter knew, if it is bound to a zone."""
+
+
+def _wished_nodes(body: Body, history: History) -> dict[str, Wish]:
+    """Task -> where it has to run, of those that it submits."""
     return {
-        operation.name: outcome["on"]
+        operation.name: Wish(outcome.get("on", ""), outcome.get("zones", {}))
         for operation, outcome in _outcomes(body, history)
-        if isinstance(operation, Submit) and not operation.is_soft and "on" in outcome
+        if isinstance(operation, Submit) and not operation.is_soft
     }
 
 
@@ -770,12 +779,13 @@ def _marks(body: Body, inherited: str | None) -> Iterator[tuple[str, str | None]
 
 
 def _check_place(
-    task: Submit, node_id: str, mark: str, zone: str, gpus: list[int], wished: str | None, expected: str | None
+    task: Submit, node_id: str, mark: str, gpus: list[int], wished: Wish, expected: str | None
 ) -> Iterator[str]:
     """G102: it runs on the node that it is bound to, or with the label; and in its own environment, or its parent's."""
-    if wished is not None and node_id != wished:
-        yield f"G102: {task.name} ran on node {node_id}, and is bound to {wished}"
-    if task.zone and not task.is_soft and (zone == task.zone.removeprefix("!")) == task.zone.startswith("!"):
+    if wished.node_id and node_id != wished.node_id:
+        yield f"G102: {task.name} ran on node {node_id}, and is bound to {wished.node_id}"
+    zone = wished.zones.get(node_id)
+    if zone is not None and (zone == task.zone.removeprefix("!")) == task.zone.startswith("!"):
         yield f"labels: {task.name} ran in zone {zone!r}, and is bound to {task.zone!r}"
     if len(set(gpus)) != math.ceil(task.gpus):
         yield f"GPUs: {task.name} needs {task.gpus}, and was given {gpus}"

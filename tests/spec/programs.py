@@ -124,6 +124,7 @@ class Submit(Tagged, frozen=True):
             options["scheduling_strategy"] = NodeLabelSchedulingStrategy({}, soft={ZONE: expression})
         elif self.zone:
             options["label_selector"] = {ZONE: self.zone}
+            outcome["zones"] = {node["NodeID"]: node["Labels"].get(ZONE, "") for node in minray.nodes()}
         if self.mark:
             options["runtime_env"] = {"env_vars": {MARK: self.mark}}
         if self.node >= 0:
@@ -799,8 +800,7 @@ def execute_last(name: str, body: Body, nested: dict[str, Any], *args: Any) -> A
 
 def _played(name: str, body: Body, nested: dict[str, Any], args: tuple[Any, ...]) -> Stage:
     stage = Stage(nested)
-    context = minray.get_runtime_context()
-    place = [context.get_node_id(), os.environ.get(MARK, ""), context.get_node_labels().get(ZONE, ""), minray.get_gpu_ids()]
+    place = [minray.get_runtime_context().get_node_id(), os.environ.get(MARK, ""), minray.get_gpu_ids()]
     print(json.dumps([RUN, name, [stage.open(value) for value in args], list(nested), *place]))
     print(json.dumps([END, name, stage.play(body)]))
     return stage

@@ -71,9 +71,9 @@ from tests.spec.strategies import SIZES, scenario_of, scenarios
 WITNESSES = sorted(REGRESSIONS.glob("*.json"))
 
 
-def ran(name: str, node: str = "", mark: str = "", zone: str = "", gpus: Sequence[int] = ()) -> str:
+def ran(name: str, node: str = "", mark: str = "", gpus: Sequence[int] = ()) -> str:
     """What a task prints when it begins."""
-    return json.dumps(["run", name, [], [], node, mark, zone, gpus])
+    return json.dumps(["run", name, [], [], node, mark, gpus])
 
 
 def one(*operations: Any) -> Program:
@@ -509,7 +509,7 @@ def test_g102_a_task_that_is_bound_to_no_node_has_no_value_unless_it_would_run_e
 def test_a_task_without_the_label_or_the_gpus_that_it_needs_is_seen(
     task: Submit, zone: str, gpus: tuple[int, ...], found: str
 ) -> None:
-    shown = problems(one(task), Losses(), [[{"of": []}]], [ran("a", zone=zone, gpus=gpus)])
+    shown = problems(one(task), Losses(), [[{"of": [], "zones": {"x": zone}}]], [ran("a", "x", gpus=gpus)])
     assert [problem.partition(":")[0] for problem in shown] == ([found] if found else [])
 
 
