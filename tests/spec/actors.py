@@ -10,13 +10,14 @@ actor is that is there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import minray
-from minray.exceptions import ActorAlreadyExistsError
+from minray.exceptions import ActorAlreadyExistsError, PendingCallsLimitExceeded
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.spec.groups import SLOT
 from tests.spec.stage import BORN, END, ERRORS, RUN, History, Outcome, Stage, Tagged
@@ -146,13 +147,14 @@ class Kill(Tagged, frozen=True):
     """A handle, of ``Create`` or ``Find``."""
     no_restart: bool = True
     is_asked: bool = False
-    """By ``__ray_terminate__`` instead, a call among others."""
+    """By ``__ray_terminate__`` instead, a call among others, unless it takes no more of them."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles = stage.bound((self.actor,))
         for handle in handles:
             if self.is_asked:
-                stage.refs[handle].__ray_terminate__.remote()
+                with contextlib.suppress(PendingCallsLimitExceeded):
+                    stage.refs[handle].__ray_terminate__.remote()
             else:
                 minray.kill(stage.refs[handle], no_restart=self.no_restart)
         return {"of": handles}
