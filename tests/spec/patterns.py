@@ -131,6 +131,31 @@ def with_naps(program: Program, random: Random) -> Program:
     return Program(tuple(drivers))
 
 
+def with_families(program: Program, random: Random) -> Program:
+    """In a tenth of the programs each driver has many tasks of one kind at once, each of which waits for a child or two.
+
+    Those that are queued behind another must not wait for what that waits for.
+    """
+    if random.random() >= 0.1:
+        return program
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        parents = [f"parent{number}.{count}" for count in range(random.randint(4, 8))]
+        families = [_family(parent, random) for parent in parents]
+        gets = [Get(f"get {parent}", (parent,)) for parent in parents]
+        drivers.append(_inserted(driver, [*families, *gets], random))
+    return Program(tuple(drivers))
+
+
+def _family(name: str, random: Random) -> Submit:
+    children = [f"{name} child{count}" for count in range(random.choice((1, 1, 2)))]
+    operations: list[Operation] = [Sleep(f"{name} sleeps", random.choice((0.0, 0.001, 0.02)))]
+    for child in children:
+        operations.append(Submit(child, Body((Sleep(f"{child} sleeps", random.choice((0.0, 0.02, 0.2))),))))
+    operations += [Get(f"get {child}", (child,)) for child in children]
+    return Submit(name, Body(tuple(operations)), max_retries=random.choice((0, 3)))
+
+
 def with_force(program: Program, random: Random) -> Program:
     """In half of the programs with naps, tasks among these are cancelled by force."""
     if random.random() < 0.5:

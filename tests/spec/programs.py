@@ -42,7 +42,19 @@ from minray.util.scheduling_strategies import (
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, away
 from tests.spec.frees import Free
 from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
-from tests.spec.stage import END, ERRORS, RUN, History, Outcome, Record, Stage, Tagged, parse_word, raised
+from tests.spec.stage import (
+    END,
+    ERRORS,
+    RUN,
+    History,
+    Outcome,
+    Record,
+    Stage,
+    Tagged,
+    parse_word,
+    raised,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
@@ -200,10 +212,12 @@ class Put(Tagged, frozen=True):
 
     name: str
     refs: tuple[str, ...] = ()
+    padding: int = 0
+    """So many bytes are in an array beside these."""
 
     def perform(self, stage: Stage) -> Outcome:
         names = stage.bound(self.refs)
-        stage.refs[self.name] = minray.put((self.name, stage.pick(names)))
+        stage.refs[self.name] = minray.put(value_of(self.name, stage.pick(names), self.padding))
         return {"of": names}
 
     def foresee(self, scope: Scope) -> None:
@@ -609,11 +623,13 @@ class Return(Tagged, frozen=True):
     """The task's value holds these references."""
 
     refs: tuple[str, ...] = ()
+    padding: int = 0
+    """So many bytes are in an array beside them."""
     error = ""
     """What ``get`` raises; empty: nothing."""
 
     def perform(self, name: str, stage: Stage) -> Any:
-        return name, stage.pick(stage.bound(self.refs))
+        return value_of(name, stage.pick(stage.bound(self.refs)), self.padding)
 
 
 class Raise(Tagged, frozen=True):
@@ -831,7 +847,7 @@ def _counted(parts: list[str], end: End) -> list[str]:
 
 def _part(name: str, value: Any) -> Any:
     """One of several values; what cannot be pickled is in each of them."""
-    return (name, value[1]) if isinstance(value, tuple) else value
+    return (name, *value[1:]) if isinstance(value, tuple) else value
 
 
 @minray.remote

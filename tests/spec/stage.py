@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy
 
 from minray.exceptions import ActorDiedError, LocalRayletDiedError, ObjectStoreFullError, OutOfDiskError
 
@@ -22,6 +23,8 @@ History = list[Outcome]
 RUN, END, BORN = "run", "end", "born"
 """The first words of the lines that tasks, calls and constructors print."""
 ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
+FILLING = 7
+"""What each byte of an array in a value is."""
 TOLD_DEAD = "its owner is dead"
 """What a driver hears who names an actor before it has noticed that its node is dead."""
 raised: set[tuple[str, str]] = set()
@@ -47,6 +50,8 @@ class Stage:
 
     def __init__(self, refs: Mapping[str, Any]) -> None:
         self.refs = dict(refs)
+        self._arrays: tuple[Any, ...] = ()
+        """The last two that came in values: as long as they are here, what they are in must stay."""
 
     def bound(self, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if name in self.refs]
@@ -54,11 +59,13 @@ class Stage:
     def pick(self, names: list[str]) -> dict[str, Any]:
         return {name: self.refs[name] for name in names}
 
-    def open(self, value: tuple[str, dict[str, Any]]) -> str:
+    def open(self, value: tuple[Any, ...]) -> str:
         """Take the references inside of a value; returns a word for it."""
-        name, inside = value
+        name, inside, *rest = value
         self.refs.update(inside)
-        return word_of(name, list(inside))
+        self._arrays = (*self._arrays, *rest)[-2:]
+        is_whole = all(array.tobytes() == bytes([FILLING]) * array.size for array in (*rest, *self._arrays))
+        return word_of(name if is_whole else f"{name}, torn", list(inside))
 
     def play(self, body: Body) -> History:
         return [self._outcome_of(operation) for operation in body.operations]
@@ -77,6 +84,11 @@ class Stage:
             perform = getattr(operation, "perform_awaiting", None)
             history.append(self._outcome_of(operation) if perform is None else await perform(self))
         return history
+
+
+def value_of(name: str, inside: dict[str, Any], padding: int) -> tuple[Any, ...]:
+    """The value of an object of this name; with so many bytes in an array, which travel beside it and are not copied."""
+    return (name, inside, numpy.full(padding, FILLING, numpy.uint8)) if padding else (name, inside)
 
 
 def word_of(name: str, inside: list[str]) -> str:

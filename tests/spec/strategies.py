@@ -25,7 +25,16 @@ from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
 from tests.spec.moves import Move
 from tests.spec.namesakes import with_heirs, with_namesakes
-from tests.spec.patterns import with_chains, with_deliveries, with_force, with_naps, with_nests, with_rations, with_relays
+from tests.spec.patterns import (
+    with_chains,
+    with_deliveries,
+    with_families,
+    with_force,
+    with_naps,
+    with_nests,
+    with_rations,
+    with_relays,
+)
 from tests.spec.programs import (
     Body,
     Call,
@@ -65,6 +74,7 @@ from tests.spec.variations import (
     with_names_of_groups,
     with_needs,
     with_options,
+    with_padding,
     with_partings,
     with_parts,
     with_residents,
@@ -495,6 +505,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
         program = with_relays(program, random)
     program = with_naps(with_chains(program, Random(f"chains of {seed}")), Random(f"naps of {seed}"))
     program = with_force(program, Random(f"force of {seed}"))
+    program = with_families(program, Random(f"families of {seed}"))
     world = with_deaf_workers(world, program, Random(f"deaf workers of {seed}"))
     return with_equipment(Scenario(program, world, seed), Random(f"equipment of {seed}"))
 
@@ -518,6 +529,7 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_frees(program, Random(f"frees of {seed}"))
     program = with_words(program, Random(f"words of {seed}"))
     program = with_good_ends(program, Random(f"good ends of {seed}"))
+    program = with_padding(program, Random(f"padding of {seed}"))
     return with_impatience(program, Random(f"impatience of {seed}"))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from click import UsageError
 from hypothesis import given, settings
@@ -66,6 +67,7 @@ from tests.spec.scenario import (
     struck,
 )
 from tests.spec.shrink import FAILURES, SEARCHED, Shrinker, Witness, is_small, replace, shrink, smallest
+from tests.spec.stage import Stage, value_of
 from tests.spec.strategies import SIZES, scenario_of, scenarios
 
 WITNESSES = sorted(REGRESSIONS.glob("*.json"))
@@ -646,6 +648,13 @@ def test_a_wrong_history_is_seen(index: int, outcome: Any, number: str) -> None:
     assert problems(HISTORY, Losses(), [GOOD], LINES) == []
     wrong = [*GOOD[:index], outcome, *GOOD[index + 1 :]]
     assert [problem.partition(":")[0] for problem in problems(HISTORY, Losses(), [wrong], LINES)] == [number]
+
+
+def test_a_value_whose_array_is_torn_is_none_of_its_object() -> None:
+    stage, torn = Stage({}), numpy.zeros(3, numpy.uint8)
+    assert stage.open(value_of("a", {}, 3)) == "a" and stage.open(("b", {}, torn)) == "b, torn"
+    wrong = [*GOOD[:2], {"of": ["a", "b"], "values": ["a, torn", "b"]}, *GOOD[3:]]
+    assert [problem.partition(":")[0] for problem in problems(HISTORY, Losses(), [wrong], LINES)] == ["G6"]
 
 
 def test_a_task_that_runs_too_often_is_seen() -> None:

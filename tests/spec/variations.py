@@ -38,6 +38,8 @@ TEAM = "team"
 """The one name that placement groups have."""
 PAUSES_S = (0.0, 0.001, 0.02, 0.2)
 RAISING = ("Raise", "RaiseAtFirst")
+PADDINGS = (1, 30, 300)
+"""Bytes: fewer than a value has without them, as many, or more."""
 WAITING = ("Get", "Await", "Peek", "Wait", "Generate", "ReadOn", "Kill", "Find", "Ready")
 """Operations in which a task may wait for others."""
 Tree = dict[str, Any]
@@ -126,6 +128,17 @@ def with_miscounts(program: Program, random: Random) -> Program:
         return {"body": tree["body"] | {"end": {"kind": "Miscount", "is_more": random.random() < 0.5}}}
 
     return _changed(program, change)
+
+
+def with_padding(program: Program, random: Random) -> Program:
+    """In a quarter of the programs some values have an array, which travels beside the rest."""
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") not in ("Put", "Return") or random.random() < 0.6:
+            return {}
+        return {"padding": random.choice(PADDINGS)}
+
+    return _changed(program, change) if random.random() < 0.25 else program
 
 
 def _in_parts(operations: list[Tree], may_read: bool, random: Random) -> list[Tree]:
