@@ -50,6 +50,7 @@ from tests.spec.programs import (
     Cancel,
     Exit,
     Generate,
+    Get,
     Miscount,
     Operation,
     Program,
@@ -67,7 +68,8 @@ LOST_OBJECT = "ObjectReconstructionFailedError"
 LOST = frozenset({LOST_OBJECT, f"RayTaskError({LOST_OBJECT})"})
 """Of a result that was lost, or of a task that was sent with more than fits into a message: that is an object, too."""
 TIMEOUT = "GetTimeoutError"
-CANCELLED = frozenset({"TaskCancelledError", INTERRUPTED})
+UNBEGUN = "TaskCancelledError"
+CANCELLED = frozenset({UNBEGUN, INTERRUPTED})
 """What ``get`` raises of what had not begun, and of what had."""
 VALUE = "its value"
 HEARD_S = 2.0
@@ -713,7 +715,7 @@ def problems(
                 found += _check_place(taker, *place, wished.get(name, Wish()), marks[name])
     born = {name for word, name, *_ in said if word == BORN}
     found += [*_check_runs(model, runs), *_check_order(model, order, histories, ends)]
-    found += _check_interrupts(model, told, ends)
+    found += [*_check_interrupts(model, told, ends), *_check_unbegun(model, told, runs)]
     return [*found, *_check_farewells(model, born, farewells)]
 
 
@@ -825,6 +827,20 @@ def _check_interrupts(
                 if isinstance(operation, Sleep) and outcome["begun"] <= at <= outcome["ended"] - HEARD_S:
                     number = "G45" if isinstance(task, Call) else "G41"
                     yield f"{number}: {name} was cancelled at {at:.3f} and slept from {outcome['begun']:.3f} on to the end"
+
+
+def _check_unbegun(model: Model, told: Sequence[tuple[Body, History]], runs: Counter[str]) -> Iterator[str]:
+    """G40: what was cancelled, not by force, before it began has not run, unless an attempt before that may have."""
+    losses = model.losses
+    if losses.deaths or losses.preemptions or losses.silence or losses.files:
+        return
+    for body, history in told:
+        for operation, outcome in _outcomes(body, history):
+            if isinstance(operation, Get) and outcome.get("error") == UNBEGUN and len(outcome["of"]) == 1:
+                name = model.makers.get(outcome["of"][0], "")
+                is_own = name in model.tasks and model.objects[name].owner == DRIVER and not is_repeated(model.tasks[name])
+                if runs[name] and is_own and not model.cancelled.get(name):
+                    yield f"G40: {name} was cancelled before it began, as {operation.name} was told, and it has run"
 
 
 def _check_order(model: Model, order: Sequence[str], told: Sequence[History | None], ends: Sequence[Any]) -> Iterator[str]:

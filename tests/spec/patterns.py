@@ -115,8 +115,8 @@ def _nest(name: str, random: Random) -> list[Operation]:
 
 
 def with_naps(program: Program, random: Random) -> Program:
-    """In a tenth of the programs each driver has tasks, and calls of a coroutine, that sleep long and are cancelled soon."""
-    if random.random() >= 0.1:
+    """In a seventh of the programs each driver has tasks, and calls of a coroutine, that sleep long and are cancelled."""
+    if random.random() >= 0.15:
         return program
     drivers = []
     for number, driver in enumerate(program.drivers):
@@ -124,7 +124,7 @@ def with_naps(program: Program, random: Random) -> Program:
         operations: list[Operation] = [Create(actor, num_cpus=0, is_async=True)]
         for name in names:
             body = Body((Sleep(f"{name} sleeps", random.choice((5.0, 20.0))),))
-            operations.append(Call(name, actor, body) if random.random() < 0.7 else Submit(name, body, num_cpus=0))
+            operations.append(Call(name, actor, body) if random.random() < 0.5 else Submit(name, body, num_cpus=0))
         operations.append(Sleep(f"naps{number} begin", random.choice((0.02, 0.5, 2.0))))
         operations += [Cancel(f"cancel {name}", name) for name in names if random.random() < 0.8]
         drivers.append(_inserted(driver, operations + [Get(f"get {name}", (name,)) for name in names], random))

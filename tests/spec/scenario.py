@@ -8,8 +8,8 @@ Rules
   * The same scenario, the same run. With ``overrides`` (the answers of the oracle that were not 0) the plan is not asked.
     What runs is read from its text, drawn or replayed: a pickle is smaller where parts are one object and not only equal.
   * What must be fulfilled for every program to end is ``is_feasible``: the head alone can run every task.
-  * A run in which the head's own raylet is dead is over for its drivers: only what must not crash is judged. A driver of
-    another node may wait for ever then, for what only the head had.
+  * A run in which the head's own raylet is dead is over for its drivers: only what must not crash is judged, and whether a
+    fault can have ended it. A driver of another node may wait for ever then, for what only the head had.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """So long there is no gcs when it has crashed."""
 ENDS = ("crash", "memory", "spawn")
 """After these loud faults somebody is gone, or never there, and silent because of that alone, unless it is the gcs."""
+SILENCING = ("long_delay", "reset", "cut", "rift", "last_words")
+"""After these somebody may hear nothing of somebody else."""
 HEAD_ENDS = ("raylet/head", ("ends",))
 """Whose event it is among those of lives, and its details."""
 ROOMY_BYTES = 4000
@@ -345,6 +347,8 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
         found.append(f"escaped: {type(error).__name__}: {_head_of(error, 5)}")
     trace = cluster.trace
     is_over = any(event.kind == LIFE and (event.process, event.details) == HEAD_ENDS for event in trace.events)
+    if is_over and not any(map(_may_end_the_head, cluster.oracle.answers)):
+        found.append("G108: the head's raylet has ended, and nothing that has struck can have ended it")
     if scenario.world.loses_disk:
         found = _without_memory(found, is_over, ("crash", GCS) in {key[:2] for key in cluster.oracle.answers})
     return Verdict(
@@ -357,6 +361,11 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
         histories=tuple(histories[number] for number in sorted(histories)),
         is_over=is_over,
     )
+
+
+def _may_end_the_head(key: Key) -> bool:
+    """Whether a fault may be why its raylet is gone: it or the gcs has died, or has heard too little of the other."""
+    return key[0] in SILENCING or (key[0] in ("crash", "long_stall") and key[1] in ("raylet/head", GCS))
 
 
 def _without_memory(found: list[str], is_over: bool, has_lost_it: bool) -> list[str]:

@@ -21,6 +21,7 @@ from minray.core_worker.outcomes import TaskOutcomes
 from minray.core_worker.reference_counter import ReferenceCounter
 from minray.core_worker.task_manager import PUSHED, TaskManager
 from minray.gcs.storage import GcsStorage
+from minray.raylet.lease_broker import LeaseBroker
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler
 from minray.simulation import SimCluster
 from minray.simulation.cluster import without_garbage_collection
@@ -657,6 +658,16 @@ def test_a_value_whose_array_is_torn_is_none_of_its_object() -> None:
     assert [problem.partition(":")[0] for problem in problems(HISTORY, Losses(), [wrong], LINES)] == ["G6"]
 
 
+def test_g40_what_was_cancelled_before_it_began_has_not_run() -> None:
+    program = one(Submit("a", Body(), max_retries=0), Cancel("cancel", "a"), Get("get", ("a",)))
+    unbegun: list[Any] = [{"of": []}, {"of": ["a"], "at": 0.0}, {"of": ["a"], "error": "TaskCancelledError"}]
+    assert problems(program, Losses(), [unbegun], []) == []
+    assert [text[:3] for text in problems(program, Losses(), [unbegun], [ran("a")])] == ["G40"]
+    assert problems(program, Losses(silence=True), [unbegun], [ran("a")]) == []
+    interrupted = [*unbegun[:2], {"of": ["a"], "error": "RayTaskError(TaskCancelledError)"}]
+    assert problems(program, Losses(), [interrupted], [ran("a")]) == []
+
+
 def test_a_task_that_runs_too_often_is_seen() -> None:
     assert problems(HISTORY, Losses(deaths=2), [GOOD], LINES * 2) == ["G16: a ran 2 times, and may 1 times"]
 
@@ -664,6 +675,12 @@ def test_a_task_that_runs_too_often_is_seen() -> None:
 def test_what_does_not_end_and_what_is_left_are_problems() -> None:
     endless = one(Submit("a", Body((Sleep("sleep", 10.0),)), num_cpus=3), Get("get", ("a",)))
     assert run(Scenario(endless)).codes == {"L1"}
+
+
+def test_g108_a_head_that_ends_although_nothing_has_struck_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeaseBroker, "request", lambda self, *_: self.processes._platform.processes.exit(1))
+    verdict = run(Scenario(one(Submit("a", Body()), Get("get", ("a",)))))
+    assert verdict.is_over and verdict.codes == {"G108"}
 
 
 # --- The judge, on planted bugs that no value shows
