@@ -12,7 +12,8 @@ the guarantees that are tested in the simulated cluster. Those that survive all 
 order drawn once, one of each operator in turn, so that a run which is cut short by the clock has tried a fair sample. All
 guarantees take four minutes; ``--guarantees`` names those that may know the file, and `test_guarantees*.py` are all of
 them. ``--by campaign --seeds 2000`` asks how good the campaign is without anybody's help; with ``--reach FILE``, which
-``tests.zoo.reach`` has written, a mutant is given to the first N of the scenarios that come to it: no other can know it.
+``tests.zoo.reach`` has written, a mutant is given to N of the scenarios that come to it: no other can know it. Those that come
+to the rarest places go first, since a mistake that is seldom seen needs something rare.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ def by_scenario(name: str, root: Path, mutant: Mutant, options: argparse.Namespa
 
 
 def seeds_that_reach(mutant: Mutant, reach: Reach) -> list[int]:
-    """Of the campaign's scenarios that come to its stretch, in order."""
+    """Of the campaign's scenarios that come to its stretch."""
     stretches = sorted((name for name in reach if name.startswith(f"{mutant.path}:")), key=line_of)
     return reach[stretch_at(stretches, mutant.line)] if stretches else []
 
@@ -362,7 +363,16 @@ def read_reach(path: str) -> Reach:
         raise argparse.ArgumentTypeError(f"{path} cannot be read: {error}") from None
     if found.keys() != {name for file in all_files() for name in stretches_of(file)}:
         raise argparse.ArgumentTypeError(f"{path} was measured with other code; measure again")
-    return found
+    return rarest_first(found)
+
+
+def rarest_first(found: Reach) -> Reach:
+    """The same with the scenarios of each stretch in another order: first those that come where few others do."""
+    rarity: Counter[int] = Counter()
+    for seeds in found.values():
+        for seed in seeds:
+            rarity[seed] += round(1_000_000 / len(seeds))
+    return {name: sorted(seeds, key=lambda seed: (-rarity[seed], seed)) for name, seeds in found.items()}
 
 
 def judge_sample(root: Path, files: Sequence[str], most: int, options: argparse.Namespace) -> None:

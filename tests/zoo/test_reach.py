@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 
-from tests.zoo.mutants import Mutant, seeds_that_reach
+from tests.zoo.mutants import Mutant, rarest_first, seeds_that_reach
 from tests.zoo.reach import beginnings, measure, stretch_at, stretches_of
 
 
@@ -62,6 +62,11 @@ def test_a_mutant_is_known_by_the_scenarios_that_come_to_it() -> None:
     assert seeds_that_reach(Mutant("minray/a.py", "swap", 4, ""), reach) == [1, 2]
     assert seeds_that_reach(Mutant("minray/a.py", "swap", 12, ""), reach) == [2]
     assert seeds_that_reach(Mutant("minray/c.py", "swap", 12, ""), reach) == []
+
+
+def test_scenarios_that_come_where_few_do_go_first() -> None:
+    reach = {"minray/a.py:3": [1, 2, 3], "minray/a.py:10": [3], "minray/b.py:1": [2, 3], "minray/b.py:9": []}
+    assert rarest_first(reach) == reach | {"minray/a.py:3": [3, 2, 1], "minray/b.py:1": [3, 2]}
 
 
 def test_every_scenario_starts_a_raylet_and_none_asks_for_stacks() -> None:
