@@ -12,8 +12,8 @@ the guarantees that are tested in the simulated cluster. Those that survive all 
 order drawn once, one of each operator in turn, so that a run which is cut short by the clock has tried a fair sample. All
 guarantees take four minutes; ``--guarantees`` names those that may know the file, and `test_guarantees*.py` are all of
 them. ``--by campaign --seeds 2000`` asks how good the campaign is without anybody's help; with ``--reach FILE``, which
-``tests.zoo.reach`` has written, a mutant is given to N of the scenarios that come to it: no other can know it. Those that come
-to the rarest places go first, since a mistake that is seldom seen needs something rare.
+``tests.zoo.reach`` has written, a mutant is given to N of the scenarios that come to it: no other can know it. First go
+those that come to the rarest places, since a mistake that is seldom seen needs something rare.
 """
 
 from __future__ import annotations
