@@ -147,7 +147,7 @@ MISTAKES = {
     ),
     "death_went_with_its_gcs": Mistake(
         "A gcs did not store that a process had died: an owner that had lent to it never heard of it from the next gcs.",
-        "L2",
+        "S9",
         (
             Mutation(
                 GCS,
