@@ -254,6 +254,19 @@ def test_who_waits_no_longer_than_so_long_hears_that_it_is_not_there() -> None:
     tell(story)
 
 
+@pytest.mark.parametrize(("state", "is_there"), [("CREATED", True), ("PENDING", False)])
+def test_who_does_not_wait_is_told_how_it_is_now(state: str, is_there: bool) -> None:
+    async def story(asker: Asker) -> None:
+        group = asker.create()
+        asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply())
+        looking = asker.begin(asker.groups.wait(group.group_id, 0))
+        await turns()
+        asker.peers.take(GetPlacementGroup).answer(about(group, state))
+        assert await looking is is_there
+
+    tell(story)
+
+
 # --- ready
 
 

@@ -10,8 +10,9 @@ import pytest
 
 import minray
 from minray.core_worker.memory_store import Waiter
-from minray.core_worker.waiting_threads import LENDS_AFTER_S
-from minray.exceptions import GetTimeoutError, OwnerDiedError
+from minray.core_worker.waiting_threads import LENDS_AFTER_S, call_for
+from minray.exceptions import GetTimeoutError, OwnerDiedError, RaySystemError
+from minray.platform.user_code import LockParker
 from tests.core_worker.cores import Core, Cores, cores, let_pass, outcome_of, pause
 from tests.core_worker.test_core_worker import process_id
 
@@ -265,3 +266,14 @@ def test_the_next_task_stands_still_for_its_own_threads_alone(threads: Threads, 
     assert threads.heard() == [True, False, True]
     threads.end(waiter)
     assert threads.heard() == [True, False, True, False]
+
+
+def test_a_thread_for_which_a_callback_of_ours_fails_is_told() -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    parker = LockParker()
+    with pytest.raises(KeyError):
+        call_for(parker, fail)
+    with pytest.raises(RaySystemError, match="minray itself has failed: KeyError: 'x'"):
+        parker.wait(0)
