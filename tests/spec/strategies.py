@@ -561,6 +561,16 @@ def equipped(nodes: tuple[Node, ...], random: Random) -> tuple[Node, ...]:
     return msgspec.structs.replace(head, num_gpus=2, zone="a"), *more
 
 
+def quiet_rates(world: World) -> dict[str, float]:
+    """Those of all kinds that are not loud."""
+    return {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+
+
+def is_aimed(world: World) -> bool:
+    """Whether it is made for certain faults, which others would keep from striking."""
+    return bool(world.moves or world.struck_tasks) or not world.rates.keys().isdisjoint(("last_words", "rift"))
+
+
 def at_busy_moments(world: World, random: Random) -> World:
     """In half of the worlds in which processes crash they do so while something begins, ends or changes.
 
@@ -597,7 +607,7 @@ def with_last_words(world: World, random: Random) -> World:
     """
     if len(world.nodes) == 1 or random.random() >= 0.25:
         return world
-    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates = quiet_rates(world)
     return msgspec.structs.replace(
         world,
         rates=rates | {"last_words": random.choice((0.1, 0.5)), "delay": 0.4},
@@ -617,7 +627,7 @@ def with_rifts(world: World, drivers: int, random: Random) -> World:
 
     Drivers are on nodes that may be cut off from those of their actors.
     """
-    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates = quiet_rates(world)
     rates |= {"rift": random.choice((0.02, 0.1))}
     homes = tuple(random.randrange(1, len(world.nodes)) for _ in range(drivers))
     return msgspec.structs.replace(world, rates=rates, budget=3, aims=(random.choice(RIFTS),), homes=homes)
@@ -634,7 +644,7 @@ def with_lost_nodes(world: World, random: Random) -> World:
 
     Items may be late, and later than those after them, so that some have not arrived when their node dies.
     """
-    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates = quiet_rates(world)
     is_late = random.random() < 0.3
     rates |= {"break": random.choice((0.1, 0.4)), "delay": 0.4} if is_late else {}
     rates |= {"crash": random.choice((0.02, 0.1))} if random.random() < 0.3 else {}
@@ -670,7 +680,7 @@ def with_crashes_in_windows(world: World, random: Random) -> World:
     if random.random() >= 0.17 or not world.rates.keys().isdisjoint(("last_words", "rift")):
         return world
     target, tasks = random.choice(WINDOWS)
-    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates = quiet_rates(world)
     rates |= {"crash": random.choice((0.03, 0.1, 0.3))}
     return msgspec.structs.replace(
         world, rates=rates, budget=random.randint(1, 3), targets=(target,), struck_tasks=tasks, durable=target == "gcs"
@@ -679,10 +689,9 @@ def with_crashes_in_windows(world: World, random: Random) -> World:
 
 def with_node_losses(world: World, random: Random) -> World:
     """In a sixth of the worlds with several nodes one or two of these are lost in the middle of what they do."""
-    is_aimed = world.struck_tasks or not world.rates.keys().isdisjoint(("last_words", "rift"))
-    if is_aimed or len(world.nodes) == 1 or random.random() >= 0.17:
+    if is_aimed(world) or len(world.nodes) == 1 or random.random() >= 0.17:
         return world
-    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates = quiet_rates(world)
     rates |= {"node_loss": random.choice((0.01, 0.03, 0.1))}
     targets = random.choice((("worker/",), ("raylet/n",), ("worker/", "raylet/n")))
     return msgspec.structs.replace(
@@ -713,10 +722,9 @@ def with_moves(world: World, random: Random) -> World:
 
 def with_deaths_of_hosts(world: World, random: Random) -> World:
     """In most of the worlds with several nodes, placement groups and nothing that is aimed, nodes with bundles die."""
-    is_aimed = world.moves or world.struck_tasks or not world.rates.keys().isdisjoint(("last_words", "rift", "node_loss"))
-    if is_aimed or len(world.nodes) == 1 or random.random() < 0.2:
+    if is_aimed(world) or "node_loss" in world.rates or len(world.nodes) == 1 or random.random() < 0.2:
         return world
-    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates = quiet_rates(world)
     guests = [number for number in range(1, len(world.nodes)) if number not in world.homes]
     moves = []
     for _ in range(random.choice((1, 1, 2)) if not world.homes else 0):
@@ -728,10 +736,9 @@ def with_deaths_of_hosts(world: World, random: Random) -> World:
 
 def with_forgetful_gcs(world: World, random: Random) -> World:
     """In a third of the worlds with placement groups and nothing that is aimed the gcs crashes while it makes one."""
-    is_aimed = world.moves or world.struck_tasks or not world.rates.keys().isdisjoint(("last_words", "rift"))
-    if is_aimed or random.random() >= 0.33:
+    if is_aimed(world) or random.random() >= 0.33:
         return world
-    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
+    rates = quiet_rates(world)
     rates |= {"crash": random.choice((0.03, 0.1, 0.3))}
     target, tasks = GROUP_WINDOW
     budget = random.randint(1, 3)
@@ -809,7 +816,7 @@ def with_deaf_workers(world: World, program: Program, random: Random) -> World:
     is_forced = any(isinstance(operation, Cancel) and operation.force for operation in program.walk())
     if not is_forced or random.random() < 0.5:
         return world
-    rates = {kind: rate for kind, rate in world.rates.items() if kind not in LOUD} | {"long_stall": 0.5}
+    rates = quiet_rates(world) | {"long_stall": 0.5}
     return msgspec.structs.replace(
         world, rates=rates, budget=random.randint(1, 3), targets=("worker/",), struck_tasks=(HEARS_CANCEL,), at_messages=True
     )
