@@ -179,7 +179,7 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
 
     user_code.start_relief()
     try:
-        api = loop.run_until_complete(start())
+        api = user_code.begin(start())
     except PlatformError as error:
         logging.getLogger(__name__).error("this worker cannot join its node: %s", error)
         return

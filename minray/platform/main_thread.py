@@ -37,9 +37,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from minray.common.clock import Clock
 from minray.common.environment_variables import update_environment
@@ -49,6 +49,7 @@ from minray.platform.user_code import TURN_S, LoopBorder
 from minray.platform.user_event_loop import UserEventLoop
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 TICK_S = 0.002
 """How often the relief looks whether the main thread is away."""
@@ -137,6 +138,15 @@ class MainThreadUserCode(LoopBorder):
         """Before anybody counts on this process: it may have no thread left to it, which raises RuntimeError."""
         self._over = False
         self._relief.start()
+
+    def begin(self, beginning: Coroutine[Any, Any, T]) -> T:
+        """Run the loop until this has ended; returns its result, or raises its exception. Work that comes meanwhile, which
+        stops the loop, waits for ``serve``."""
+        task = self._loop.create_task(beginning)
+        task.add_done_callback(lambda _: self._loop.stop())
+        while not task.done():
+            self._loop.run_forever()
+        return task.result()
 
     def serve(self) -> None:
         """Run work and the loop in the main thread, until ``stop``; ``start_relief`` comes first."""

@@ -34,6 +34,31 @@ def test_work_runs_in_the_main_thread_in_order() -> None:
     assert all(lines.index(f"then {number} True") > lines.index(f"{number} True") for number in range(3))
 
 
+def test_work_that_comes_before_the_process_has_begun_waits_until_it_serves() -> None:
+    begun, failed, *rest = run_program("""
+        async def begin():
+            for number in range(3):
+                code.run(lambda number=number: print("work", number), lambda number=number: print("then", number))
+                await asyncio.sleep(0.001)
+            return "begun"
+
+        async def fail():
+            code.run(lambda: print("work"))
+            await asyncio.sleep(0.001)
+            raise KeyError("x")
+
+        print(code.begin(begin()))
+        try:
+            code.begin(fail())
+        except KeyError as error:
+            print("failed", error)
+        code.run(code.stop)
+    """)
+    assert (begun, failed) == ("begun", "failed 'x'")
+    assert [line for line in rest if line.startswith("work")] == ["work 0", "work 1", "work 2", "work"]
+    assert [line for line in rest if not line.startswith("work")] == ["then 0", "then 1", "then 2", "over"]
+
+
 def test_the_loop_runs_while_user_code_does() -> None:
     """Code that blocks, and code that spins."""
     assert run_program("""
