@@ -32,6 +32,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import minray as ray
+from minray.worker import connected_api, current_process_api
 
 T = TypeVar("T")
 logger = logging.getLogger("minray")
@@ -268,11 +269,16 @@ class _Foreman:
         return None
 
     def _hire(self) -> None:
-        if not ray.is_initialized():  # or this would start another cluster
+        api = connected_api()
+        if api is None:
             raise RuntimeError("this process has left the cluster")
-        worker = _Worker(self._make_actor(), self._calls_per_worker)
-        worker.ref = worker.actor.__ray_ready__.remote()
-        self._await(worker, lambda answer: self.on_there(worker, answer))
+        staying = current_process_api.set(api)  # or, if it leaves just now, this would start another cluster
+        try:
+            worker = _Worker(self._make_actor(), self._calls_per_worker)
+            worker.ref = worker.actor.__ray_ready__.remote()
+            self._await(worker, lambda answer: self.on_there(worker, answer))
+        finally:
+            current_process_api.reset(staying)
         self._workers.append(worker)
         self._hired.append(worker)
 

@@ -371,6 +371,32 @@ def test_a_pool_whose_worker_is_not_there_yet_starts_no_cluster_when_the_program
     assert (ended.stdout, ended.returncode) == ("True\n" * 4 + "False\n", 0), ended.stderr
 
 
+def test_a_pool_starts_no_cluster_when_the_program_leaves_its_own_while_a_worker_is_made() -> None:
+    ended = run_driver(
+        """
+        from minray.util.multiprocessing import Pool
+        ray.init(num_cpus=1, logging_level="ERROR")
+        pool = Pool(1)
+        foreman = pool._crew._foreman
+        make = foreman._make_actor
+
+        def leave_and_make():
+            ray.shutdown()
+            return make()
+
+        foreman._make_actor = leave_and_make
+        call = pool.apply_async(abs, (-1,))
+        try:
+            call.get(60)
+        except Exception as error:
+            print(type(error).__name__ != "TimeoutError")
+        print(ray.is_initialized())
+        """,
+        timeout_s=60,
+    )
+    assert (ended.stdout, ended.returncode) == ("True\nFalse\n", 0), ended.stderr
+
+
 def test_a_pool_is_not_pickled(pool: Pool) -> None:
     with pytest.raises(NotImplementedError, match="cannot be passed to another process"):
         pickle.dumps(pool)
