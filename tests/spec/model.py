@@ -787,7 +787,7 @@ def _check_place(
     if wished.node_id and node_id != wished.node_id:
         yield f"G102: {task.name} ran on node {node_id}, and is bound to {wished.node_id}"
     zone = wished.zones.get(node_id)
-    if zone is not None and (zone == task.zone.removeprefix("!")) == task.zone.startswith("!"):
+    if zone is not None and not task.may_run_in(zone):
         yield f"labels: {task.name} ran in zone {zone!r}, and is bound to {task.zone!r}"
     if len(set(gpus)) != math.ceil(task.gpus):
         yield f"GPUs: {task.name} needs {task.gpus}, and was given {gpus}"

@@ -111,6 +111,11 @@ class Submit(Tagged, frozen=True):
     zone: str = ""
     """What the label ``ZONE`` of its node has to say, or had better say (``is_soft``); ``!b``: not ``b``."""
 
+    def may_run_in(self, zone: str) -> bool:
+        """Whether the label ``ZONE`` of a node may say this."""
+        is_forbidden = self.zone.startswith("!")
+        return not self.zone or self.is_soft or (zone == self.zone.removeprefix("!")) != is_forbidden
+
     def parts(self) -> list[str]:
         """The names of what it returns: ``task3``, ``task3.2``, ``task3.3``."""
         return [self.name if number == 1 else f"{self.name}.{number}" for number in range(1, self.returns + 1)]

@@ -85,10 +85,8 @@ class Node(Record, frozen=True):
 
     def fits(self, task: Submit) -> bool:
         """Whether it has what a task needs."""
-        is_forbidden = task.zone.startswith("!")
-        is_in_zone = not task.zone or task.is_soft or (self.zone == task.zone.removeprefix("!")) != is_forbidden
         has_resources = all(n <= self.resources.get(key, 0) for key, n in task.resources.items())
-        return task.num_cpus <= self.num_cpus and task.gpus <= self.num_gpus and has_resources and is_in_zone
+        return task.num_cpus <= self.num_cpus and task.gpus <= self.num_gpus and has_resources and task.may_run_in(self.zone)
 
 
 class World(Record, frozen=True):

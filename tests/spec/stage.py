@@ -64,7 +64,7 @@ class Stage:
         name, inside, *rest = value
         self.refs.update(inside)
         self._arrays = (*self._arrays, *rest)[-2:]
-        is_whole = all(array.tobytes() == bytes([FILLING]) * array.size for array in (*rest, *self._arrays))
+        is_whole = all(array.tobytes() == bytes([FILLING]) * array.size for array in self._arrays)
         return word_of(name if is_whole else f"{name}, torn", list(inside))
 
     def play(self, body: Body) -> History:
