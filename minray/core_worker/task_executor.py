@@ -52,6 +52,8 @@ MARKS = struct.Struct("<QQ")
 """Sequence of the last started task within its lease, and the lease's tag."""
 CALL, READY, TERMINATE = "__ray_call__", "__ray_ready__", "__ray_terminate__"
 """Methods that every actor has: to run a function on it, to wait until it exists, to end it after all calls made before."""
+CLEAN_UP = "__ray_shutdown__"
+"""The method of the user's that is called before the process of an actor ends."""
 _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", default=None)
 """What runs in this thread, or on this event loop, if that is not the main thread alone."""
 MOST_WORDS = 100
@@ -273,7 +275,7 @@ class TaskExecutor:
 
     def shut_down_actor(self) -> None:
         """The user's own clean-up, and then what the end of an interpreter brings: exit handlers, the destructor (G27)."""
-        clean_up = getattr(self.actor, "__ray_shutdown__", None)
+        clean_up = method_of(self.actor, CLEAN_UP) if hasattr(self.actor, CLEAN_UP) else None
         if clean_up is not None:
             try:
                 if inspect.iscoroutine(cleaning := clean_up()):
@@ -320,8 +322,7 @@ class TaskExecutor:
             return lambda: True
         if name == TERMINATE:
             return self._terminate
-        method: Callable[..., Any] = getattr(self.actor, name)
-        return method
+        return method_of(self.actor, name)
 
     def _terminate(self) -> None:
         raise AsyncioActorExit("__ray_terminate__ was called")
@@ -447,6 +448,22 @@ def _values_at_fault(error: BaseException) -> str:
         return ""
     error.__traceback__ = entry
     return found
+
+
+def method_of(actor: Any, name: str) -> Callable[..., Any]:
+    """The method of that name of the actor's class, bound to the actor.
+
+    As in Ray, an attribute of the instance with the name of a method hides nothing: ``self.done = False`` leaves ``done()``.
+    """
+    if name in getattr(actor, "__dict__", ()):
+        for each in type(actor).__mro__:
+            if name in vars(each):
+                found = vars(each)[name]
+                bind = getattr(type(found), "__get__", None)
+                method: Callable[..., Any] = found if bind is None else bind(found, actor, type(actor))
+                return method
+    method = getattr(actor, name)
+    return method
 
 
 def _words_of(actor: Any) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from minray import serialization
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.return_values import BrokenOff
-from minray.core_worker.task_executor import MARKS, Execution, TaskExecutor
+from minray.core_worker.task_executor import MARKS, Execution, TaskExecutor, method_of
 from minray.exceptions import ActorDiedError, AsyncioActorExit, RayError, RaySystemError, TaskCancelledError
 from minray.packed_exception import unpack_exception
 from minray.protocol.core_worker import CANCELLED, FAILED, OK, Rerun
@@ -530,6 +531,41 @@ def test_an_actor_cleans_up_before_its_interpreter_does(has_failed: bool, caplog
     machine.executor.actor = None
     machine.executor.shut_down_actor()
     assert machine.cleaned == 2
+
+
+class Hides:
+    """Its instances have attributes with the names of its methods, but for one of its base."""
+
+    def __init__(self) -> None:
+        for name in ("plain", "of_class", "static", "wrapped", "builtin"):
+            setattr(self, name, f"the attribute {name}")
+        self.added = lambda: "the attribute added"
+
+    def plain(self) -> object:
+        return self
+
+    @classmethod
+    def of_class(cls) -> object:
+        return cls
+
+    @staticmethod
+    def static() -> object:
+        return "static"
+
+    wrapped = partialmethod(plain)
+    builtin = dict
+
+
+class Inherits(Hides):
+    """Looks for its methods in its bases."""
+
+
+@pytest.mark.parametrize("kind", [Hides, Inherits])
+def test_an_attribute_of_an_instance_hides_no_method(kind: type[Hides]) -> None:
+    actor = kind()
+    assert actor.plain == "the attribute plain"
+    called = [method_of(actor, name)() for name in ("plain", "of_class", "static", "wrapped", "builtin", "added")]
+    assert called == [actor, kind, "static", actor, {}, "the attribute added"]
 
 
 def test_g27_an_actor_is_destroyed_when_the_exit_handlers_have_run() -> None:

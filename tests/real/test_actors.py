@@ -32,6 +32,21 @@ pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"num_cpus": 4, "namespace": "tests"}
 
 
+@ray.remote(num_cpus=0)
+class Hides:
+    """The attribute has the name of the method; Ray looks for methods in the class."""
+
+    def __init__(self) -> None:
+        self.done = False  # type: ignore[assignment,method-assign]
+
+    def done(self) -> object:
+        return self.done
+
+
+def test_an_attribute_hides_no_method_of_its_name() -> None:
+    assert ray.get(Hides.remote().done.remote()) is False
+
+
 class Base:
     def twice_or_thrice(self, number: int) -> int:
         return 2 * number
