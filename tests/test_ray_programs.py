@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -152,6 +153,28 @@ def test_who_only_looks_for_a_module_finds_it_or_nothing() -> None:
         assert importlib.util.find_spec("ray.util.nothing") is None
         with pytest.raises(ModuleNotFoundError, match="ray.tune is not part of minray"):
             importlib.util.find_spec("ray.tune.search")
+
+
+def functions_of_packages() -> dict[str, object]:
+    """What minray's packages have under the name of one of their modules, and is no module."""
+    return {
+        f"{package.name}.{module.name}": found
+        for package in pkgutil.walk_packages(minray.__path__, "minray.")
+        if package.ispkg and "in_rays_place" not in package.name
+        for module in pkgutil.iter_modules(importlib.import_module(package.name).__path__)
+        if not isinstance(found := getattr(sys.modules[package.name], module.name, sys), ModuleType)
+    }
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_a_module_never_hides_a_function_of_its_name() -> None:
+    before = functions_of_packages()
+    assert "minray.util.placement_group" in before
+    with minray_as_ray():
+        for name in before:
+            importlib.import_module(f"ray{name.removeprefix('minray')}")
+        assert functions_of_packages() == before
+        assert importlib.import_module("ray.util").placement_group is before["minray.util.placement_group"]
 
 
 @pytest.mark.usefixtures("without_ray")

@@ -6,6 +6,10 @@ The module that is imported here takes itself out of the table of modules and le
 the same module, so that classes and exceptions are one and the same whichever name a program uses, and what is pickled
 says ``minray``. A part of Ray that minray does not have is a ModuleNotFoundError that says so, an ImportError as ever;
 whoever only looks for it (``importlib.util.find_spec``) finds nothing.
+
+A module of minray enters the table of modules under its name in Ray as soon as it is loaded. If the import system had to
+import it under that name, it would bind it to its parent once more, where a function of that name may stand by then
+(``ray.util.placement_group``).
 """
 
 from __future__ import annotations
@@ -53,6 +57,7 @@ class _Names(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         module.__spec__ = self._own_specs.pop(module.__spec__.name)
+        _share_modules()
 
 
 def _module_for(ray_name: str) -> ModuleType:
@@ -68,5 +73,13 @@ def _place_of(ray_name: str) -> tuple[ModuleType, str]:
     return importlib.import_module(f"minray.{parent_name}" if parent_name else "minray"), name
 
 
+def _share_modules() -> None:
+    """Enter what is loaded of minray under its names in Ray."""
+    sys.modules["ray"] = minray
+    for name, module in list(sys.modules.items()):
+        if name.startswith("minray."):
+            sys.modules[name.removeprefix("min")] = module
+
+
 sys.meta_path.insert(0, _Names())
-sys.modules["ray"] = minray
+_share_modules()
