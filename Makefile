@@ -17,8 +17,6 @@ CHAOS_ARGS ?= --seconds 600
 DASK_ARGS ?=
 ZOO_ARGS ?=
 MUTANTS_ARGS ?=
-# Where minray keeps its sessions when nobody says otherwise.
-SESSIONS ?= $(or $(MINRAY_TMPDIR),/tmp/minray-$(shell id -u))
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -147,7 +145,7 @@ dask-on-ray: $(BENCH_STAMP)
 	$(BENCH_VENV)/bin/python -m tests.dask_suite.on_ray
 
 leak-check: $(STAMP)
-	$(PY) -m tests.leaks $(SESSIONS)
+	$(PY) -m tests.leaks
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) build docs/_build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -54,10 +53,10 @@ from minray.discovery import (
     make_token,
     nodes_of,
     read_token,
-    runtime_root,
     session_token,
     setting,
     started_nodes,
+    sweep,
     with_environment,
     write_token,
 )
@@ -65,7 +64,8 @@ from minray.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UNITS, View, mem
 from minray.node import Node, NodeOptions, start_node
 from minray.platform.base import PlatformError
 from minray.platform.endpoints import check_free, free_port, own_address
-from minray.platform.session import live_sessions, sweep_sessions
+from minray.platform.private_paths import remove_tree
+from minray.platform.session import live_sessions
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeInfo, NodeResources
 from minray.protocol.raylet import NodeStats
 from minray.text_table import table
@@ -203,7 +203,7 @@ def _start_head(options: NodeOptions, ip: str, port: int, storage: str | None, t
         return start_node(options)
     except BaseException:
         if is_new:
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(str(directory))
         raise
 
 
@@ -222,19 +222,34 @@ def _keep_token(directory: Path, token: bytes | None) -> bytes:
         raise RuntimeError(f"cannot write {path}: {error.strerror}") from None
 
 
+OPEN_TRAFFIC = (
+    "Traffic between nodes is not encrypted and not protected against changes: whoever can change it on its way can run"
+    " programs here. Let it cross only networks that you trust."
+)
+
+
 def _announce(file: NodeFile) -> None:
     """Say what there is now, and how others come to it."""
     if not file.is_head:
         click.echo(f"Joined the cluster at {file.gcs_address}: {_describe(file)}")
+        if _is_reachable(file):
+            click.echo(OPEN_TRAFFIC)
         return
     click.echo(f"Started a cluster at {file.gcs_address}: {_describe(file)}")
     click.echo("\nPrograms on this machine join it with minray.init(). Other nodes join it with\n")
     click.echo(f"    minray start --address={file.gcs_address} --token-file=FILE\n")
     click.echo(f"where FILE is a copy of {file.session_dir}/{TOKEN_FILE}, or $MINRAY_TOKEN has what is in it.")
     click.echo("Who has the token can run programs here: keep it secret. On this machine it is found by itself.")
-    if file.node_ip == LOOPBACK:
+    if _is_reachable(file):
+        click.echo(OPEN_TRAFFIC)
+    else:
         click.echo("This head listens on loopback only; for other machines start it with --node-ip-address.")
     click.echo("\nTo look at it: minray status. To end it: minray stop.")
+
+
+def _is_reachable(file: NodeFile) -> bool:
+    """Whether other machines can talk to this node."""
+    return file.tcp_host not in ("", "localhost", "::1") and not file.tcp_host.startswith("127.")
 
 
 def _describe(file: NodeFile) -> str:
@@ -297,21 +312,22 @@ def stop(force: bool) -> None:
                 with suppress(RuntimeError):  # Without its token it cannot be asked.
                     end_gracefully(file, session_token(file.session_dir), "minray stop")
             _end_session(file.session_dir, signal.SIGKILL if force else signal.SIGTERM)
-        sweep_sessions(str(runtime_root()))
+        sweep()
         forget_heads()
     click.echo(f"Stopped {len(nodes)} node{'' if len(nodes) == 1 else 's'}." if nodes else "No node was running.")
 
 
 def _end_session(session_dir: str, first: signal.Signals) -> None:
     """Returns when the zygote of the session, and with it everything else, has ended."""
+    root = os.path.dirname(session_dir)
     for number in (first, signal.SIGKILL):
-        zygote_pid = live_sessions(str(runtime_root())).get(session_dir)
+        zygote_pid = live_sessions(root).get(session_dir)
         if zygote_pid is None:
             return
         with suppress(ProcessLookupError):
             os.kill(zygote_pid, number)
         deadline = time.monotonic() + END_S
-        while session_dir in live_sessions(str(runtime_root())):
+        while session_dir in live_sessions(root):
             if time.monotonic() > deadline:
                 break
             time.sleep(POLL_S)

@@ -2,21 +2,29 @@
 
 Ray: python/ray/_private/services.py (find_gcs_addresses, canonicalize_bootstrap_address), ray_constants.py
 
-Sessions are below one directory per user. A session directory has ``sockets/``, ``logs/``, ``token`` (the cluster's secret,
-hexadecimal, mode 0600), ``node.json`` (how to join the node) and ``lock``. All of it but the logs goes with the node. Beside
-the sessions, ``head_<ip>_<port>/`` has what a cluster of ``minray start --head`` needs to go on after its head was killed:
-the gcs's tables and the token. It goes with ``minray stop``.
+Sessions are below one directory per user, the runtime root. A session directory has ``sockets/``, ``logs/``, ``token``
+(the cluster's secret, hexadecimal, mode 0600), ``node.json`` (how to join the node) and ``lock``. All of it but the logs
+goes with the node. Beside the sessions, ``head_<ip>_<port>/`` has what a cluster of ``minray start --head`` needs to go on
+after its head was killed: the gcs's tables and the token. It goes with ``minray stop``.
 
 Rules
-  * Only this user's directory is looked at, and it must be his alone to write: nobody can be led into a stranger's cluster.
+  * A runtime root is this user's alone to write, and no other user can change what its path leads to
+    (``platform/private_paths.py``): nobody can be led into a stranger's cluster.
+  * ``$XDG_RUNTIME_DIR``, which no other user can take first, comes before /tmp, unless the system empties it when its user
+    logs out: a program that was left running would lose its sockets. Then it is the refuge of a user whose directory in /tmp
+    another user has taken. Objects are not spilled into it, since it may be memory.
+  * Nodes are looked for in every runtime root that this process may mean, because a program and the command line need not
+    have the same environment.
   * Every setting ``MINRAY_X`` of the environment may also be called ``RAY_X``.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +32,14 @@ import msgspec
 
 from minray.common.config import SystemConfig
 from minray.platform.endpoints import MAX_UNIX_PATH_BYTES
-from minray.platform.session import LOGS, live_sessions, remove_tree, sweep_sessions
+from minray.platform.private_paths import make_private, remove_tree
+from minray.platform.session import LOGS, live_sessions, sweep_sessions
 
 NODE_FILE, TOKEN_FILE, SOCKETS = "node.json", "token", "sockets"
 TABLES_FILE = "gcs.sqlite"
 HEAD_PATTERN = "head_*"
+LOGIN_DIRECTORIES, LINGERING_USERS = "/run/user", "/var/lib/systemd/linger"
+"""Where systemd keeps the runtime directories of users, and a file for each user whose directory stays after the logout."""
 TOKEN_BYTES = 32
 MIN_TOKEN_BYTES = 16
 
@@ -91,27 +102,73 @@ def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def runtime_root() -> Path:
-    """Where this user's sessions are: ``$MINRAY_TMPDIR``, else ``minray-<uid>`` in ``$RAY_TMPDIR``, ``$TMPDIR`` or /tmp."""
-    own = f"minray-{os.getuid()}"
-    ray_tmpdir = os.environ.get("RAY_TMPDIR")
-    default = os.path.join(ray_tmpdir or os.environ.get("TMPDIR") or "/tmp", own)
-    path = Path(os.path.abspath(os.environ.get("MINRAY_TMPDIR") or default))
+    """Where this user's new sessions are: the first of ``_root_paths`` that is, or can be made, this user's alone.
+
+    Raises RuntimeError if there is none: it says why the first one cannot be used.
+    """
+    trouble = ""
+    for path in _root_paths():
+        try:
+            return Path(make_private(path))
+        except OSError as error:
+            trouble = trouble or f"cannot use {path} for sessions: {error.strerror}"
+    raise RuntimeError(f"{trouble}; set MINRAY_TMPDIR to a directory of your own")
+
+
+def runtime_roots() -> list[Path]:
+    """Every place that is there and may have sessions of this user, ``runtime_root`` first."""
+    roots = [runtime_root()]
+    for path in _root_paths():
+        with suppress(OSError):
+            if os.path.isdir(path):
+                roots.append(Path(make_private(path)))
+    return list(dict.fromkeys(roots))
+
+
+def _root_paths() -> list[str]:
+    """``$MINRAY_TMPDIR``, else ``minray-<uid>`` in ``$RAY_TMPDIR``, else the places that the system offers, best first."""
+    if given := os.environ.get("MINRAY_TMPDIR"):
+        return [os.path.abspath(given)]
+    if given := os.environ.get("RAY_TMPDIR"):
+        return [os.path.abspath(os.path.join(given, _own_name()))]
+    paths = [os.path.abspath(os.path.join(_temporary_place(), _own_name()))]
+    of_login = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(of_login):  # Others are to be ignored, says the specification of that variable.
+        paths.insert(_goes_at_logout(of_login), os.path.join(of_login, "minray"))
+    return paths
+
+
+def _own_name() -> str:
+    return f"minray-{os.geteuid()}"
+
+
+def _temporary_place() -> str:
+    return os.environ.get("TMPDIR") or "/tmp"
+
+
+def _goes_at_logout(directory: str) -> bool:
+    """Whether it is one that systemd makes at a user's login, of a user who does not linger (loginctl enable-linger)."""
+    if os.path.normpath(directory) != f"{LOGIN_DIRECTORIES}/{os.geteuid()}":
+        return False
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-    except OSError as error:
-        raise RuntimeError(f"cannot use {path} for sessions: {error.strerror}; set MINRAY_TMPDIR elsewhere") from None
-    if status.st_uid != os.getuid():
-        raise RuntimeError(f"{path} belongs to another user; set MINRAY_TMPDIR to a directory of your own")
-    if status.st_mode & 0o022:
-        raise RuntimeError(f"others may write to {path}; set MINRAY_TMPDIR to a directory of your own, such as {path / own}")
-    return path
+        return not os.path.exists(os.path.join(LINGERING_USERS, pwd.getpwuid(os.geteuid()).pw_name))
+    except KeyError:
+        return True
+
+
+def default_spilling_place(session: Path) -> str:
+    """Where objects of that session spill unless somebody has said where; empty: into the session.
+
+    ``$XDG_RUNTIME_DIR`` is often memory, which is what spilling is to relieve.
+    """
+    of_login = os.environ.get("XDG_RUNTIME_DIR")
+    return _temporary_place() if of_login and session.parent == Path(os.path.realpath(of_login), "minray") else ""
 
 
 def make_session(token: bytes) -> Path:
     """A fresh session directory. RuntimeError if the disk is full or the path is too long for sockets."""
+    sweep()
     root = runtime_root()
-    sweep_sessions(str(root))
     session = root / f"session_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
     longest = str(session / SOCKETS / ("w-" + "0" * 16))
     if len(os.fsencode(longest)) > MAX_UNIX_PATH_BYTES:
@@ -132,7 +189,7 @@ def make_session(token: bytes) -> Path:
 def find_nodes() -> list[NodeFile]:
     """The living nodes of this user on this machine, oldest first."""
     found = []
-    for session in live_sessions(str(runtime_root())):
+    for session in _live_sessions_of_all_roots():
         try:
             found.append(msgspec.json.decode(Path(session, NODE_FILE).read_bytes(), type=NodeFile))
         except (OSError, msgspec.DecodeError):
@@ -140,9 +197,21 @@ def find_nodes() -> list[NodeFile]:
     return found
 
 
+def _live_sessions_of_all_roots() -> list[str]:
+    """Oldest first: their names begin with the time."""
+    return sorted((session for root in runtime_roots() for session in live_sessions(str(root))), key=os.path.basename)
+
+
+def sweep() -> None:
+    """Clean up after sessions of this user whose processes were all killed at once."""
+    for root in runtime_roots():
+        sweep_sessions(str(root))
+
+
 def head_directory(address: str) -> Path:
-    """Where the head that listens there keeps what outlives its session."""
-    return runtime_root() / f"head_{address.replace(':', '_')}"
+    """Where the head that listens there keeps what outlives its session: the place that is there, else a new one."""
+    places = [root / f"head_{address.replace(':', '_')}" for root in runtime_roots()]
+    return next((place for place in places if place.exists()), places[0])
 
 
 def forget_head(address: str) -> None:
@@ -152,8 +221,9 @@ def forget_head(address: str) -> None:
 
 def forget_heads() -> None:
     """Remove what all heads have kept; for when none of them lives."""
-    for directory in runtime_root().glob(HEAD_PATTERN):
-        remove_tree(str(directory))
+    for root in runtime_roots():
+        for directory in root.glob(HEAD_PATTERN):
+            remove_tree(str(directory))
 
 
 # --- tokens ------------------------------------------------------------------------------------------------------------

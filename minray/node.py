@@ -27,7 +27,7 @@ from minray.common.config import GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
 from minray.common.labels import check_labels
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
-from minray.discovery import NODE_FILE, SOCKETS, NodeFile, make_session, make_token
+from minray.discovery import NODE_FILE, SOCKETS, NodeFile, default_spilling_place, make_session, make_token
 from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.endpoints import free_port
 from minray.platform.external_storage import is_external, split_places
@@ -260,7 +260,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
 def _spill_directories(session: Path, places: str) -> list[str]:
     """Made for this session. RuntimeError if one cannot be."""
     try:
-        return make_spill_directories(str(session), split_places(places))
+        return make_spill_directories(str(session), split_places(places or default_spilling_place(session)))
     except OSError as error:
         raise RuntimeError(f"cannot spill objects to {error.filename}: {error.strerror}") from None
 

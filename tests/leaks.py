@@ -1,7 +1,8 @@
 """What a run of minray must not leave behind: processes, sockets, files and shared memory.
 
 Logs stay, where their owner can find them; nothing else does. Used at the end of every test run (conftest.py) and of
-continuous integration (``make leak-check``, which is ``python -m tests.leaks DIRECTORY...``).
+continuous integration (``make leak-check``, which is ``python -m tests.leaks``; it looks where this user's sessions are, or
+into the directories that it is given).
 
 A process belongs to a directory of sessions if it names it on its command line or in its environment. Shared memory has
 no owner that can be asked, so entries count if they are ours by name, or new since ``shared_memory`` was called first.
@@ -81,6 +82,10 @@ def _summary(process: psutil.Process) -> str:
 
 def main(directories: list[str]) -> int:
     """Print what is left of the sessions in ``directories``; the exit status is 1 if there is anything."""
+    if not directories:
+        from minray.discovery import runtime_roots
+
+        directories = [str(root) for root in runtime_roots()]
 
     def left() -> Iterator[str]:
         for directory in directories:

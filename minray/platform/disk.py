@@ -4,6 +4,8 @@ Ray: python/ray/_private/external_storage.py (FileSystemStorage), src/ray/common
 
 Rules
   * Only this user can read a file, and it is never a file that was there before.
+  * The directory stays open from its first use on, so a link that is put in its place leads nowhere. What is read is the
+    file that was written: this user's, with the same inode.
   * A file is written once, and closed before anybody hears of it. If the disk refuses to take more, the file is cut after
     the last piece that is whole; a file without any is removed.
   * A file system that is fuller than the threshold is full: others need the rest.
@@ -21,10 +23,11 @@ import os
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 
 from minray.platform.base import Buffer, DiskBusy, DiskFailed, DiskFull
 from minray.platform.disk_threads import DiskThreads
+from minray.platform.private_paths import PrivateDirectory
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
@@ -38,18 +41,24 @@ class RealDisk:
     def __init__(self, path: str, capacity_threshold: float) -> None:
         self._path = path
         self._capacity_threshold = capacity_threshold
+        self._inodes: dict[str, int] = {}
+        """Of the files that were written and not removed, by name."""
         self._threads = DiskThreads("minray-disk")
 
+    @cached_property
+    def _directory(self) -> PrivateDirectory:
+        return PrivateDirectory(self._path)
+
     async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
-        place = self._place(name)
-        return await self._threads.run(f"{place} could not be written", partial(self._write, place, pieces))
+        failing = f"{self._place(name)} could not be written"
+        return await self._threads.run(failing, partial(self._write, name, pieces, failing))
 
     async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
-        place = self._place(name)
-        return await self._threads.run(f"{place} could not be read", partial(_read, place, start, pieces))
+        failing = f"{self._place(name)} could not be read"
+        return await self._threads.run(failing, partial(self._read, name, start, pieces, failing))
 
     def remove(self, name: str) -> None:
-        self._threads.post(partial(_remove, self._place(name)))  # If it is closed, the directory goes with its session.
+        self._threads.post(partial(self._remove, name))  # If it is closed, the directory goes with its session.
 
     async def close(self) -> None:
         self._threads.close()
@@ -59,13 +68,14 @@ class RealDisk:
 
     # --- in the threads
 
-    def _write(self, place: str, pieces: Sequence[Buffer]) -> list[int]:
+    def _write(self, name: str, pieces: Sequence[Buffer], failing: str) -> list[int]:
         checksums: list[int] = []
         try:
             check_capacity(self._path, sum(memoryview(piece).nbytes for piece in pieces), self._capacity_threshold)
-            file = open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", buffering=0)
+            file = open(self._directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)
         except OSError as error:
-            raise failure(f"{place} could not be written", error) from error
+            raise failure(failing, error) from error
+        self._inodes[name] = os.fstat(file.fileno()).st_ino
         size = 0
         try:
             with file:
@@ -78,9 +88,36 @@ class RealDisk:
                     os.ftruncate(file.fileno(), size)
         except OSError as error:
             if not size:
-                _remove(place)
-            raise failure(f"{place} could not be written", error, checksums) from error
+                self._remove(name)
+            raise failure(failing, error, checksums) from error
         return checksums
+
+    def _read(self, name: str, start: int, pieces: Sequence[memoryview], failing: str) -> list[int]:
+        checksums: list[int] = []
+        try:
+            with open(name, "rb", buffering=0, opener=self._directory.open) as file:
+                if os.fstat(file.fileno()).st_ino != self._inodes.get(name):
+                    raise DiskFailed(f"{failing}: it is another file than the one that was written")
+                file.seek(start)
+                for piece in pieces:
+                    rest = piece
+                    while rest.nbytes:
+                        count = file.readinto(rest)
+                        if not count:
+                            raise DiskFailed(f"{failing}: it is shorter than it was")
+                        rest = rest[count:]
+                    checksums.append(zlib.crc32(piece))
+        except OSError as error:
+            raise failure(failing, error) from error
+        return checksums
+
+    def _remove(self, name: str) -> None:
+        self._inodes.pop(name, None)
+        with suppress(FileNotFoundError):
+            try:
+                self._directory.unlink(name)
+            except OSError as error:
+                logger.warning("%s could not be removed: %s", self._place(name), error.strerror)
 
 
 def check_capacity(place: str | int, size: int, threshold: float) -> None:
@@ -98,32 +135,6 @@ def _write_piece(descriptor: int, piece: Buffer) -> None:
     rest = memoryview(piece).cast("B")
     while rest.nbytes:
         rest = rest[os.write(descriptor, rest) :]
-
-
-def _read(place: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
-    checksums: list[int] = []
-    try:
-        with open(place, "rb", buffering=0) as file:
-            file.seek(start)
-            for piece in pieces:
-                rest = piece
-                while rest.nbytes:
-                    count = file.readinto(rest)
-                    if not count:
-                        raise DiskFailed(f"{place} could not be read: it is shorter than it was")
-                    rest = rest[count:]
-                checksums.append(zlib.crc32(piece))
-    except OSError as error:
-        raise failure(f"{place} could not be read", error) from error
-    return checksums
-
-
-def _remove(place: str) -> None:
-    with suppress(FileNotFoundError):
-        try:
-            os.unlink(place)
-        except OSError as error:
-            logger.warning("%s could not be removed: %s", place, error.strerror)
 
 
 def failure(what: str, error: OSError, checksums: Sequence[int] = ()) -> DiskFailed:

@@ -9,8 +9,9 @@ Rules
   * The lock appears under its name only when it is held, so that nobody sweeps a session that is just beginning.
   * Every process of a session, also what users start from tasks, has ``MINRAY_SESSION_DIR`` in its environment; by that
     word those are found which outlived a killed zygote. A process that clears its environment is not found.
-  * Logs that say something are kept; everything else goes, also spilled objects, which may be elsewhere: there is a link to
-    each of their directories, made before the directory, so that it goes however the session ends.
+  * Logs that say something are kept, those of the last ``MOST_FINISHED`` sessions; everything else goes, also spilled
+    objects, which may be elsewhere: there is a link to each of their directories, made before the directory, so that it goes
+    however the session ends. A file beside the link has the directory's inode: another directory in its place stays.
 
 Left out: macOS has no /proc, there nothing outlives a killed zygote but what cannot be found.
 """
@@ -26,16 +27,25 @@ from contextlib import suppress
 from pathlib import Path
 
 from minray.platform.external_storage import check_external, is_external
+from minray.platform.private_paths import PrivateDirectory, remove_tree, resolve
 
 LOCK = "lock"
 LOGS = "logs"
 SPILL = "spill"
 """The directory of directories for spilled objects; of those that are elsewhere there are links in it."""
+INODE = ".inode"
+"""How the file is called, after its link, that has the inode of a directory elsewhere."""
 SESSION_PATTERN = "session_*"
 SESSION_VARIABLE = "MINRAY_SESSION_DIR"
 """The environment variable that names the session directory in all processes of a session."""
+TOKEN_VARIABLES = ("MINRAY_TOKEN", "RAY_TOKEN")
+"""Environment variables that may have a cluster's token. No process of a session inherits them: tasks would show them in
+whatever prints an environment."""
 BEGINNING_S = 60.0
-"""A directory without a lock is swept only when it is older than this; before, its zygote may be on its way."""
+"""Seconds: a directory without a lock is swept only when it is older than this; before, its zygote may be on its way."""
+MOST_FINISHED = 8
+"""Number of finished sessions whose logs are kept, the newest: enough to look into the last failures. Each start looks at
+all of them, so it would take longer and longer if there were more."""
 
 
 def hold_lock(session_dir: str) -> int:
@@ -51,7 +61,8 @@ def hold_lock(session_dir: str) -> int:
 def make_spill_directories(session_dir: str, places: Sequence[str]) -> list[str]:
     """One in each of these places, which need not exist yet, or else one in the session. Raises OSError.
 
-    A place that is a URL is nothing that could be made here: it is told apart by the session's name.
+    A place where another user could replace the new directory is refused (``private_paths.Exposed``). A place that is a URL
+    is nothing that could be made here: it is told apart by the session's name.
     """
     folder = Path(session_dir, SPILL)
     folder.mkdir(mode=0o700)
@@ -64,10 +75,10 @@ def make_spill_directories(session_dir: str, places: Sequence[str]) -> list[str]
             check_external(place)
             made.append(f"{place.rstrip('/')}/minray_{os.path.basename(session_dir)}_{number}")
             continue
-        os.makedirs(place, exist_ok=True)
-        own = os.path.join(os.path.abspath(place), f"minray_{os.path.basename(session_dir)}_{number}")
+        own = os.path.join(resolve(os.path.abspath(place), make=True), f"minray_{os.path.basename(session_dir)}_{number}")
         (folder / str(number)).symlink_to(own)
         os.mkdir(own, 0o700)
+        (folder / f"{number}{INODE}").write_text(str(PrivateDirectory(own).inode))
         made.append(own)
     return made
 
@@ -76,23 +87,25 @@ def remove_spilled(session_dir: str) -> None:
     """Remove objects that were spilled; for when their raylet is dead. Removes what it can; never raises."""
     with suppress(OSError):
         for directory in Path(session_dir, SPILL).iterdir():
-            remove_tree(str(directory.resolve()))
+            if directory.is_symlink():
+                _remove_elsewhere(directory)
+            else:
+                remove_tree(str(directory))
 
 
-def remove_tree(path: str) -> None:
-    """Remove a directory with everything in it. Removes what it can; never raises.
-
-    shutil is imported when it is needed, at the end: it would be half a megabyte of every driver and of what they start, for
-    the compressors that it knows.
-    """
-    with suppress(ImportError, OSError):  # of an environment that is no longer there; too many open files
-        from shutil import rmtree
-
-        rmtree(path, ignore_errors=True)
+def _remove_elsewhere(link: Path) -> None:
+    """Remove the directory that the link was made for, if it is still that one; an empty one if its inode is not known."""
+    with suppress(OSError, ValueError):
+        own = os.readlink(link)
+        record = Path(f"{link}{INODE}")
+        if record.exists():
+            remove_tree(own, int(record.read_text()))
+        else:  # Killed before there was a record, and before anything was written.
+            os.rmdir(own)
 
 
 def remove_session(session_dir: str) -> None:
-    """Remove all but logs that say something. Removes what it can; never raises."""
+    """Remove all but logs that say something, and the oldest of such logs. Removes what it can; never raises."""
     logs = Path(session_dir, LOGS)
     remove_spilled(session_dir)
     with suppress(OSError):
@@ -109,6 +122,13 @@ def remove_session(session_dir: str) -> None:
     for folder in (logs, Path(session_dir)):
         with suppress(OSError):
             folder.rmdir()
+    _remove_older(os.path.dirname(session_dir))
+
+
+def _remove_older(root: str) -> None:
+    """Of finished sessions, which have nothing but logs, remove all but the newest ``MOST_FINISHED``."""
+    for session_dir in [session_dir for session_dir in _sessions(root) if _is_finished(session_dir)][:-MOST_FINISHED]:
+        remove_tree(session_dir)
 
 
 def kill_strays(session_dir: str) -> list[int]:
@@ -165,7 +185,7 @@ def sweep_sessions(root: str) -> list[str]:
 
 def _sessions(root: str) -> Iterator[str]:
     for path in sorted(Path(root).glob(SESSION_PATTERN)):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             yield str(path)
 
 
@@ -180,7 +200,14 @@ def _acquire(descriptor: int) -> bool:
 def _is_abandoned(session_dir: str) -> bool:
     """Whether it never had, and will not have, a zygote; what has only logs left is not abandoned but finished."""
     try:
-        names = set(os.listdir(session_dir)) - {LOGS}
-        return bool(names) and time.time() - os.stat(session_dir).st_mtime > BEGINNING_S
+        return not _is_finished(session_dir) and time.time() - os.stat(session_dir).st_mtime > BEGINNING_S
+    except OSError:
+        return False
+
+
+def _is_finished(session_dir: str) -> bool:
+    """Whether its logs are all that is left of it. One that is just beginning has its sockets' directory first."""
+    try:
+        return os.listdir(session_dir) == [LOGS]
     except OSError:
         return False

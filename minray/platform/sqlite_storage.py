@@ -10,7 +10,8 @@ Rules
   * After ``StorageFailed`` nothing of what was to be put is written any more: whoever has been refused may have given up.
     Removals stay staged, for they are mostly of what nobody knows any more, and nobody asks for them again.
   * A store is one process's: the file is locked while it is open.
-  * We write only to files that are ours: a file must be empty or carry our format.
+  * We write only to files that are ours: a file must be empty or carry our format. No other user may write to its directory,
+    nor change what its path leads to: the tables have programs in them, which this user's workers run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from contextlib import suppress
 from typing import Final
 
 from minray.platform.base import StorageFailed
+from minray.platform.private_paths import PrivateDirectory, resolve
 
 FORMAT: Final = "1"
 """Written into each file; a file with another is refused."""
@@ -122,8 +124,10 @@ class SqliteStorage:
 
 def _open(path: str) -> sqlite3.Connection:
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
+        folder, name = os.path.split(os.path.abspath(path))
+        place = resolve(folder)
+        os.close(PrivateDirectory(place).open(name, os.O_RDWR | os.O_CREAT))
+        connection = sqlite3.connect(os.path.join(place, name), timeout=LOCK_WAIT_S, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise StorageFailed(f"the storage {path} could not be opened: {error}") from error
     try:

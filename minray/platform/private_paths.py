@@ -1,0 +1,187 @@
+"""Directories that no other user of the machine can lead elsewhere: how they are made, opened and removed.
+
+Ray: has no counterpart; its sessions in /tmp/ray are open to all users of a machine
+
+Another user who can rename or replace any directory on the way to a file decides what the file's path means. A session
+there would serve that user's sockets and unpickle that user's bytes, and a removal would empty whatever a link leads to.
+
+Rules
+  * Before a directory is used, every directory on the way to it is looked at (``resolve``). Each belongs to root or to this
+    user, and others cannot write to it, unless it is sticky (like /tmp), where nobody renames what is somebody else's.
+  * A link on the way is followed only if it belongs to root or to this user. From then on the path without links is used.
+  * The owner of ``/`` counts as root: in a user namespace root has another number, or none.
+  * Files are opened and removed relative to an open directory, never through a link (``PrivateDirectory``, ``remove_tree``).
+  * Group write permission is allowed for the owner's private group (of the same name, without other members), which is what
+    a umask of 002 is made for.
+
+Left out: access control lists. Their rights show in the group's permissions, and are judged as the group's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+
+MOST_LINKS = 40
+"""Links followed on the way to one directory, as many as Linux follows."""
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Exposed(PermissionError):
+    """Another user can change what a path leads to; ``strerror`` says where and how."""
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(errno.EPERM, message, path)
+
+
+def make_private(path: str) -> str:
+    """Make the directory at an absolute path, mode 0700, and what is missing above it; returns the path without links.
+
+    Raises ``Exposed`` if it is a link, or belongs to another user, or others may write to it or change what is above it; any
+    other OSError if it cannot be made.
+    """
+    if os.path.islink(path):
+        raise Exposed(f"{path} is a link, which may lead elsewhere later", path)
+    resolved = resolve(path, make=True)
+    PrivateDirectory(resolved)
+    return resolved
+
+
+def resolve(path: str, *, make: bool = False) -> str:
+    """The path of a directory without links, once no other user can change where it leads.
+
+    ``make``: make what is missing, mode 0700. Raises ``Exposed`` if another user can change it, FileNotFoundError or another
+    OSError if there is no such directory.
+    """
+    resolved, links = "/", 0
+    missing = path.split("/")[::-1]
+    """The names that are still to be looked at, the next one last."""
+    while missing:
+        name = missing.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            resolved = os.path.dirname(resolved)
+            continue
+        place = os.path.join(resolved, name)
+        try:
+            status = os.lstat(place)
+        except FileNotFoundError:
+            if not make:
+                raise
+            with suppress(FileExistsError):  # another process makes it too
+                os.mkdir(place, 0o700)
+            status = os.lstat(place)
+        _check_owner(place, status)
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            target = os.readlink(place)
+            resolved = "/" if target.startswith("/") else resolved
+            missing += target.split("/")[::-1]
+        elif stat.S_ISDIR(status.st_mode):
+            if not status.st_mode & stat.S_ISVTX:
+                _check_permissions(place, status)
+            resolved = place
+        else:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), place)
+    return resolved
+
+
+def _check_is_own(place: str, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise Exposed(f"{place} belongs to another user (uid {status.st_uid})", place)
+
+
+def _check_owner(place: str, status: os.stat_result) -> None:
+    """That of a directory on the way: this user or root."""
+    if status.st_uid not in (0, os.stat("/").st_uid):
+        _check_is_own(place, status)
+
+
+def _check_permissions(place: str, status: os.stat_result) -> None:
+    writers = status.st_mode & WRITABLE_BY_OTHERS
+    if writers and not (writers == stat.S_IWGRP and _is_private_group(status.st_uid, status.st_gid)):
+        raise Exposed(f"others may write to {place}", place)
+
+
+def _is_private_group(user: int, group: int) -> bool:
+    import grp
+    import pwd
+
+    try:
+        owner, members = pwd.getpwuid(user), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return owner.pw_gid == group and members.gr_name == owner.pw_name and set(members.gr_mem) <= {owner.pw_name}
+
+
+class PrivateDirectory:
+    """An open directory of this user's. A link that is put in its place later leads nobody elsewhere.
+
+    It is closed when nobody refers to it any more.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises ``Exposed`` if it is not this user's alone to write, another OSError if it cannot be opened."""
+        self._descriptor = -1
+        """-1 until it is open."""
+        self._descriptor = os.open(path, OPEN_DIRECTORY)
+        status = os.fstat(self._descriptor)
+        self.inode = status.st_ino
+        _check_is_own(path, status)
+        _check_permissions(path, status)
+
+    def open(self, name: str, flags: int) -> int:
+        """A descriptor of the file of that name, which is none but a plain file of this user's. Raises OSError.
+
+        It can be the ``opener`` of Python's ``open``.
+        """
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor)
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise Exposed(f"{name} is not a file of this user's", name)
+        return descriptor
+
+    def unlink(self, name: str) -> None:
+        """Raises OSError."""
+        os.unlink(name, dir_fd=self._descriptor)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+def remove_tree(path: str, inode: int | None = None) -> None:
+    """Remove a directory with everything in it. Removes what it can; never raises.
+
+    Nothing is removed if it is a link, or is not this user's, or is another directory than the one of that ``inode``.
+    """
+    with suppress(OSError):
+        descriptor = os.open(path, OPEN_DIRECTORY)
+        try:
+            status = os.fstat(descriptor)
+            _check_is_own(path, status)
+            if inode in (None, status.st_ino):
+                _empty(descriptor)
+                os.rmdir(path)
+        finally:
+            os.close(descriptor)
+
+
+def _empty(descriptor: int) -> None:
+    for _, folders, files, at in os.fwalk(".", topdown=False, follow_symlinks=False, dir_fd=descriptor):
+        for name in files:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=at)
+        for name in folders:
+            with suppress(OSError):
+                try:
+                    os.rmdir(name, dir_fd=at)
+                except NotADirectoryError:  # a link to a directory
+                    os.unlink(name, dir_fd=at)
