@@ -6,6 +6,8 @@ Rules
   * The directory of a unix socket is the caller's, and private to one user; the file in it is the listener's.
   * A socket file that nobody listens on is left from a process that was killed, and is replaced; one with a listener,
     or a file of any other kind, is not touched.
+  * At the other end of a unix socket there is a process of this user, or nothing is said. The kernel tells who it is; macOS
+    does not tell Python, so there the private directory has to do.
 
 Left out: abstract unix sockets, which any user of the machine could take.
 """
@@ -18,8 +20,10 @@ import random
 import socket
 import ssl
 import stat
+import struct
 import sys
 from dataclasses import dataclass
+from typing import Protocol
 
 from minray.platform.base import AuthenticationFailed, ConnectFailed, ConnectRefused, PlatformError
 
@@ -116,6 +120,35 @@ def make_room(endpoint: UnixEndpoint) -> None:
     except OSError as error:
         raise PlatformError(f"unix:{endpoint.path}: {error.strerror or error}") from error
     raise PlatformError(f"unix:{endpoint.path}: another process listens there")
+
+
+class Connected(Protocol):
+    """A socket, or what an event loop gives in its stead."""
+
+    def getsockopt(self, level: int, option: int, buffer_bytes: int, /) -> bytes: ...
+
+
+def peer(connected: Connected) -> tuple[int, int] | None:
+    """The pid and the user of the process at the other end of a unix socket; None where the kernel does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    pid, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, user
+
+
+def check_peer(connected: Connected) -> None:
+    """Raises ``AuthenticationFailed`` if a process of another user is at the other end of a unix socket."""
+    other = peer(connected)
+    if other is not None and other[1] != os.geteuid():
+        raise AuthenticationFailed(f"process {other[0]} there belongs to another user (uid {other[1]})")
+
+
+def check_listener(endpoint: UnixEndpoint) -> None:
+    """For transports that do not show their sockets: ``check_peer`` of the listener. Raises OSError if there is none."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        probe.connect(endpoint.path)
+        check_peer(probe)
 
 
 def inode(endpoint: UnixEndpoint) -> int:

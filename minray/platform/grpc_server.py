@@ -5,11 +5,13 @@ Ray: src/ray/rpc/grpc_server.cc, src/ray/rpc/server_call.h
 Rules
   * A call is looked at when gRPC knows its method and metadata, before its message is read: without the ticket of an
     open session it is turned away.
-  * A peer that breaks the rules of ``grpc_wire`` is logged in one line, and its session ends.
+  * A peer that breaks the rules of ``grpc_wire`` is logged in one line, and its session ends. Those that have no session are
+    logged once a minute at most (``peer_log.py``).
   * Exceptions of ``on_incoming`` are our bugs: they are logged, and the session goes on.
 
-What we do not like yet: bytes that are not HTTP/2 are refused by gRPC itself, and peers that say nothing are let go by it,
-which says so to nobody; and when gRPC stops it removes whatever file is at its path.
+What we do not like yet: gRPC does not tell whose process is at the other end of a unix socket, so there the private
+directory and the token have to do. Bytes that are not HTTP/2 are refused by gRPC itself, and peers that say nothing are let
+go by it, which says so to nobody; and when gRPC stops it removes whatever file is at its path.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ from minray.platform.grpc_wire import (
     sizes_of,
 )
 from minray.platform.handshake import HANDSHAKE_TIMEOUT_S, HandshakeRefused, ServerHandshake
+from minray.platform.peer_log import PeerLog
 
 logger = logging.getLogger("minray.platform.grpc_transport")
 
@@ -221,6 +224,8 @@ class GrpcListener(grpc.GenericRpcHandler):
         self._counters = counters
         self._sessions: dict[bytes, _Session] = {}
         """The channels that came in and have not ended, by ticket."""
+        self._peer_log = PeerLog(logger)
+        """Says which peers were turned away."""
         self._ended_tickets: deque[object] = deque(maxlen=1000)
         """The last sessions that ended: their late calls are turned away without a log line."""
         self._server: grpc.aio.Server | None = None
@@ -273,7 +278,8 @@ class GrpcListener(grpc.GenericRpcHandler):
 
     async def _turn_away(self, method: str, is_late: bool, requests: AsyncIterator[bytes], context: Context) -> None:
         if not is_late:
-            logger.warning("refusing %s of %s at %s: it has no ticket", method, context.peer(), self.endpoint)
+            text = f"refusing {method} of {context.peer()} at {self.endpoint}: it has no ticket"
+            self._peer_log.warn(_machine(context), text)
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no ticket")
 
     async def _open(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
@@ -289,14 +295,14 @@ class GrpcListener(grpc.GenericRpcHandler):
                     if server.peer is None:
                         yield answer
         except HandshakeRefused as refused:
-            logger.warning("closing %s: %s", name, refused)
+            self._peer_log.warn(_machine(context), f"closing {name}: {refused}")
             yield refused.answer
             return
         except TimeoutError:
-            logger.warning("closing %s: no handshake within %g s", name, HANDSHAKE_TIMEOUT_S)
+            self._peer_log.warn(_machine(context), f"closing {name}: no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
             return
         except StopAsyncIteration:
-            logger.info("%s ended before its handshake did", name)
+            self._peer_log.warn(_machine(context), f"{name} ended before its handshake did")
             return
         ticket = self._new_ticket()
         session = self._sessions[ticket] = _Session(server.peer, name, self._on_incoming, self._counters)
@@ -318,3 +324,9 @@ class GrpcListener(grpc.GenericRpcHandler):
         await server.stop(STOP_GRACE_S)
         if self._inode:
             endpoints.remove(endpoints.UnixEndpoint(self.endpoint.removeprefix("unix:")), self._inode)
+
+
+def _machine(context: Context) -> str:
+    """Where a call comes from, without the port: ``ipv4:10.0.0.7`` of ``ipv4:10.0.0.7:4711``."""
+    peer = str(context.peer())
+    return peer.rpartition(":")[0] if peer.startswith("ip") else peer

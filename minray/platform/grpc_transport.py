@@ -9,6 +9,7 @@ Rules
     A number that never comes must not block what follows for ever: any failed call ends the channel.
   * At most ``MAX_CALLS_IN_FLIGHT`` calls are under way on a channel, because one connection carries no more streams
     without being told to go away; the others wait here.
+  * Before gRPC connects to a unix socket, a connection of our own finds out whose process listens there.
   * gRPC does not survive a fork. Only processes of a cluster that asked for it import this module; the zygote never.
     A child that user code forks of such a process cannot use gRPC, nor join a cluster by it, and keeps its sockets open.
   * A process uses gRPC on one event loop: calls that end late report to the loop they were made on, even if it is closed.
@@ -332,6 +333,8 @@ class GrpcNetwork:
         else:
             raw = grpc.aio.secure_channel(address, credentials, options)
         try:
+            if isinstance(where, endpoints.UnixEndpoint):
+                endpoints.check_listener(where)
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 channel = await self._shake_hands(raw, endpoint, target, identity)
         except BaseException as error:

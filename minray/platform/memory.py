@@ -9,7 +9,8 @@ removes memory that others still use.
 
 Rules
   * The raylet hands the arena to every process of its own user that connects. It says its word and closes; what clients
-    say is not read, and nobody is waited for. Other users cannot reach the socket anyhow: its directory is private.
+    say is not read, and nobody is waited for. A client takes nothing from a process of another user. Other users cannot
+    reach the socket anyhow: its directory is private.
   * No program that users start inherits the arena: every descriptor of it is closed on exec.
   * Only pages that have been written take memory.
   * A mapping lasts as long as a view of it: ``close`` takes nothing from those who read.
@@ -31,11 +32,12 @@ import socket
 import struct
 import threading
 from contextlib import suppress
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from minray.platform import endpoints
-from minray.platform.base import MemoryFailed, PlatformError
+from minray.platform.base import AuthenticationFailed, MemoryFailed, PlatformError
 from minray.platform.disk import check_capacity, failure
+from minray.platform.private_paths import PrivateDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -115,16 +117,13 @@ class RealArena:
             self._hand_out(connection)
 
     def _hand_out(self, connection: socket.socket) -> None:
-        user = _user(connection)
-        if user != os.geteuid():
-            logger.warning("unix:%s: no memory for a process of user %d", self._endpoint.path, user)
-            return
         try:
+            endpoints.check_peer(connection)
             socket.send_fds(connection, [WORD.pack(len(self.view))], [self._file.fileno()])
         except (BrokenPipeError, ConnectionResetError):
             return  # Somebody only looked whether we listen.
-        except OSError as error:
-            logger.warning("unix:%s: no memory for a process that asked: %s", self._endpoint.path, error.strerror)
+        except (OSError, AuthenticationFailed) as error:
+            logger.warning("unix:%s: no memory for a process that asked: %s", self._endpoint.path, error)
 
 
 class RealDiskArena(RealArena):
@@ -189,6 +188,8 @@ class RealMemory:
                     raise MemoryFailed(f"{endpoint}: no memory was handed out within {ATTACH_TIMEOUT_S:g} s") from None
                 except (ConnectionError, FileNotFoundError) as error:
                     raise MemoryFailed(f"{endpoint}: nobody hands out memory there, its raylet has ended") from error
+                except AuthenticationFailed as error:
+                    raise MemoryFailed(f"{endpoint}: {error}") from None
                 except (OSError, OverflowError, ValueError) as error:
                     raise MemoryFailed(f"{endpoint}: no memory could be mapped: {error}") from error
             return self._views[endpoint]
@@ -215,13 +216,15 @@ async def _hand_out(arena: RealArena, trouble: str) -> None:
 def _nameless_file() -> BinaryIO:
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("minray"), "r+b", buffering=0)
-    return _nameless_file_in(None)
+    import tempfile
+
+    return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
 
 
-def _nameless_file_in(directory: str | None) -> BinaryIO:
-    path = os.path.join(directory or "/tmp", f"minray-{os.urandom(8).hex()}")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.unlink(path)
+def _nameless_file_in(directory: str) -> BinaryIO:
+    place, name = PrivateDirectory(directory), f"minray-{os.urandom(8).hex()}"
+    descriptor = place.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    place.unlink(name)
     return open(descriptor, "r+b", buffering=0)
 
 
@@ -234,19 +237,12 @@ def _allocate(descriptor: int, start: int, size: int) -> None:
         os.pwrite(descriptor, bytes(min(ZEROS, start + size - place)), place)
 
 
-def _user(connection: socket.socket) -> int:
-    """Whose process is at the other end; where the kernel does not say, the private directory has to do."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return os.geteuid()
-    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(user)
-
-
 def _receive(endpoint: endpoints.UnixEndpoint) -> tuple[int, int]:
     """A descriptor, which is the caller's to close, and how many bytes there are behind it."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ATTACH_TIMEOUT_S)
         connection.connect(endpoint.path)
+        endpoints.check_peer(connection)
         # Not ``recv_fds``: for a moment, a program started by another thread would inherit what that returns.
         word, control, _, _ = connection.recvmsg(WORD.size, socket.CMSG_LEN(DESCRIPTOR.size), CLOSE_ON_EXEC)
     if not control:

@@ -7,9 +7,9 @@ Here connections begin: endpoints are opened, peers are greeted. What they then 
 
 Rules
   * Nothing is sent or understood before the handshake (``handshake.py``) has succeeded on both sides, which it must
-    within ten seconds and a few hundred bytes.
-  * Who fails it is logged in one line and cut off; nobody else notices. Somebody who connects and leaves without a word
-    only looked whether we listen.
+    within ten seconds and a few hundred bytes. On a unix socket the handshake begins only with a process of this user.
+  * A peer that fails it is cut off, and nobody else notices. It is logged, but not more than a line a minute
+    (``peer_log.py``). A peer that connects and leaves without a word only looked whether we listen.
   * A unix socket's file appears with its listener and goes with it.
   * A TCP connection breaks when nothing of the other machine is heard for 30 seconds, also if nothing was asked: the kernels
     ask each other whether they are there. That a process is busy or stopped makes no difference.
@@ -24,7 +24,6 @@ import logging
 import os
 import socket
 import ssl
-import struct
 import weakref
 from collections.abc import Callable
 from typing import cast
@@ -39,6 +38,7 @@ from minray.platform.handshake import (
     HandshakeRefused,
     ServerHandshake,
 )
+from minray.platform.peer_log import PeerLog
 from minray.platform.stream_connection import (
     MAX_TRANSFER_BYTES,
     Outbox,
@@ -77,11 +77,16 @@ class _ServerGreeting(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         _break_when_silent(self._transport)
-        self._name = f"the connection of {_describe_peer(self._transport)} to {self._listener.endpoint}"
+        self._peer, place = _describe_peer(self._transport)
+        self._name = f"the connection of {place} to {self._listener.endpoint}"
         self._timeout = asyncio.get_running_loop().call_later(
             HANDSHAKE_TIMEOUT_S, self._refuse, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"
         )
         self._listener.connections.add(self)
+        try:
+            _check_user(self._transport)
+        except AuthenticationFailed as error:
+            self._refuse(str(error))
 
     def data_received(self, data: bytes) -> None:
         if self._over:
@@ -108,7 +113,7 @@ class _ServerGreeting(asyncio.Protocol):
         return descriptor_of(self._transport)
 
     def _refuse(self, reason: str) -> None:
-        logger.warning("closing %s: %s", self._name, reason)
+        self._listener.network.peer_log.warn(self._peer, f"closing {self._name}: {reason}")
         self._finish()
         self._transport.close()
 
@@ -124,7 +129,7 @@ class _ServerGreeting(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self._over:
             if not self._silent:
-                logger.warning("%s ended in the middle of the handshake", self._name)
+                self._listener.network.peer_log.warn(self._peer, f"{self._name} ended in the middle of the handshake")
             self._finish()
 
 
@@ -145,6 +150,11 @@ class _ClientGreeting(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         _break_when_silent(self._transport)
+        try:
+            _check_user(self._transport)
+        except AuthenticationFailed as error:
+            self.channel.set_exception(error.with_traceback(None))  # which would lead back to this object
+            return
         self._transport.write(self._handshake.hello)
 
     def data_received(self, data: bytes) -> None:
@@ -264,6 +274,8 @@ class StreamNetwork:
         self.host = host
         self.server_ssl = server_ssl
         self.client_ssl = client_ssl
+        self.peer_log = PeerLog(logger)
+        """Says which connections were refused."""
         self.channels: weakref.WeakSet[StreamChannel] = weakref.WeakSet()
         """All that have not ended, and maybe some that have."""
         self._listeners: weakref.WeakSet[StreamListener] = weakref.WeakSet()
@@ -356,11 +368,18 @@ def _break_when_silent(transport: asyncio.Transport) -> None:
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _describe_peer(transport: asyncio.Transport) -> str:
+def _check_user(transport: asyncio.Transport) -> None:
+    """Raises ``AuthenticationFailed`` if it leads to a process of another user of this machine."""
+    connected = transport.get_extra_info("socket")
+    if connected.family == socket.AF_UNIX:
+        endpoints.check_peer(connected)
+
+
+def _describe_peer(transport: asyncio.Transport) -> tuple[str, str]:
+    """Which machine or process it is, by which its log lines are counted, and which of its connections."""
     address = transport.get_extra_info("peername")
     if address:
-        return f"{address[0]}:{address[1]}"
-    if hasattr(socket, "SO_PEERCRED"):
-        credentials = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        return f"process {struct.unpack('3i', credentials)[0]}"
-    return "a process of this machine"
+        return address[0], f"{address[0]}:{address[1]}"
+    other = endpoints.peer(transport.get_extra_info("socket"))
+    name = "a process of this machine" if other is None else f"process {other[0]}"
+    return name, name

@@ -272,6 +272,20 @@ def test_what_came_before_the_bad_frame_is_delivered_and_nothing_after() -> None
     assert len(logged) == 1
 
 
+def test_a_peer_that_does_not_stop_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(path: str) -> None:
+        async with listening(StreamNetwork(TOKEN, RealHost()), f"unix:{path}", lambda incoming: None):
+            for number in range(200):
+                async with connection(path) as (reader, writer):
+                    writer.write(header(magic=b"mimray") if number % 2 else hello(NONCE, b"", CLIENT)[:-1])
+                    writer.write_eof()
+                    await read_to_the_end(reader)
+
+    with tempfile.TemporaryDirectory(prefix="minray-") as directory:
+        uvloop_run(story(f"{directory}/listener"))
+    assert len(caplog.messages) == 1 and "in the middle of the handshake" in caplog.messages[0]
+
+
 def test_looking_whether_somebody_listens_is_no_reason_for_a_line() -> None:
     assert attack(b"", authenticated=False, end=True) == ([], [])
 

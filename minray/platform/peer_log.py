@@ -1,0 +1,65 @@
+"""Log lines about peers that have not proven anything: at most one a minute for each of them.
+
+Ray: has no counterpart
+
+Whoever reaches a port can send garbage to it ten thousand times a second. A line for each of them would fill the disk, and
+hide what else the log says.
+
+    0 s     closing the connection of 10.0.0.7:4711 to tcp:10.0.0.1:6379: not a minray peer
+    60 s    10.0.0.7: 4212 more in the last 60 s; the last one: closing the connection of 10.0.0.7:8923 to ...
+
+Rules
+  * The first line of a peer appears at once and opens a window. What follows within the window is counted, and told in one
+    line at its end, which opens the next one. A window in which nothing happened is the last one.
+  * At most ``MOST_PEERS`` peers have a window of their own. All others share one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+WINDOW_S = 60.0
+MOST_PEERS = 256
+"""Number of peers with windows of their own; an attacker may have any number of addresses."""
+OTHERS = "other peers"
+
+
+@dataclass(slots=True)
+class _Window:
+    """What was not told about one peer since its last line."""
+
+    count: int = 0
+    last: str = ""
+
+
+class PeerLog:
+    """The windows of one network, on whose loop it is used."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._windows: dict[str, _Window] = {}
+        """By peer; each has a timer at its end."""
+
+    def warn(self, peer: str, text: str) -> None:
+        """Log the text now, or count it. ``peer`` is the same for all connections of one machine or process."""
+        if peer not in self._windows and len(self._windows) >= MOST_PEERS:
+            peer = OTHERS
+        window = self._windows.get(peer)
+        if window is None:
+            self._logger.warning("%s", text)
+            self._open(peer)
+        else:
+            window.count += 1
+            window.last = text
+
+    def _open(self, peer: str) -> None:
+        self._windows[peer] = _Window()
+        asyncio.get_running_loop().call_later(WINDOW_S, self._end, peer)
+
+    def _end(self, peer: str) -> None:
+        window = self._windows.pop(peer)
+        if window.count:
+            self._logger.warning("%s: %d more in the last %g s; the last one: %s", peer, window.count, WINDOW_S, window.last)
+            self._open(peer)
