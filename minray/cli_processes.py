@@ -11,10 +11,10 @@ Every process is asked, and answers although its user code is busy. Who does not
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -39,18 +39,25 @@ def _timeline_command(connect: Connect) -> click.Command:
     def command(address: str | None, token_file: str | None, timeout: float, output: str | None) -> None:
         """Write down what the workers have run, and when, as a trace that browsers show."""
         profile = ask(connect, address, token_file, timeout, lambda reader: reader.profile(timeout))
-        path = output or str(Path(tempfile.gettempdir()) / f"minray-timeline-{datetime.now():%Y-%m-%d_%H-%M-%S}.json")
         events = trace_events(profile.workers)
         try:
+            path = output or _new_file(f"minray-timeline-{datetime.now():%Y-%m-%d_%H-%M-%S}-")
             write_trace(path, events)
         except OSError as error:
-            raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+            raise click.ClickException(f"cannot write {output or error.filename}: {error.strerror}") from None
         tasks = sum(len(worker.events) for worker in profile.workers)
         click.echo(f"{tasks} tasks and calls of {len(profile.workers)} workers are written to {path}")
         click.echo("To look at it, open it at https://ui.perfetto.dev, or in Chrome at chrome://tracing.")
         _say_silent(profile.silent)
 
     return command
+
+
+def _new_file(prefix: str) -> str:
+    """A file that only this user may read, in a directory that all users share: nobody can have made it before."""
+    descriptor, path = tempfile.mkstemp(".json", prefix)
+    os.close(descriptor)
+    return path
 
 
 def _stack_command(connect: Connect) -> click.Command:

@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TextIO
@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import msgspec
 
 from minray import worker
-from minray.common.config import GcsConfig, RayletConfig, WorkerConfig
+from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_api import UserApi
@@ -36,12 +36,14 @@ from minray.platform.host import RealHost
 from minray.platform.main_thread import TERMINATED, MainThreadUserCode
 from minray.platform.processes import WorkerProcesses, ZygoteProcesses
 from minray.platform.real import make_platform
+from minray.platform.rotating_log import RotatingLog
 from minray.platform.session import LOGS
 from minray.platform.user_code import DriverUserCode
 from minray.platform.zygote import serve
 from minray.platform.zygote_child import ChildEnds
 from minray.protocol.core_worker import TaskHeader
 from minray.protocol.gcs import JobInfo, NodeInfo, NodeResources
+from minray.raylet.log_monitor import OpenLog
 from minray.raylet.raylet import RAYLET_SERVICES, Raylet
 from minray.rpc.service import prepare
 from minray.worker_output import TaskNamedStream
@@ -64,9 +66,13 @@ def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> N
     if role == "worker":
         _run_worker(_worker_config.decode(config), heritage, ends)
     elif role == "gcs":
-        _run_loop(_serve_gcs(_gcs_config.decode(config), heritage, ends))
+        gcs = _gcs_config.decode(config)
+        _log_to_file(ends, gcs.system_config)
+        _run_loop(_serve_gcs(gcs, heritage, ends))
     else:
-        _run_loop(_serve_raylet(_raylet_config.decode(config), heritage, ends))
+        raylet = _raylet_config.decode(config)
+        _log_to_file(ends, raylet.system_config)
+        _run_loop(_serve_raylet(raylet, heritage, ends))
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -80,12 +86,11 @@ class _StandardError(logging.StreamHandler[TextIO]):
         return sys.__stderr__  # type: ignore[return-value]
 
 
-def _begin_to_log() -> None:
-    """What minray has to say. The root logger is the user's: in a worker, ``logging.basicConfig`` is to have its effect."""
-    handler = _StandardError()
+def _log_through(handler: logging.Handler) -> None:
+    """Log what minray has to say. The root logger is the user's: in a worker, ``logging.basicConfig`` has its effect."""
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("minray")
-    logger.addHandler(handler)
+    logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False
 
@@ -133,7 +138,7 @@ async def _serve_raylet(config: RayletConfig, heritage: Heritage, ends: ChildEnd
         heritage.host,
         system.object_manager_lanes,
     )
-    raylet = Raylet(platform, config, _log_opener(config.session_dir), _remove_socket)
+    raylet = Raylet(platform, config, _log_opener(config.session_dir, system), _remove_socket)
     try:
         await raylet.start()
     except PlatformError as error:
@@ -156,12 +161,18 @@ def _remove_socket(endpoint: str) -> None:
         logging.getLogger(__name__).warning("the socket of a dead process stays: %s", error)
 
 
-def _log_opener(session_dir: str) -> Callable[[str], TextIO]:
-    def open_log(name: str) -> TextIO:
-        path = os.path.join(session_dir, LOGS, name)
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", buffering=1, errors="replace")
+def _log_opener(session_dir: str, system: SystemConfig) -> OpenLog:
+    def open_log(name: str) -> RotatingLog:
+        return RotatingLog(os.path.join(session_dir, LOGS, name), system.rotation_max_bytes, system.rotation_backup_count)
 
     return open_log
+
+
+def _log_to_file(ends: ChildEnds, system: SystemConfig) -> None:
+    """From now on this process logs to a file of its own in the session, which rotates."""
+    path = os.path.join(ends.session_dir, LOGS, f"{ends.name}.log")
+    file = RotatingLog(path, system.rotation_max_bytes, system.rotation_backup_count, standard=(1, 2))
+    _log_through(logging.StreamHandler(file))
 
 
 def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> None:
@@ -194,7 +205,7 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
 def prepare_children() -> None:
     """Do once what each of them would do: it takes time, and what a child writes to is memory of its own."""
     prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES, records=(TaskHeader, NodeInfo, NodeResources, JobInfo))
-    _begin_to_log()
+    _log_through(_StandardError())
     asyncio.new_event_loop().close()  # the first one of a process sets up what all others find
     hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms
     importlib.invalidate_caches()  # since Python 3.12 this imports half of the email package

@@ -94,6 +94,10 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     report_unseen_errors: bool = True
     """Whether the error of a task at which nobody has looked is printed when its last reference goes."""
     task_retry_delay_ms: int = 0
+    rotation_max_bytes: int = 100 * 1024 * 1024
+    """A log file of this size gets a number, and a new one begins (0: never). Ray: 512 MiB."""
+    rotation_backup_count: int = 5
+    """Number of older files kept of each log."""
     log_deduplication_window_s: float = 5.0
     max_direct_call_object_size: int = MAX_DIRECT_CALL_OBJECT_SIZE
     object_manager_default_chunk_size: int = 5 * 1024 * 1024

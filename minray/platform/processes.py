@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minray.platform.base import ExitStatus, OnOutput, SpawnFailed
-from minray.platform.session import LOGS, SESSION_VARIABLE, kill_strays, remove_session
+from minray.platform.session import LOGS, SESSION_VARIABLE, TOKEN_VARIABLES, kill_strays, remove_session
 from minray.platform.user_code import close_output, open_standard_streams
 from minray.platform.zygote_link import (
     MARK_BYTES,
@@ -547,8 +547,9 @@ def _check_config(name: str, config: bytes) -> None:
 
 
 def _environment(session_dir: str) -> dict[str, str]:
-    """Ours, with the session's name, and so that the zygote finds the minray that is running here."""
-    environment = {**os.environ, SESSION_VARIABLE: session_dir}
+    """Ours without a token, with the session's name, and so that the zygote finds the minray that is running here."""
+    environment = {name: value for name, value in os.environ.items() if name not in TOKEN_VARIABLES}
+    environment[SESSION_VARIABLE] = session_dir
     root = Path(__file__).resolve().parents[2]
     if root.name not in ("site-packages", "dist-packages"):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))

@@ -18,6 +18,8 @@ from minray import cluster_client
 from minray.cli import main
 from minray.common.config import SystemConfig
 from minray.discovery import find_nodes, with_environment
+from minray.platform.endpoints import own_address
+from tests import leaks
 from tests.cluster.command_line import CommandLine, lines_with
 from tests.cluster.programs import hold, where
 from tests.helpers import wait_for_condition
@@ -146,6 +148,32 @@ def test_the_token_comes_from_a_file_or_the_environment(
     assert len(minray.nodes()) == 2
     minray.shutdown()
     minray_command("stop")
+
+
+def test_no_process_of_a_node_has_its_token_in_the_environment(
+    connected: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "ab" * 32
+    monkeypatch.setenv("MINRAY_TOKEN", token)
+    monkeypatch.setenv("RAY_TOKEN", token)
+    head = connected.start_head()
+    minray.init()
+    assert token not in minray.get(minray.remote(lambda: dict(os.environ)).remote()).values()
+    environments = [process.environ() for process in leaks.processes(Path(head.session_dir)) if process.pid != os.getpid()]
+    assert len(environments) >= 4 and not any(token in environment.values() for environment in environments)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_whoever_opens_a_node_to_a_network_is_told_what_that_means(minray_command: CommandLine, is_open: bool) -> None:
+    address = own_address("192.0.2.1") if is_open else "127.0.0.1"
+    head_says = minray_command("start", "--head", "--num-cpus=0", f"--node-ip-address={address}")
+    head = find_nodes()[0]
+    node_says = minray_command(
+        "start", f"--address={head.gcs_address}", f"--node-ip-address={address}", f"--token-file={head.session_dir}/token"
+    )
+    for said in (head_says, node_says):
+        assert ("not encrypted and not protected against changes" in said) == is_open
+    assert ("listens on loopback only" in head_says) != is_open
 
 
 def test_settings_of_the_environment_become_the_clusters(connected: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,6 @@ EXCEPTIONS = {
     ("minray/cluster_client.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/driver.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node.py", "secrets"): "names an incarnation before there is a platform",
-    ("minray/roles.py", "os.open"): "opens the workers' logs, which it hands to the raylet",
     ("minray/discovery.py", "secrets"): "makes tokens and names of sessions",
     ("minray/discovery.py", "os.open"): "writes tokens that nobody else may read",
 }
