@@ -29,8 +29,8 @@ import numpy as np
 import psutil
 
 import minray
+from minray.api.calls import current_api
 from minray.protocol.object_store import ObjectsInfo
-from minray.worker import current_api
 
 LARGE_BYTES = 1024
 KINDS = {"small": None, "in the store": 2.0, "on disk": 1 / 3}

@@ -1,4 +1,4 @@
-"""Ray's own microbenchmark (``minray.microbenchmark``), for minray and Ray alike, and what minray is to reach in it."""
+"""Ray's own microbenchmark (``minray.cli.microbenchmark``), for minray and Ray alike, and what minray is to reach in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.document import Sample, Size, Target
 from benchmarks.systems import connected
-from minray.microbenchmark import NEEDED, rate, rows
+from minray.cli.microbenchmark import NEEDED, rate, rows
 
 NAME = "microbenchmark"
 

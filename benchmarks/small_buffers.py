@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.document import MINRAY, Document, Part, Sample, Size, Table
-from minray import serialization
 from minray.platform.base import Counters, Incoming
 from minray.platform.host import RealHost
 from minray.platform.sockets import StreamNetwork
+from minray.values import serialization
 
 TOTAL_BYTES = 2 << 20
 SHARD_BYTES = tuple(1 << power for power in range(11, 23))

@@ -11,15 +11,15 @@ What a user types is gathered here from the front porch: ``driver`` (init, shutd
 from minray import actor, cloudpickle, cluster_utils, exceptions, experimental, internal, runtime_env, types, util
 from minray._version import __version__
 from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
-from minray.chrome_trace import timeline
+from minray.api.calls import available_resources, cancel, cluster_resources, get, nodes, put, wait
+from minray.api.explanation import why
 from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
-from minray.driver import RayContext, init, is_initialized, shutdown
-from minray.explanation import why
-from minray.object_ref import ObjectID, ObjectRef
-from minray.object_ref_generator import ObjectRefGenerator
+from minray.node.init import RayContext, init, is_initialized, shutdown
+from minray.observability.chrome_trace import timeline
 from minray.remote_function import RemoteFunction, remote
 from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
-from minray.worker import available_resources, cancel, cluster_resources, get, nodes, put, wait
+from minray.values.object_ref import ObjectID, ObjectRef
+from minray.values.object_ref_generator import ObjectRefGenerator
 
 __all__ = [
     "ActorClass",

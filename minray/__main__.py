@@ -2,10 +2,10 @@
 
 Ray: python/ray/scripts/scripts.py (its ``main``)
 
-The commands are in ``minray.cli``; this file is only their door, so that importing them runs nothing.
+The commands are in ``minray.cli.main``; this file is only their door, so that importing them runs nothing.
 """
 
-from minray.cli import main
+from minray.cli.main import main
 
 __all__ = ["main"]
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from minray import worker
-from minray.actor_options import (
+from minray.api import calls as worker
+from minray.api.actor_options import (
     METHOD_OPTIONS,
     check_actor_options,
     check_method_options,
@@ -28,18 +28,18 @@ from minray.actor_options import (
     make_method_template,
     with_method_options,
 )
+from minray.api.definition import Definition
+from minray.api.signature import ANYTHING, Signature, parameters_of
+from minray.api.task_options import check_bool, check_one_placement, given_options
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.actor_api import ActorApi
 from minray.core_worker.task_executor import CALL, READY, TERMINATE
 from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
-from minray.definition import Definition
 from minray.exceptions import ActorAlreadyExistsError, ActorHandleNotFoundError, AsyncioActorExit, PendingCallsLimitExceeded
-from minray.object_ref import ObjectRef
 from minray.protocol.actor import ActorInfo, HandleSpec, MethodSpec
 from minray.protocol.base import Address, decode, encode
-from minray.signature import ANYTHING, Signature, parameters_of
-from minray.task_options import check_bool, check_one_placement, given_options
+from minray.values.object_ref import ObjectRef
 
 EVERY_ACTORS = (CALL, READY, TERMINATE)
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from minray import driver
-from minray.cluster_client import ClusterClient, end_gracefully
+from minray.api.calls import connected_api
 from minray.common.config import SystemConfig
-from minray.discovery import with_environment
-from minray.node import Node, NodeOptions, start_node
+from minray.node import init as driver
+from minray.node.cluster_client import ClusterClient, end_gracefully
+from minray.node.discovery import with_environment
+from minray.node.node import Node, NodeOptions, start_node
 from minray.protocol.gcs import NodeInfo
-from minray.worker import connected_api
 
 POLL_S = 0.02
 

@@ -102,7 +102,7 @@ class RayTaskError(RayError):
         return "\n".join([*self._minray_hops.lines(), str(self._minray_failure)])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from minray.packed_exception import reduce_task_error  # that needs this file for everything
+        from minray.errors.packed_exception import reduce_task_error  # that needs this file for everything
 
         return reduce_task_error(self)
 

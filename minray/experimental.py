@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minray.object_ref import ObjectRef
-from minray.worker import connected_api
+from minray.api.calls import connected_api
+from minray.values.object_ref import ObjectRef
 
 __all__ = ["get_object_locations"]
 

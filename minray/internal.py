@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minray import memory_summary as summary
-from minray.object_ref import ObjectRef
-from minray.worker import current_api
+from minray.api.calls import current_api
+from minray.observability import memory_summary as summary
+from minray.values.object_ref import ObjectRef
 
 TIMEOUT_S = 10.0
 """Whoever does not answer in time is named as silent."""

@@ -13,17 +13,17 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, get_origin, overload
 
-from minray import worker
 from minray.actor import ActorClass, make_actor_class
-from minray.actor_options import ACTOR_CHECKS
+from minray.api import calls as worker
+from minray.api.actor_options import ACTOR_CHECKS
+from minray.api.definition import Definition
+from minray.api.signature import Signature, parameters_of
+from minray.api.task_options import CHECKS, STREAMING, check_one_placement, check_options, make_template
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
-from minray.definition import Definition
-from minray.object_ref import ObjectRef
-from minray.object_ref_generator import ObjectRefGenerator
-from minray.signature import Signature, parameters_of
-from minray.task_options import CHECKS, STREAMING, check_one_placement, check_options, make_template
+from minray.values.object_ref import ObjectRef
+from minray.values.object_ref_generator import ObjectRefGenerator
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)

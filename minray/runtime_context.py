@@ -13,8 +13,8 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from minray import worker
 from minray.actor import ActorHandle, own_handle
+from minray.api import calls as worker
 from minray.common.bundles import plain
 from minray.common.ids import ActorID, BaseID, JobID, NodeID, TaskID
 from minray.common.labels import labels_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.task_options import check_job_runtime_env
+from minray.api.task_options import check_job_runtime_env
 
 __all__ = ["RuntimeEnv"]
 

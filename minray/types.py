@@ -6,6 +6,6 @@ Programs that name the types of their references import them from here. An ``Obj
 nothing but the one name.
 """
 
-from minray.object_ref import ObjectRef
+from minray.values.object_ref import ObjectRef
 
 __all__ = ["ObjectRef"]

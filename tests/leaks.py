@@ -83,7 +83,7 @@ def _summary(process: psutil.Process) -> str:
 def main(directories: list[str]) -> int:
     """Print what is left of the sessions in ``directories``; the exit status is 1 if there is anything."""
     if not directories:
-        from minray.discovery import runtime_roots
+        from minray.node.discovery import runtime_roots
 
         directories = [str(root) for root in runtime_roots()]
 

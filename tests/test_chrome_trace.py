@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import minray
-from minray.chrome_trace import in_rows, trace_events, write_trace
+from minray.observability.chrome_trace import in_rows, trace_events, write_trace
 from minray.protocol.state import ProfileEvent, ProfileEvents
 
 TASK, ACTOR = b"t" * 20 + b"job1", b"a" * 12 + b"job1"

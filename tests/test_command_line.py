@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from minray import cli
-from minray.cli_state import ask
+from minray.cli import main as cli
+from minray.cli.state import ask
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import Address
 from minray.protocol.gcs import NodeInfo, NodeResources

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from minray.api.definition import Definition
 from minray.core_worker.task_manager import FunctionExport
-from minray.definition import Definition
 
 JOB = b"job1"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from minray import discovery
 from minray.common.config import SystemConfig
-from minray.discovery import NodeFile, default_spilling_place, nodes_of, runtime_root, runtime_roots
+from minray.node import discovery
+from minray.node.discovery import NodeFile, default_spilling_place, nodes_of, runtime_root, runtime_roots
 
 
 def node(gcs_address: str) -> NodeFile:

@@ -29,7 +29,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minray import exceptions, packed_exception, tracebacks
+from minray import exceptions
+from minray.errors import packed_exception, tracebacks
+from minray.errors.packed_exception import (
+    describe_packed,
+    is_raised_by_body,
+    pack_exception,
+    text_alone,
+    unpack_exception,
+    wrap_packed_dependency,
+)
 from minray.exceptions import (
     GetTimeoutError,
     NodeDiedError,
@@ -48,14 +57,6 @@ from minray.exceptions import (
     TaskFailure,
     UnserializableException,
     WorkerCrashedError,
-)
-from minray.packed_exception import (
-    describe_packed,
-    is_raised_by_body,
-    pack_exception,
-    text_alone,
-    unpack_exception,
-    wrap_packed_dependency,
 )
 from tests.helpers import without_garbage_collection
 
@@ -366,7 +367,7 @@ def test_a_class_of_the_drivers_main_comes_home_from_another_process(tmp_path: P
         import subprocess, sys
         from minray import cloudpickle
         from minray.exceptions import RayTaskError
-        from minray.packed_exception import unpack_exception
+        from minray.errors.packed_exception import unpack_exception
 
         class Mine(Exception):
             def __init__(self, code, text):
@@ -378,7 +379,7 @@ def test_a_class_of_the_drivers_main_comes_home_from_another_process(tmp_path: P
 
         WORKER = '''
         import sys, pickle
-        from minray.packed_exception import pack_exception
+        from minray.errors.packed_exception import pack_exception
         task = pickle.load(sys.stdin.buffer)
         try:
             task()

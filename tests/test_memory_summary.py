@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minray.core_worker.state_reader import ClusterObjects
-from minray.memory_summary import View, memory_summary
+from minray.observability.memory_summary import View, memory_summary
+from minray.observability.state_reader import ClusterObjects
 from minray.protocol.base import Address
 from minray.protocol.core_worker import CoreWorkerStats, ObjectRefInfo
 from minray.protocol.gcs import NodeInfo

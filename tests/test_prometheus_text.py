@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.state_reader import ClusterMetrics
-from minray.prometheus_text import prometheus_text
+from minray.observability.prometheus_text import prometheus_text
+from minray.observability.state_reader import ClusterMetrics
 from minray.protocol.state import MetricFamily, MetricSample, ProcessMetrics
 from tests.util.exposition import parse
 

@@ -12,8 +12,8 @@ import sys
 import pytest
 
 import minray
-from minray import roles
 from minray.common.config import SystemConfig, WorkerConfig
+from minray.node import roles
 from minray.platform.host import RealHost
 from minray.platform.main_thread import MainThreadUserCode
 from minray.platform.zygote_child import ChildEnds
@@ -34,7 +34,7 @@ class Counter:
 def test_a_worker_makes_no_decoder_that_its_zygote_could_have_made() -> None:
     """Each would be 0.1 MB of every worker, and a millisecond of its first task."""
     program = (
-        "from minray.roles import prepare_children; from minray.protocol.base import decoder;"
+        "from minray.node.roles import prepare_children; from minray.protocol.base import decoder;"
         "prepare_children(); print(decoder.cache_info().misses)"
     )
     prepared = int(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)

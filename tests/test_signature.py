@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minray
-from minray.actor_options import make_handle_spec
+from minray.api.actor_options import make_handle_spec
+from minray.api.signature import ANYTHING, Signature, parameters_of
 from minray.protocol.actor import HandleSpec
 from minray.protocol.base import decode, encode
-from minray.signature import ANYTHING, Signature, parameters_of
 from minray.simulation import run
 
 

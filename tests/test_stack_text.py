@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from minray import stack_text
-from minray.core_worker.state_reader import ClusterStacks
+from minray.observability import stack_text
+from minray.observability.state_reader import ClusterStacks
 from minray.protocol.state import ProcessStacks, Stack, StackFrame
 
 

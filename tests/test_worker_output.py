@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from minray.node.worker_output import MOST_BEGUN, LinePrinter, TaskNamedStream
 from minray.protocol.core_worker import PrintLines
-from minray.worker_output import MOST_BEGUN, LinePrinter, TaskNamedStream
 
 
 def lines(sequence: int, *texts: str, pid: int = 7, is_stderr: bool = False) -> PrintLines:

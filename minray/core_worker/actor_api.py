@@ -16,7 +16,6 @@ from minray.core_worker.actor_task_submitter import ActorClient
 from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
 from minray.exceptions import ActorDiedError
-from minray.object_ref import ObjectRef
 from minray.protocol.actor import (
     DEAD,
     DEPENDENCIES_UNREADY,
@@ -29,6 +28,7 @@ from minray.protocol.actor import (
     RegisterActor,
 )
 from minray.protocol.base import Address, encode
+from minray.values.object_ref import ObjectRef
 
 KILL_ID_BYTES = 16
 

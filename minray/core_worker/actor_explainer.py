@@ -14,7 +14,7 @@ from minray.common.ids import actor_of, creation_task_of, return_id, short, shor
 from minray.core_worker.actor_task_submitter import ActorClient, Connection
 from minray.core_worker.task_intake import ReceivedTask
 from minray.core_worker.task_manager import PUSHED, WAITING, PendingTask
-from minray.packed_exception import with_last_line
+from minray.errors.packed_exception import with_last_line
 from minray.platform.base import PlatformError
 from minray.protocol.actor import (
     ALIVE,

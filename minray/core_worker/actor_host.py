@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from minray.common.ids import short_actor
 from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.task_intake import ReceivedTask
-from minray.packed_exception import describe_packed
+from minray.errors.packed_exception import describe_packed
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ReportActorExit
 from minray.protocol.base import Address

@@ -28,6 +28,7 @@ from minray.core_worker.task_manager import (
     WAITING,
     PendingTask,
 )
+from minray.errors.packed_exception import describe_packed, text_alone, unpack_exception
 from minray.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
@@ -38,7 +39,6 @@ from minray.exceptions import (
     RaySystemError,
     RuntimeEnvSetupError,
 )
-from minray.packed_exception import describe_packed, text_alone, unpack_exception
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.actor import (
     ACTOR_UNSCHEDULABLE,

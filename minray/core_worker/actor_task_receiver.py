@@ -28,9 +28,9 @@ from functools import partial
 from itertools import islice
 from typing import Protocol
 
+from minray.common.sequence_ranges import SequenceRanges
 from minray.common.tombstones import remember
 from minray.core_worker.actor_process import ActorProcess
-from minray.core_worker.sequence_ranges import SequenceRanges
 from minray.core_worker.task_executor import TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.exceptions import TaskCancelledError

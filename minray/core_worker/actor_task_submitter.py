@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from minray.core_worker.sequence_ranges import SequenceRanges
+from minray.common.sequence_ranges import SequenceRanges
 from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, PendingTask, TaskManager
 from minray.protocol.actor import ALIVE, DEAD, RESTARTING, ActorInfo
 from minray.protocol.base import Address

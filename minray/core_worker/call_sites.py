@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from types import FrameType
 
-from minray.tracebacks import WORKERS_PROGRAM, is_runtime
+from minray.errors.tracebacks import WORKERS_PROGRAM, is_runtime
 
 DISABLED = "disabled"
 """What stands in place of a line when nobody takes note."""

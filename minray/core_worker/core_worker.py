@@ -45,7 +45,6 @@ from minray.core_worker.reference_counter import ReferenceCounter
 from minray.core_worker.results import ResultKeeper
 from minray.core_worker.return_values import ReturnValues
 from minray.core_worker.service import CoreWorkerService
-from minray.core_worker.state_reader import StateReader
 from minray.core_worker.stats import Statistician
 from minray.core_worker.store_provider import StoreProvider
 from minray.core_worker.task_executor import TaskExecutor
@@ -57,6 +56,7 @@ from minray.core_worker.value_fetcher import ValueFetcher
 from minray.core_worker.waiting_threads import WaitingThreads, failure
 from minray.exceptions import RaySystemError
 from minray.object_store.client import StoreClient
+from minray.observability.state_reader import StateReader
 from minray.platform.base import Listener, Platform, PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import CancelObject, PrintLines

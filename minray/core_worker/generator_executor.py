@@ -25,7 +25,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minray import serialization
 from minray.common.ids import short
 from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.outgoing_stream import OutgoingStream, Report, StreamingTask
@@ -35,6 +34,7 @@ from minray.core_worker.waiting_threads import call_for
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
 from minray.rpc.patient_caller import PatientCaller
+from minray.values import serialization
 
 if TYPE_CHECKING:
     from minray.core_worker.task_intake import ReceivedTask

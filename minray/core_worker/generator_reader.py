@@ -16,8 +16,8 @@ from typing import Any
 from minray.common.ids import item_id, return_id
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.generators import END_OF_STREAM
-from minray.object_ref import ObjectRef
-from minray.object_ref_generator import ObjectRefGenerator
+from minray.values.object_ref import ObjectRef
+from minray.values.object_ref_generator import ObjectRefGenerator
 
 
 class GeneratorReader:

@@ -25,8 +25,8 @@ from minray.core_worker.object_ref_streams import ObjectRefStreams
 from minray.core_worker.reference_counter import Effects
 from minray.core_worker.task_manager import PendingTask
 from minray.core_worker.values import from_value
+from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ObjectRefStreamEndOfStreamError, RayError, StreamingGeneratorReplayInconsistentError
-from minray.packed_exception import pack_exception
 from minray.protocol.core_worker import GeneratorItemReply, ReportGeneratorItem, WaitForReader
 from minray.rpc.service import Call
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.reference_counter import Effects
+from minray.errors.packed_exception import describe_packed, pack_exception
 from minray.exceptions import OwnerDiedError, RayError, ReferenceCountingAssertionError
-from minray.object_ref import ObjectRef
-from minray.packed_exception import describe_packed, pack_exception
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
+from minray.values.object_ref import ObjectRef
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker

@@ -21,6 +21,7 @@ from minray.core_worker.reference_counter import Effects
 from minray.core_worker.task_manager import FAILED as TASK_FAILED
 from minray.core_worker.task_manager import FINISHED, PUSHED, QUEUED, WAITING, PendingTask
 from minray.core_worker.values import from_values
+from minray.errors.packed_exception import is_raised_by_body, wrap_packed_dependency
 from minray.exceptions import (
     LocalRayletDiedError,
     NodeDiedError,
@@ -32,7 +33,6 @@ from minray.exceptions import (
     TaskUnschedulableError,
     WorkerCrashedError,
 )
-from minray.packed_exception import is_raised_by_body, wrap_packed_dependency
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply, Rerun

@@ -18,7 +18,7 @@ from minray.common.ids import item_id
 from minray.core_worker.results import Result, ResultKeeper
 from minray.protocol.base import Address
 from minray.protocol.core_worker import GeneratorItemReply
-from minray.serialization import Serialized
+from minray.values.serialization import Serialized
 
 if TYPE_CHECKING:
     from minray.core_worker.task_intake import ReceivedTask

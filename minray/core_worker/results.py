@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from minray.common.config import MOST_REFERENCES, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.store_provider import StoreProvider
-from minray.object_ref import ObjectRef
 from minray.protocol.base import Address
-from minray.serialization import Serialized
+from minray.values.object_ref import ObjectRef
+from minray.values.serialization import Serialized
 
 
 class Result(NamedTuple):

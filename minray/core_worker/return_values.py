@@ -14,11 +14,11 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from minray import serialization
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
 from minray.core_worker.results import UNWANTED, Result, ResultKeeper, check_references
-from minray.serialization import Serialized
+from minray.values import serialization
+from minray.values.serialization import Serialized
 
 if TYPE_CHECKING:
     from minray.core_worker.task_intake import ReceivedTask

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from minray.core_worker import task_executor
+from minray.errors.tracebacks import FRAMES, is_runtime
 from minray.protocol.state import ProcessStacks, Stack, StackFrame
-from minray.tracebacks import FRAMES, is_runtime
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker

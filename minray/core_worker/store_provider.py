@@ -45,7 +45,7 @@ from minray.protocol.object_store import (
     Pinned,
     Place,
 )
-from minray.serialization import Serialized
+from minray.values.serialization import Serialized
 
 T = TypeVar("T")
 

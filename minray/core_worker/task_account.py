@@ -18,7 +18,7 @@ from minray.core_worker.actor_task_submitter import Connection
 from minray.core_worker.normal_task_submitter import LeasedWorker
 from minray.core_worker.task_intake import ReceivedTask
 from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, PendingTask
-from minray.packed_exception import describe_packed
+from minray.errors.packed_exception import describe_packed
 from minray.protocol.base import Address
 from minray.protocol.state import (
     ACTOR_ARGS_FETCH,

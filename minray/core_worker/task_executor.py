@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from minray import cloudpickle, serialization
+from minray import cloudpickle
 from minray.common.clock import Clock
 from minray.core_worker.function_manager import FunctionManager
 from minray.core_worker.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
@@ -35,12 +35,13 @@ from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.results import Result
 from minray.core_worker.return_values import BrokenOff, ReturnValues
+from minray.errors.packed_exception import pack_exception
+from minray.errors.tracebacks import is_runtime
 from minray.exceptions import ActorDiedError, AsyncioActorExit, RaySystemError, TaskCancelledError
-from minray.object_ref import ObjectRef
-from minray.packed_exception import pack_exception
 from minray.platform.base import Platform
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
-from minray.tracebacks import is_runtime
+from minray.values import serialization
+from minray.values.object_ref import ObjectRef
 
 if TYPE_CHECKING:
     from minray.core_worker.task_intake import ReceivedTask

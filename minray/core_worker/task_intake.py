@@ -26,7 +26,7 @@ from minray.core_worker.memory_store import MemoryStore, StoredObject
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.task_executor import Execution
 from minray.core_worker.values import from_value, to_values
-from minray.packed_exception import pack_exception, text_alone, wrap_packed_dependency
+from minray.errors.packed_exception import pack_exception, text_alone, wrap_packed_dependency
 from minray.platform.base import Buffer, Platform
 from minray.protocol.actor import PushActorTask
 from minray.protocol.base import Address

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from minray import cloudpickle, serialization
+from minray import cloudpickle
 from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
 from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate
@@ -24,14 +24,13 @@ from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.generator_reader import GeneratorReader
 from minray.core_worker.memory_store import StoredObject, Waiter
 from minray.core_worker.object_locator import Location
-from minray.core_worker.state_reader import ClusterObjects
 from minray.core_worker.store_provider import Fetched, LargeObject
 from minray.core_worker.task_intake import ReceivedTask
 from minray.core_worker.task_manager import FunctionExport, PendingTask, PreparedTemplate
 from minray.core_worker.waiting_threads import call_for
+from minray.errors.packed_exception import for_coroutines, unpack_exception
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
-from minray.object_ref import ObjectRef
-from minray.packed_exception import for_coroutines, unpack_exception
+from minray.observability.state_reader import ClusterObjects
 from minray.platform.base import Parker, PlatformError
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
@@ -39,7 +38,9 @@ from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.rpc.connection import PeerUnreachable
 from minray.rpc.pubsub import read_table
-from minray.serialization import Serialized
+from minray.values import serialization
+from minray.values.object_ref import ObjectRef
+from minray.values.serialization import Serialized
 
 logger = logging.getLogger(__name__)
 

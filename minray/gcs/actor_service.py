@@ -23,12 +23,12 @@ import msgspec
 
 from minray.common.config import SystemConfig
 from minray.common.ids import job_of_actor, short_actor
+from minray.errors.packed_exception import with_last_line
 from minray.gcs.actor_manager import ActorManager, ActorRow, describe, worker_died
 from minray.gcs.actor_scheduler import ActorScheduler, Nodes
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
 from minray.gcs.storage import GcsStorage
-from minray.packed_exception import with_last_line
 from minray.platform.base import Platform, PlatformError
 from minray.protocol import actor as protocol
 from minray.protocol.actor import DEAD, DeathCause

@@ -65,7 +65,7 @@ MOST_COLLECTING = 0.05
 """So large a part of the time."""
 TERMINATED = "this process was told to end (SIGTERM)"
 _COUNTING = (
-    "minray/object_ref.py",
+    "minray/values/object_ref.py",
     "minray/core_worker/actor_api.py",
     "minray/core_worker/generator_reader.py",
     "minray/core_worker/outgoing_stream.py",

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from collections import deque
 
+from minray.errors.tracebacks import WORKERS_PROGRAM, is_runtime
 from minray.protocol.core_worker import TASK_NAME_MARK
-from minray.tracebacks import WORKERS_PROGRAM, is_runtime
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000
 """So many lines, and so much of each."""

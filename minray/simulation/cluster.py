@@ -8,7 +8,7 @@ is simulated, and neither does the gcs, a raylet or a core worker. The same prog
 ``SimCluster`` is the same in steps, for tests that do things to the cluster while a program runs.
 
 Rules
-  * Roles are composed here exactly as in ``minray.roles``, but for the platform.
+  * Roles are composed here exactly as in ``minray.node.roles``, but for the platform.
   * Faults begin when the driver is connected. ``settle`` stops them, mends the wire, and lets time pass.
   * An exception that nobody caught, anywhere in gcs, raylets or core workers, fails the run, whatever the program returned.
 
@@ -32,13 +32,14 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from minray import worker
+from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.common.labels import check_labels
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_api import UserApi
 from minray.gcs.server import GcsServer
-from minray.node import NodeOptions, node_resources
+from minray.node.node import NodeOptions, node_resources
+from minray.node.worker_output import LinePrinter, TaskNamedStream
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
@@ -49,7 +50,6 @@ from minray.simulation.loop import Deadlock, Failure, ProcessGone, SimProcess, c
 from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.trace import LOG, Trace
 from minray.simulation.user_code import SimUserCode, one_core
-from minray.worker_output import LinePrinter, TaskNamedStream
 
 GCS, HEAD, DRIVER = "gcs", "head", "driver"
 GCS_ENDPOINT = "sim:gcs"
@@ -410,7 +410,7 @@ class SimCluster:
             gc.collect()
         loop.run_until_complete(asyncio.sleep(seconds / 2))
 
-    # --- Roles: what ``minray.roles`` does, on simulated platforms ---
+    # --- Roles: what ``minray.node.roles`` does, on simulated platforms ---
 
     async def _run_gcs(self, platform: Platform, config: bytes) -> int:
         server = self.gcs = GcsServer(platform, _decode(config, GcsConfig))

@@ -252,7 +252,7 @@ def _class_named(real: Real, process: SimProcess, name: str | None, made: Any) -
 
 def _init(real: Real, process: SimProcess, address: str | None = None, **options: Any) -> Any:
     """``minray.init``: a simulated driver is connected before its program begins."""
-    return importlib.import_module("minray.driver").RayContext({"address": address or "simulated"})
+    return importlib.import_module("minray.node.init").RayContext({"address": address or "simulated"})
 
 
 def _shutdown(real: Real, process: SimProcess) -> None:
@@ -303,7 +303,7 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
     "asyncio": {"new_event_loop": _new_event_loop},
     "asyncio.events": {"new_event_loop": _new_event_loop},
     "minray": {"init": _init, "shutdown": _shutdown},
-    "minray.driver": {"init": _init, "shutdown": _shutdown},
+    "minray.node.init": {"init": _init, "shutdown": _shutdown},
     "concurrent.futures:Future": {"result": _await_future, "exception": _await_future},
 }
 """Module (or class) and function -> the meaning, called with the real function, the calling process, and the arguments.

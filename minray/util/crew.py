@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import minray as ray
-from minray.worker import connected_api, current_process_api
+from minray.api.calls import connected_api, current_process_api
 
 T = TypeVar("T")
 logger = logging.getLogger("minray")

@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from minray.api.calls import ask_cluster
 from minray.core_worker.metric_registry import Definition, registry
-from minray.prometheus_text import prometheus_text
+from minray.observability.prometheus_text import prometheus_text
 from minray.protocol.state import COUNTER, GAUGE, HISTOGRAM
-from minray.worker import ask_cluster
 
 VALID_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 TIMEOUT_S = 30.0

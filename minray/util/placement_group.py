@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minray import worker
+from minray.api import calls as worker
 from minray.common.bundles import STRATEGIES
 from minray.common.ids import PlacementGroupID
 from minray.common.resources import resource_set, to_floats
-from minray.object_ref import ObjectRef
+from minray.values.object_ref import ObjectRef
 
 VALID_PLACEMENT_GROUP_STRATEGIES = STRATEGIES
 

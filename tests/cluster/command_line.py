@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from minray.discovery import NodeFile, find_nodes
+from minray.node.discovery import NodeFile, find_nodes
 from tests import leaks
 from tests.helpers import wait_for_condition
 

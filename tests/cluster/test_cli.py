@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 import minray
-from minray import cluster_client
-from minray.cli import main
+from minray.cli.main import main
 from minray.common.config import SystemConfig
-from minray.discovery import find_nodes, with_environment
+from minray.node import cluster_client
+from minray.node.discovery import find_nodes, with_environment
 from minray.platform.endpoints import own_address
 from tests import leaks
 from tests.cluster.command_line import CommandLine, lines_with

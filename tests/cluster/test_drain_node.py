@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import minray
-from minray.cli import main
+from minray.cli.main import main
 from minray.cluster_utils import Cluster
 from minray.protocol.gcs import DRAINED_PREEMPTED
 from tests.cluster.programs import on, states

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 import minray
-from minray import cluster_client
-from minray.cli import main
+from minray.cli.main import main
+from minray.node import cluster_client
 from tests.cluster.command_line import CommandLine, lines_with
 from tests.helpers import wait_for_condition
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import minray
-from minray.cli import main
+from minray.cli.main import main
 
 LINE = re.compile(r"(.+) per second (\d+\.\d\d) \+- (\d+\.\d\d)")
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import minray
-from minray.cli import main
+from minray.cli.main import main
 from minray.util.metrics import Gauge, metrics_text
 from tests.cluster.command_line import CommandLine, lines_with
 from tests.helpers import wait_for_condition

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import minray
-from minray.discovery import NodeFile, find_nodes
 from minray.exceptions import LocalRayletDiedError, WorkerCrashedError
+from minray.node.discovery import NodeFile, find_nodes
 from tests import leaks
 from tests.cluster.command_line import END_S, CommandLine
 from tests.cluster.programs import hold_and_tell, is_running, on, read_pid, states, stay, stay_at_first, where

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import minray
-from minray import worker
+from minray.api import calls as worker
 from minray.common.config import WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_api import UserApi

@@ -43,7 +43,7 @@ def rest(seconds: float) -> None:
 
 
 def api() -> ActorApi:
-    return ActorApi(minray.worker.current_api())
+    return ActorApi(minray.api.calls.current_api())
 
 
 def test_an_actor_without_a_name_is_there_at_once_and_one_with_a_name_is_asked_for_first(

@@ -18,8 +18,8 @@ from minray.common.task_spec import ActorOptions
 from minray.core_worker.actor_host import LOOK_AGAIN_S, ActorHost
 from minray.core_worker.task_executor import Execution
 from minray.core_worker.task_intake import ReceivedTask
+from minray.errors.packed_exception import pack_exception
 from minray.exceptions import RaySystemError
-from minray.packed_exception import pack_exception
 from minray.protocol.actor import ReportActorExit
 from minray.protocol.base import DONE
 from minray.protocol.core_worker import FAILED, FIRST_RUN, OK, PushTaskReply, TaskHeader

@@ -23,6 +23,7 @@ from minray.core_worker.actor_manager import ASK_AGAIN_S, MAX_PATIENCE_S, ActorM
 from minray.core_worker.actor_task_submitter import ActorClient, Connection
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.task_manager import FAILED, PUSHED, QUEUED, WAITING, PendingTask, TaskManager
+from minray.errors.packed_exception import pack_exception, text_alone
 from minray.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
@@ -33,7 +34,6 @@ from minray.exceptions import (
     RaySystemError,
     RuntimeEnvSetupError,
 )
-from minray.packed_exception import pack_exception, text_alone
 from minray.platform.base import RecordTooLarge, RemoteFailure
 from minray.protocol import actor as protocol
 from minray.protocol.actor import (

@@ -21,8 +21,8 @@ from minray.common.task_spec import ActorOptions
 from minray.core_worker import actor_task_receiver
 from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.actor_task_receiver import OVER_S, SILENT_S, ActorTaskReceiver
+from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ActorDiedError, TaskCancelledError
-from minray.packed_exception import pack_exception
 from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
@@ -39,7 +39,7 @@ from minray.protocol.core_worker import (
     TaskHeader,
     Value,
 )
-from minray.serialization import ArgumentSlot
+from minray.values.serialization import ArgumentSlot
 from tests.core_worker.parts import address, id_of, object_id, stored, template
 from tests.core_worker.test_task_receiver import NOBODY, THIRD, WORKER, Asked, Worker
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minray.packed_exception import pack_exception, unpack_exception
+from minray.errors.packed_exception import pack_exception, unpack_exception
 
 
 class Rebuilt(Exception):

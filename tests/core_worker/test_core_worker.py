@@ -37,7 +37,7 @@ def echo(value: Any = None) -> Any:
 
 @minray.remote
 def job_id() -> bytes:
-    core = minray.worker.current_api().core
+    core = minray.api.calls.current_api().core
     return bytes(core.job_id)
 
 
@@ -203,7 +203,7 @@ async def pid_of_worker() -> int:
 
 @minray.remote
 def process_id() -> int:
-    return minray.worker.current_api().core.platform.processes.pid
+    return minray.api.calls.current_api().core.platform.processes.pid
 
 
 def test_without_its_store_a_worker_says_so_and_ends_and_a_driver_does_not(
@@ -340,24 +340,24 @@ def test_g46_children_are_cancelled_but_not_the_actors_that_the_task_has_made(dr
 
 @minray.remote(max_calls=1, max_retries=0)
 def last_call(value: Any) -> Any:
-    return value, minray.worker.current_api().core.platform.processes.pid
+    return value, minray.api.calls.current_api().core.platform.processes.pid
 
 
 @minray.remote(max_calls=1, max_retries=0)
 def last_put() -> Any:
-    return [minray.put("mine")], minray.worker.current_api().core.platform.processes.pid
+    return [minray.put("mine")], minray.api.calls.current_api().core.platform.processes.pid
 
 
 @minray.remote(max_calls=1, max_retries=0)
 def last_child(keeper: Any) -> Any:
     rest.options(num_cpus=0).remote(1)
     keeper.keep.options(num_returns=0).remote(rest.options(num_cpus=0).remote(2))
-    return minray.worker.current_api().core.platform.processes.pid
+    return minray.api.calls.current_api().core.platform.processes.pid
 
 
 @minray.remote(max_calls=1, max_retries=0)
 def last_actor() -> Any:
-    return Keeper.options(num_cpus=0).remote("made"), minray.worker.current_api().core.platform.processes.pid
+    return Keeper.options(num_cpus=0).remote("made"), minray.api.calls.current_api().core.platform.processes.pid
 
 
 def test_g23_a_worker_that_has_been_called_often_enough_answers_and_ends(cluster: Cores, driver: Core) -> None:

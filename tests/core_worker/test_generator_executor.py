@@ -19,12 +19,12 @@ from minray.core_worker.generator_executor import GeneratorExecutor, as_async_it
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.results import Result
-from minray.object_ref import ObjectRef
 from minray.protocol.base import Address
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
 from minray.protocol.object_store import Place
 from minray.rpc.patient_caller import PatientCaller
-from minray.serialization import Serialized, deserialize
+from minray.values.object_ref import ObjectRef
+from minray.values.serialization import Serialized, deserialize
 from tests.core_worker.parts import OWN, address, object_id, task_ids
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
 from tests.core_worker.user_thread import UserThread

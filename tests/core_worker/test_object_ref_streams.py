@@ -16,7 +16,7 @@ from minray.core_worker.object_ref_streams import ObjectRefStreams
 from minray.core_worker.outgoing_stream import OutgoingStream, Report, StreamingTask
 from minray.core_worker.results import Result
 from minray.protocol.core_worker import GeneratorItemReply
-from minray.serialization import serialize
+from minray.values.serialization import serialize
 from tests.core_worker.parts import JOB, OWN
 
 TASK = TaskIdFactory(OWN.worker_id, JOB).next()

@@ -23,6 +23,7 @@ from minray.core_worker.normal_task_submitter import LeasedWorker, LeaseRequest,
 from minray.core_worker.outcomes import MAX_MEMORY_DELAY_S, TaskOutcomes
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.task_manager import FAILED, FINISHED, PUSHED, QUEUED, WAITING, PendingTask, TaskManager
+from minray.errors.packed_exception import pack_exception, unpack_exception
 from minray.exceptions import (
     LocalRayletDiedError,
     NodeDiedError,
@@ -37,7 +38,6 @@ from minray.exceptions import (
     TaskUnschedulableError,
     WorkerCrashedError,
 )
-from minray.packed_exception import pack_exception, unpack_exception
 from minray.protocol import core_worker as protocol
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import FIRST_RUN, CancelTask, PushTaskReply, Rerun, Value

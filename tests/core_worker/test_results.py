@@ -8,10 +8,10 @@ import pytest
 
 from minray.common.config import MOST_REFERENCES
 from minray.core_worker.results import Result, ResultKeeper
-from minray.object_ref import ObjectRef
 from minray.protocol.base import Address
 from minray.protocol.object_store import Place
-from minray.serialization import Serialized, serialize
+from minray.values.object_ref import ObjectRef
+from minray.values.serialization import Serialized, serialize
 from tests.core_worker.parts import OWN, address, object_id
 
 OWNER = address("owner-of-the-task")

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from minray import serialization
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
 from minray.core_worker import results
@@ -19,9 +18,10 @@ from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.results import UNWANTED, Result
 from minray.core_worker.return_values import BrokenOff, ReturnValues
 from minray.exceptions import ObjectStoreFullError
-from minray.object_ref import ObjectRef
 from minray.protocol.base import Address
-from minray.serialization import Serialized
+from minray.values import serialization
+from minray.values.object_ref import ObjectRef
+from minray.values.serialization import Serialized
 from tests.core_worker.parts import OWN, id_of
 
 TASK_ID = id_of("task")[:12] + id_of("task")[:12]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minray.core_worker.sequence_ranges import SequenceRanges
+from minray.common.sequence_ranges import SequenceRanges
 
 SPANS = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 6)), max_size=25)
 

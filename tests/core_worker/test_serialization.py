@@ -15,9 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
-from minray.object_ref import ObjectRef, set_default_hooks
-from minray.serialization import SHELF_ALIGNMENT, SHELF_BELOW, Serialized, deserialize, fill_slots, serialize, serialize_call
 from minray.util import deregister_serializer, register_serializer
+from minray.values.object_ref import ObjectRef, set_default_hooks
+from minray.values.serialization import (
+    SHELF_ALIGNMENT,
+    SHELF_BELOW,
+    Serialized,
+    deserialize,
+    fill_slots,
+    serialize,
+    serialize_call,
+)
 from tests.core_worker.parts import object_id
 
 LIMIT = MAX_DIRECT_CALL_OBJECT_SIZE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks.small_buffers import ENCODINGS, TOTAL_BYTES, measure
-from minray.serialization import SHELF_BELOW
+from minray.values.serialization import SHELF_BELOW
 
 SIZES = (SHELF_BELOW // 4, SHELF_BELOW // 2, SHELF_BELOW, 8 * SHELF_BELOW, 128 * SHELF_BELOW, 2 * TOTAL_BYTES)
 

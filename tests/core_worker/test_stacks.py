@@ -25,8 +25,8 @@ from minray.core_worker.stacks import (
     thread_stacks,
     users_part,
 )
+from minray.errors.tracebacks import FRAMES
 from minray.protocol.state import ProcessStacks, Stack
-from minray.tracebacks import FRAMES
 from tests.core_worker.cores import Core, Cores, let_pass
 from tests.helpers import wait_for_condition
 from tests.rpc.fake_network import turns

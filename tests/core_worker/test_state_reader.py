@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from minray.core_worker.state_reader import ClusterObjects, ObjectUse, StateReader, reference_type
 from minray.core_worker.stats import Statistician
+from minray.observability.state_reader import ClusterObjects, ObjectUse, StateReader, reference_type
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobConfig, JobInfo, NodeInfo, Poll, PollReply, WorkerDeath

@@ -41,7 +41,7 @@ from minray.protocol.object_store import (
     Pinned,
     Place,
 )
-from minray.serialization import Serialized
+from minray.values.serialization import Serialized
 from tests.core_worker.parts import OWN, address, object_id
 from tests.core_worker.peers import unreachable
 from tests.core_worker.user_thread import UserThread

@@ -25,8 +25,8 @@ from minray.core_worker.task_manager import (
     PreparedTemplate,
     TaskManager,
 )
+from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ObjectFreedError, RaySystemError
-from minray.packed_exception import pack_exception
 from minray.protocol.core_worker import FIRST_RUN, TaskHeader
 from minray.protocol.raylet import GRANTED, LeaseReply
 from minray.protocol.state import GetTasksInfo, ReceivedInfo, TaskInfo, TasksInfo

@@ -16,14 +16,14 @@ from typing import Any, cast
 import cloudpickle
 import pytest
 
-from minray import serialization
 from minray.core_worker.memory_store import StoredObject
 from minray.core_worker.outgoing_stream import StreamingTask
 from minray.core_worker.return_values import BrokenOff
 from minray.core_worker.task_executor import MARKS, Execution, TaskExecutor, method_of
+from minray.errors.packed_exception import unpack_exception
 from minray.exceptions import ActorDiedError, AsyncioActorExit, RayError, RaySystemError, TaskCancelledError
-from minray.packed_exception import unpack_exception
 from minray.protocol.core_worker import CANCELLED, FAILED, OK, Rerun
+from minray.values import serialization
 from tests.core_worker.parts import OWN, id_of, task_ids
 from tests.rpc.fake_network import run, turns
 

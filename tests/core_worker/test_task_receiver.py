@@ -28,9 +28,8 @@ from minray.core_worker.task_executor import MARKS, TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.core_worker.task_profile import TaskProfile
 from minray.core_worker.task_receiver import TaskReceiver
+from minray.errors.packed_exception import describe_packed, pack_exception, unpack_exception
 from minray.exceptions import OwnerDiedError, RayTaskError, RuntimeEnvSetupError, TaskCancelledError
-from minray.object_ref import ObjectRef
-from minray.packed_exception import describe_packed, pack_exception, unpack_exception
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
     CANCELLED,
@@ -50,8 +49,9 @@ from minray.protocol.core_worker import (
     Value,
 )
 from minray.protocol.object_store import Place
-from minray.serialization import ArgumentSlot
 from minray.simulation.loop import SimLoop
+from minray.values.object_ref import ObjectRef
+from minray.values.serialization import ArgumentSlot
 from tests.core_worker.parts import address, id_of, object_id, stored, template
 
 OWNER, WORKER, THIRD = address("owner"), address("worker"), address("third")

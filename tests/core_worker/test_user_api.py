@@ -157,7 +157,7 @@ def test_g8_what_comes_while_a_thread_looks_at_the_others_is_not_waited_for(
 ) -> None:
     def program() -> None:
         refs = [rest.options(num_cpus=0).remote(seconds) for seconds in (0.5, 1.5, 2.5)]
-        api: Any = minray.worker.current_api()
+        api: Any = minray.api.calls.current_api()
         monkeypatch.setattr(api, "_objects", Leisurely(api._objects))
         assert minray.wait(refs, num_returns=most) == (refs[:most], refs[most:])
 
@@ -358,7 +358,7 @@ def test_what_cannot_be_asked_is_an_error_of_the_system(driver: Core) -> None:
         raise error
 
     def program() -> None:
-        api = minray.worker.current_api()
+        api = minray.api.calls.current_api()
         with pytest.raises(RaySystemError, match="the cluster does not answer: it is gone"):
             api.run_on_loop(lambda: ask(PeerUnreachable("it is gone")))
         with pytest.raises(RaySystemError, match="the cluster does not do what it is asked: too-large: a reply"):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from minray.node.worker_output import LinePrinter
 from minray.platform.base import PlatformError
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import PrintLines
 from minray.raylet.log_monitor import MAX_UNACKNOWLEDGED_BATCHES, LogMonitor
-from minray.worker_output import LinePrinter
 from tests.rpc.fake_network import in_virtual_time, turns
 
 JOB, WORKER = b"job1", b"w" * 16

@@ -100,7 +100,7 @@ def api() -> Any:
         import pytest
 
         pytest.skip("looks inside minray")
-    from minray import worker
+    from minray.api import calls as worker
 
     connected = worker.connected_api()
     assert connected is not None

@@ -210,7 +210,7 @@ def test_a_line_that_a_call_has_begun_in_another_thread_ends_with_the_call() -> 
     done = run_driver(
         """
         import asyncio
-        from minray.worker import connected_api
+        from minray.api.calls import connected_api
         ray.init(num_cpus=1, logging_level="ERROR")
         @ray.remote
         class Writer:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import minray as ray
-from minray import worker
+from minray.api import calls as worker
 from minray.protocol.raylet import GetNodeStats, NodeStats
 from minray.rpc.connection import Peer
 from tests.helpers import wait_for_condition
@@ -246,7 +246,7 @@ def test_a_task_or_a_call_takes_few_steps_in_its_driver() -> None:
     """Function calls of the driver's two threads together, from ``remote()`` until the reference is forgotten."""
     done = run_driver("""
         import threading, time
-        from minray import worker
+        from minray.api import calls as worker
 
         made = []
 

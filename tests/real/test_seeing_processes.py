@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import minray as ray
-from minray import worker
-from minray.stack_text import stack_text
+from minray.api import calls as worker
+from minray.observability.stack_text import stack_text
 from minray.util.metrics import Counter, Gauge, Histogram, metrics_text
 from tests.helpers import wait_for_condition
 from tests.real.support import PATIENCE_S, Files, Signal

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import minray as ray
+from minray.api.task_options import SETUP_HOOK
 from minray.runtime_env import RuntimeEnv
-from minray.task_options import SETUP_HOOK
 from tests.real.support import run_driver
 
 CALLS = "MINRAY_TEST_HOOK_CALLS"

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 import minray as ray
+from minray.api.calls import current_api
 from minray.exceptions import ObjectLostError
 from minray.platform.session import SPILL, live_sessions, sweep_sessions
-from minray.worker import current_api
 from tests import leaks
 from tests.helpers import wait_for_condition
 from tests.real.support import run_driver, start_driver
@@ -202,8 +202,8 @@ def test_a_raylet_that_is_killed_leaves_no_file(tmp_path: Path) -> None:
     result = run_driver(
         PUT_MANY
         + """
-from minray import driver
-from minray.worker import current_api
+from minray.node import init as driver
+from minray.api.calls import current_api
 from tests.helpers import wait_for_condition
 ray.init(num_cpus=1, object_store_memory=8 << 20, object_spilling_directory=sys.argv[1], log_to_driver=False)
 refs = put_many(48)

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 import minray
+from minray.api.calls import current_api
 from minray.protocol.gcs import PREEMPTION, DrainNode
-from minray.worker import current_api
 
 
 def node(name: str) -> dict[str, Any]:

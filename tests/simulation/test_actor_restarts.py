@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import minray
-from minray import worker
+from minray.api import calls as worker
 from minray.core_worker.actor_api import ActorApi
 from minray.simulation import SimCluster
 from tests.simulation.actors import actor_process

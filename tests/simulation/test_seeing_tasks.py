@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import minray
-from minray import worker
-from minray.core_worker.state_reader import StateReader
+from minray.api import calls as worker
+from minray.observability.state_reader import StateReader
 from minray.platform.base import RemoteFailure
 from minray.simulation import SimCluster, run
 from minray.util import placement_group

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from minray.core_worker.sequence_ranges import SequenceRanges
+from minray.common.sequence_ranges import SequenceRanges
 from minray.simulation.interpreter import EPOCH_S, simulated_meanings
 from minray.simulation.loop import Deadlock, NotSimulated, SimLoop, SimProcess
 from minray.simulation.user_code import SimParker, SimUserCode

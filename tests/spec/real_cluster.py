@@ -25,12 +25,12 @@ from typing import IO, Any
 import msgspec
 import psutil
 
-from minray.cluster_client import TIMEOUT_S, ClusterClient
 from minray.cluster_utils import Cluster, ClusterNode
 from minray.common.config import worker_endpoint
 from minray.common.ids import short
-from minray.discovery import runtime_root
 from minray.gcs.placement_group_manager import REMOVED
+from minray.node.cluster_client import TIMEOUT_S, ClusterClient
+from minray.node.discovery import runtime_root
 from minray.platform.session import SPILL
 from minray.protocol.actor import ALIVE, DEAD, ActorInfo
 from minray.protocol.gcs import PREEMPTION, JobInfo, NodeInfo, NodeResources

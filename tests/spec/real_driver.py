@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 import minray
-from minray import worker
+from minray.api import calls as worker
 from tests.simulation.judge import core_leftovers
 from tests.spec.detached import say_farewell
 from tests.spec.programs import Body, Leave, perform

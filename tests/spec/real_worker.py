@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import minray
-from minray import worker
+from minray.api import calls as worker
 from minray.protocol.actor import ALIVE, ListActors
 from tests.simulation.needs import Needs, needs_of_detached
 

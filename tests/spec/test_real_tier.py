@@ -15,7 +15,7 @@ import click
 import msgspec
 import pytest
 
-from minray.discovery import runtime_root
+from minray.node.discovery import runtime_root
 from tests.helpers import wait_for_condition
 from tests.spec.actors import Create
 from tests.spec.programs import Body, Drop, Exit, Get, Leave, Program, Put, Sleep, Submit

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from minray.api.calls import check_timeout, connected_api
 from minray.exceptions import RaySystemError
 from minray.util.state import filters as choosing
 from minray.util.state.common import (
@@ -35,7 +36,6 @@ from minray.util.state.common import (
 from minray.util.state.exception import RayStateApiException
 from minray.util.state.filters import Filter
 from minray.util.state.rows import KINDS, Listing, plain_id
-from minray.worker import check_timeout, connected_api
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 10_000

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from minray.common.ids import job_of, job_of_actor
 from minray.common.resources import to_floats
-from minray.core_worker.state_reader import ClusterObjects, StateReader
+from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.protocol.actor import KINDS_OF_DEATH, ActorInfo
 from minray.protocol.gcs import DRIVER_LEFT, JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.placement_group import PlacementGroupInfo

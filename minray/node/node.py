@@ -22,12 +22,12 @@ from pathlib import Path
 
 import msgspec
 
-from minray.cluster_client import end_gracefully
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
 from minray.common.labels import check_labels
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
-from minray.discovery import NODE_FILE, SOCKETS, NodeFile, default_spilling_place, make_session, make_token
+from minray.node.cluster_client import end_gracefully
+from minray.node.discovery import NODE_FILE, SOCKETS, NodeFile, default_spilling_place, make_session, make_token
 from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.endpoints import free_port
 from minray.platform.external_storage import is_external, split_places
@@ -208,7 +208,7 @@ def _zygote_program() -> str:
     """It imports minray from where this process has it, and nothing from the current directory."""
     return (
         f"import sys; own_path = sys.path[:]; sys.path[:] = {import_path()}; "
-        "from minray.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
+        "from minray.node.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
     )
 
 

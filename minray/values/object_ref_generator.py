@@ -19,7 +19,7 @@ import concurrent.futures
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from minray.common.ids import TaskID, task_of
-from minray.object_ref import ObjectRef
+from minray.values.object_ref import ObjectRef
 
 T = TypeVar("T", covariant=True)
 

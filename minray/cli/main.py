@@ -34,14 +34,15 @@ from typing import Any
 import click
 
 from minray._version import __version__
-from minray.cli_processes import process_commands
-from minray.cli_state import state_commands
-from minray.cluster_client import ClusterClient, end_gracefully
+from minray.cli.processes import process_commands
+from minray.cli.state import state_commands
 from minray.common.config import SystemConfig
 from minray.common.ids import UNIQUE_ID_BYTES
 from minray.common.labels import parse_labels
 from minray.common.resources import OBJECT_STORE_MEMORY, to_floats
-from minray.discovery import (
+from minray.common.text_table import table
+from minray.node.cluster_client import ClusterClient, end_gracefully
+from minray.node.discovery import (
     TABLES_FILE,
     TOKEN_FILE,
     NodeFile,
@@ -60,15 +61,14 @@ from minray.discovery import (
     with_environment,
     write_token,
 )
-from minray.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UNITS, View, memory_summary
-from minray.node import Node, NodeOptions, start_node
+from minray.node.node import Node, NodeOptions, start_node
+from minray.observability.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UNITS, View, memory_summary
 from minray.platform.base import PlatformError
 from minray.platform.endpoints import check_free, free_port, own_address
 from minray.platform.private_paths import remove_tree
 from minray.platform.session import live_sessions
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeInfo, NodeResources
 from minray.protocol.raylet import NodeStats
-from minray.text_table import table
 
 LOOPBACK = "127.0.0.1"
 END_S = 5.0
@@ -397,7 +397,7 @@ def drain_node(
 @click.option("--seconds", type=click.FloatRange(0), default=2.0, show_default=True, help="For each of them.")
 def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
     """Run Ray's microbenchmark on a new cluster of this machine: all rows, or those whose names contain a WORD."""
-    from minray.microbenchmark import measure  # numpy's time is for those who use it.
+    from minray.cli.microbenchmark import measure  # numpy's time is for those who use it.
 
     try:
         for line in measure(words, rounds, seconds):

@@ -27,9 +27,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard, cast
 
 from minray import cloudpickle
-from minray.exception_parts import ARGS, group_of, members_of, new_exception, reduces_itself, set_members
+from minray.errors.exception_parts import ARGS, group_of, members_of, new_exception, reduces_itself, set_members
+from minray.errors.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
 from minray.exceptions import Hops, RayError, RayTaskError, TaskFailure, UnserializableException
-from minray.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
 
 TRACEBACK_TEXT_CHARACTERS = 64 * 1024
 """Longer traceback texts lose their middle."""

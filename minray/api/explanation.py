@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from minray.actor import ActorHandle
+from minray.api.calls import current_api
 from minray.core_worker.actor_api import ActorApi
-from minray.object_ref import ObjectRef
 from minray.util.placement_group import PlacementGroup
-from minray.worker import current_api
+from minray.values.object_ref import ObjectRef
 
 
 def why(thing: ObjectRef[Any] | ActorHandle | PlacementGroup) -> str:

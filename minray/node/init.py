@@ -23,8 +23,9 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
-from minray import worker
 from minray._version import __version__
+from minray.api import calls as worker
+from minray.api.task_options import SETUP_HOOK, check_job_runtime_env, merge_runtime_env
 from minray.common.config import SystemConfig, WorkerConfig
 from minray.common.labels import check_labels
 from minray.common.resources import CPU
@@ -32,9 +33,10 @@ from minray.common.task_spec import RuntimeEnv
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.job_environment import pack_hook
 from minray.core_worker.user_api import UserApi
-from minray.discovery import NodeFile, candidates, session_token, with_environment
 from minray.exceptions import LocalRayletDiedError
-from minray.node import Node, NodeOptions, import_path, start_node
+from minray.node.discovery import NodeFile, candidates, session_token, with_environment
+from minray.node.node import Node, NodeOptions, import_path, start_node
+from minray.node.worker_output import LinePrinter
 from minray.platform import sigterm
 from minray.platform.base import PlatformError
 from minray.platform.host import RealHost, raise_file_limit
@@ -44,8 +46,6 @@ from minray.platform.session import LOGS
 from minray.platform.user_code import DriverUserCode, IoThread, LockParker
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
-from minray.task_options import SETUP_HOOK, check_job_runtime_env, merge_runtime_env
-from minray.worker_output import LinePrinter
 
 CONNECT_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 2.0

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from minray import worker
+from minray.api import calls as worker
 from minray.core_worker.task_manager import FunctionExport
 from minray.core_worker.user_api import UserApi
 

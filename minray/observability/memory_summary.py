@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from minray.core_worker.state_reader import (
+from minray.common.text_table import table
+from minray.core_worker.stats import NIL
+from minray.observability.state_reader import (
     CAPTURED_IN_OBJECT,
     LOCAL_REFERENCE,
     PINNED_IN_MEMORY,
@@ -20,9 +22,7 @@ from minray.core_worker.state_reader import (
     ClusterObjects,
     ObjectUse,
 )
-from minray.core_worker.stats import NIL
 from minray.protocol.object_store import ObjectsInfo
-from minray.text_table import table
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 NODE_ADDRESS, STACK_TRACE = "NODE_ADDRESS", "STACK_TRACE"

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from minray.api.calls import ask_cluster
 from minray.common.ids import job_of, short
 from minray.protocol.state import ProfileEvent, ProfileEvents, func_or_class_name
-from minray.worker import ask_cluster
 
 TIMEOUT_S = 30.0
 """Whoever does not answer in time is named as silent."""

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 import click
 
-from minray.chrome_trace import trace_events, write_trace
-from minray.cli_state import Connect, ask, cluster_options
-from minray.core_worker.state_reader import ClusterMetrics, ClusterStacks, StateReader
-from minray.prometheus_text import prometheus_text
-from minray.stack_text import stack_text
+from minray.cli.state import Connect, ask, cluster_options
+from minray.observability.chrome_trace import trace_events, write_trace
+from minray.observability.prometheus_text import prometheus_text
+from minray.observability.stack_text import stack_text
+from minray.observability.state_reader import ClusterMetrics, ClusterStacks, StateReader
 
 A = TypeVar("A", ClusterMetrics, ClusterStacks)
 

@@ -4,7 +4,7 @@ Ray: python/ray/_private/worker.py
 
 Whose cluster a call goes to is found through a context variable in simulated processes (several drivers live in one
 interpreter there) and is the process's own connection otherwise. Calling any of these without ``init`` starts a local
-cluster, as Ray does; how is injected by ``minray.driver``, which is above this room.
+cluster, as Ray does; how is injected by ``minray.node.init``, which is above this room.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from minray.common.bundles import without_bundles
 from minray.common.resources import to_floats
 from minray.core_worker.actor_api import ActorApi
 from minray.core_worker.metric_registry import MetricRegistry, of_context
-from minray.core_worker.state_reader import StateReader
 from minray.core_worker.user_api import UserApi
-from minray.object_ref import ObjectRef, current_hooks, set_default_hooks
-from minray.object_ref_generator import ObjectRefGenerator
+from minray.observability.state_reader import StateReader
+from minray.values.object_ref import ObjectRef, current_hooks, set_default_hooks
+from minray.values.object_ref_generator import ObjectRefGenerator
 
 T = TypeVar("T")
 Waitable = TypeVar("Waitable", bound=ObjectRef[Any] | ObjectRefGenerator[Any])
@@ -34,7 +34,7 @@ current_process_api: ContextVar[UserApi] = ContextVar("minray_api")
 _process_api: UserApi | None = None
 _forked = False
 auto_init: Callable[[], None] | None = None
-"""Starts a local cluster; set by ``minray.driver``."""
+"""Starts a local cluster; set by ``minray.node.init``."""
 
 
 def connect_process(api: UserApi | None) -> None:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from minray.core_worker.state_reader import ClusterMetrics
+from minray.observability.state_reader import ClusterMetrics
 from minray.protocol.state import COUNTER, HISTOGRAM, MetricFamily, MetricSample, ProcessMetrics
 
 PREFIX = "ray_"

@@ -13,11 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from minray import cloudpickle
-from minray.common.resources import CPU, GPU, resource_set
-from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
-from minray.protocol.actor import HandleSpec, MethodSpec
-from minray.signature import parameters_of
-from minray.task_options import (
+from minray.api.signature import parameters_of
+from minray.api.task_options import (
     BACKPRESSURE,
     STREAMING,
     check_bool,
@@ -30,7 +27,10 @@ from minray.task_options import (
     make_shape,
     resource_amounts,
 )
-from minray.task_options import CHECKS as TASK_CHECKS
+from minray.api.task_options import CHECKS as TASK_CHECKS
+from minray.common.resources import CPU, GPU, resource_set
+from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
+from minray.protocol.actor import HandleSpec, MethodSpec
 
 MAX_ASYNC_CONCURRENCY = 1000
 METHOD_OPTIONS = "__ray_method_options__"

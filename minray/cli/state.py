@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import click
 
-from minray.cluster_client import ClusterClient
-from minray.core_worker.state_reader import StateReader
+from minray.common.text_table import table
+from minray.node.cluster_client import ClusterClient
+from minray.observability.state_reader import StateReader
 from minray.platform.base import PlatformError
-from minray.text_table import table
 from minray.util.state import filters as choosing
 from minray.util.state.api import DEFAULT_LIMIT, MAX_LIMIT
 from minray.util.state.common import ActorSummaries, ObjectSummaries, TaskSummaries

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from minray.common.config import SystemConfig
-from minray.core_worker.state_reader import ClusterObjects, StateReader
-from minray.discovery import NodeFile
+from minray.node.discovery import NodeFile
+from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.platform.base import PlatformError
 from minray.platform.host import RealHost
 from minray.platform.processes import PlainProcesses

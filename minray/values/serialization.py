@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from minray import cloudpickle
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
-from minray.object_ref import ObjectRef, numbered, serialising
+from minray.values.object_ref import ObjectRef, numbered, serialising
 
 PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types whose instances can contain neither functions nor references nor buffers."""

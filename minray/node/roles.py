@@ -23,13 +23,14 @@ from typing import Any, TextIO
 
 import msgspec
 
-from minray import worker
+from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_api import UserApi
-from minray.discovery import session_token
 from minray.gcs.server import GCS_SERVICES, GcsServer
+from minray.node.discovery import session_token
+from minray.node.worker_output import TaskNamedStream
 from minray.platform.base import PlatformError
 from minray.platform.endpoints import UnixEndpoint, make_room, parse
 from minray.platform.host import RealHost
@@ -46,7 +47,6 @@ from minray.protocol.gcs import JobInfo, NodeInfo, NodeResources
 from minray.raylet.log_monitor import OpenLog
 from minray.raylet.raylet import RAYLET_SERVICES, Raylet
 from minray.rpc.service import prepare
-from minray.worker_output import TaskNamedStream
 
 _worker_config = msgspec.msgpack.Decoder(WorkerConfig)
 _gcs_config = msgspec.msgpack.Decoder(GcsConfig)
@@ -212,7 +212,7 @@ def prepare_children() -> None:
 
 
 def zygote_main() -> None:
-    """The program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node``)."""
+    """The program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node.node``)."""
     import psutil  # noqa: F401  (imported once, here, for all children)
     import uvloop  # noqa: F401
 

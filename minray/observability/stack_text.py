@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minray.common.ids import short
-from minray.core_worker.state_reader import ClusterStacks
+from minray.errors.tracebacks import FRAMES
+from minray.observability.state_reader import ClusterStacks
 from minray.protocol.gcs import NodeInfo
 from minray.protocol.state import ProcessStacks, Stack
-from minray.tracebacks import FRAMES
 
 
 def stack_text(found: ClusterStacks) -> str:
