@@ -31,8 +31,8 @@ import numpy as np
 
 from benchmarks.document import MINRAY, Document, Part, Sample, Size, Table
 from minray.platform.base import Counters, Incoming
-from minray.platform.host import RealHost
-from minray.platform.sockets import StreamNetwork
+from minray.platform.process.host import RealHost
+from minray.platform.transport.sockets import StreamNetwork
 from minray.values import serialization
 
 TOTAL_BYTES = 2 << 20

@@ -19,7 +19,7 @@ from minray.common.bundles import plain
 from minray.common.ids import ActorID, BaseID, JobID, NodeID, TaskID
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
-from minray.core_worker.actor_api import ActorApi
+from minray.core_worker.user_threads.actor_api import ActorApi
 
 
 class RuntimeContext:

@@ -95,7 +95,7 @@ def fail_with(error: BaseException) -> Any:
 
 def runtime_calls(body: Callable[[], object], filename: str = f"{RUNTIME}/core_worker/task_receiver.py") -> object:
     """Call the body from a frame that looks like one of minray's."""
-    space: dict[str, Any] = {"__name__": "minray.core_worker.task_receiver"}
+    space: dict[str, Any] = {"__name__": "minray.core_worker.execution.task_receiver"}
     exec(compile("def run_user_code(body):\n    return body()", filename, "exec"), space)
     return space["run_user_code"](body)
 

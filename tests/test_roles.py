@@ -14,9 +14,9 @@ import pytest
 import minray
 from minray.common.config import SystemConfig, WorkerConfig
 from minray.node import roles
-from minray.platform.host import RealHost
-from minray.platform.main_thread import MainThreadUserCode
-from minray.platform.zygote_child import ChildEnds
+from minray.platform.process.host import RealHost
+from minray.platform.process.zygote_child import ChildEnds
+from minray.platform.threads.main_thread import MainThreadUserCode
 from minray.protocol.base import decoder
 
 WORKER = WorkerConfig(bytes(16), bytes(16), "", "unix:/nowhere", "unix:/nowhere", "", "", "", False, SystemConfig())

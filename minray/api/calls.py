@@ -19,9 +19,9 @@ from typing import Any, Protocol, TypeVar, overload
 
 from minray.common.bundles import without_bundles
 from minray.common.resources import to_floats
-from minray.core_worker.actor_api import ActorApi
-from minray.core_worker.metric_registry import MetricRegistry, of_context
-from minray.core_worker.user_api import UserApi
+from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
+from minray.core_worker.user_threads.actor_api import ActorApi
+from minray.core_worker.user_threads.user_api import UserApi
 from minray.observability.state_reader import StateReader
 from minray.values.object_ref import ObjectRef, current_hooks, set_default_hooks
 from minray.values.object_ref_generator import ObjectRefGenerator

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from minray.api import calls as worker
-from minray.core_worker.task_manager import FunctionExport
-from minray.core_worker.user_api import UserApi
+from minray.core_worker.submission.task_manager import FunctionExport
+from minray.core_worker.user_threads.user_api import UserApi
 
 
 class Definition:

@@ -64,9 +64,9 @@ from minray.node.discovery import (
 from minray.node.node import Node, NodeOptions, start_node
 from minray.observability.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UNITS, View, memory_summary
 from minray.platform.base import PlatformError
-from minray.platform.endpoints import check_free, free_port, own_address
-from minray.platform.private_paths import remove_tree
-from minray.platform.session import live_sessions
+from minray.platform.process.session import live_sessions
+from minray.platform.storage.private_paths import remove_tree
+from minray.platform.transport.endpoints import check_free, free_port, own_address
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeInfo, NodeResources
 from minray.protocol.raylet import NodeStats
 

@@ -17,43 +17,43 @@ from collections.abc import Callable
 from minray.common.config import WorkerConfig, fallback_endpoint, store_endpoint, worker_endpoint
 from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
-from minray.core_worker.actor_host import ActorHost
-from minray.core_worker.actor_manager import ActorManager
-from minray.core_worker.actor_task_receiver import ActorTaskReceiver
-from minray.core_worker.borrowing import Borrowing
-from minray.core_worker.call_sites import CallSites
-from minray.core_worker.death_watch import DeathWatch
-from minray.core_worker.dependency_resolver import DependencyResolver
-from minray.core_worker.explainer import Explainer
-from minray.core_worker.function_manager import FunctionManager
-from minray.core_worker.future_resolver import FutureResolver
-from minray.core_worker.generator_executor import GeneratorExecutor
-from minray.core_worker.generators import Generators
-from minray.core_worker.job_environment import take_on
-from minray.core_worker.lease_client import LeaseClient
-from minray.core_worker.lease_policy import LocalityAwareLeasePolicy
-from minray.core_worker.memory_store import MemoryStore
-from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
-from minray.core_worker.object_deletion import ObjectDeletion
-from minray.core_worker.object_directory import ObjectDirectory
-from minray.core_worker.object_locator import ObjectLocator
-from minray.core_worker.object_recovery_manager import ObjectRecoveryManager
-from minray.core_worker.objects import Objects
-from minray.core_worker.outcomes import TaskOutcomes
-from minray.core_worker.placement_groups import PlacementGroups
-from minray.core_worker.reference_counter import ReferenceCounter
-from minray.core_worker.results import ResultKeeper
-from minray.core_worker.return_values import ReturnValues
+from minray.core_worker.execution.actor_host import ActorHost
+from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
+from minray.core_worker.execution.function_manager import FunctionManager
+from minray.core_worker.execution.generator_executor import GeneratorExecutor
+from minray.core_worker.execution.job_environment import take_on
+from minray.core_worker.execution.return_values import ReturnValues
+from minray.core_worker.execution.task_executor import TaskExecutor
+from minray.core_worker.execution.task_intake import ReceivedTask, TaskIntake
+from minray.core_worker.execution.task_profile import TaskProfile
+from minray.core_worker.execution.task_receiver import TaskReceiver
+from minray.core_worker.fetching.future_resolver import FutureResolver
+from minray.core_worker.fetching.results import ResultKeeper
+from minray.core_worker.fetching.store_provider import StoreProvider
+from minray.core_worker.fetching.value_fetcher import ValueFetcher
+from minray.core_worker.fetching.waiting_threads import WaitingThreads, failure
+from minray.core_worker.introspection.explainer import Explainer
+from minray.core_worker.introspection.stats import Statistician
+from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.ownership.call_sites import CallSites
+from minray.core_worker.ownership.death_watch import DeathWatch
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.ownership.object_deletion import ObjectDeletion
+from minray.core_worker.ownership.object_directory import ObjectDirectory
+from minray.core_worker.ownership.object_locator import ObjectLocator
+from minray.core_worker.ownership.objects import Objects
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
 from minray.core_worker.service import CoreWorkerService
-from minray.core_worker.stats import Statistician
-from minray.core_worker.store_provider import StoreProvider
-from minray.core_worker.task_executor import TaskExecutor
-from minray.core_worker.task_intake import ReceivedTask, TaskIntake
-from minray.core_worker.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
-from minray.core_worker.task_profile import TaskProfile
-from minray.core_worker.task_receiver import TaskReceiver
-from minray.core_worker.value_fetcher import ValueFetcher
-from minray.core_worker.waiting_threads import WaitingThreads, failure
+from minray.core_worker.submission.actor_manager import ActorManager
+from minray.core_worker.submission.dependency_resolver import DependencyResolver
+from minray.core_worker.submission.generators import Generators
+from minray.core_worker.submission.lease_client import LeaseClient
+from minray.core_worker.submission.lease_policy import LocalityAwareLeasePolicy
+from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
+from minray.core_worker.submission.object_recovery_manager import ObjectRecoveryManager
+from minray.core_worker.submission.outcomes import TaskOutcomes
+from minray.core_worker.submission.placement_groups import PlacementGroups
+from minray.core_worker.submission.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
 from minray.exceptions import RaySystemError
 from minray.object_store.client import StoreClient
 from minray.observability.state_reader import StateReader

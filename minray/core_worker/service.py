@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from minray.core_worker.memory_store import StoredObject, Waiter
-from minray.core_worker.values import to_value, to_values
+from minray.core_worker.ownership.memory_store import StoredObject, Waiter
+from minray.core_worker.records.values import to_value, to_values
 from minray.protocol.actor import ExitActor, ExplainCall, GiveUpCalls, PushActorTask
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.core_worker import (

@@ -16,13 +16,14 @@ from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from minray.cloudpickle import PACKAGE
+from minray.common.package import DIRECTORY
 
 FRAMES = 200
 """A traceback of more frames (a runaway recursion) loses its middle."""
 
 WORKERS_PROGRAM = ("<string>", "<module>")
 """File and function of the line that a worker was started with."""
-_RUNTIME_DIRECTORIES = (os.path.dirname(__file__) + os.sep, PACKAGE + os.sep)
+_RUNTIME_DIRECTORIES = (DIRECTORY + os.sep, PACKAGE + os.sep)
 
 
 class Frame(NamedTuple):

@@ -19,10 +19,10 @@ from minray.common.config import SystemConfig
 from minray.node.discovery import NodeFile
 from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.platform.base import PlatformError
-from minray.platform.host import RealHost
-from minray.platform.processes import PlainProcesses
+from minray.platform.process.host import RealHost
+from minray.platform.process.processes import PlainProcesses
 from minray.platform.real import io_thread, make_platform
-from minray.platform.user_code import DriverUserCode
+from minray.platform.threads.user_code import DriverUserCode
 from minray.protocol.base import Address, Record, Request, decode
 from minray.protocol.gcs import (
     NODES,

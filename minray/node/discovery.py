@@ -9,7 +9,7 @@ after its head was killed: the gcs's tables and the token. It goes with ``minray
 
 Rules
   * A runtime root is this user's alone to write, and no other user can change what its path leads to
-    (``platform/private_paths.py``): nobody can be led into a stranger's cluster.
+    (``platform/storage/private_paths.py``): nobody can be led into a stranger's cluster.
   * ``$XDG_RUNTIME_DIR``, which no other user can take first, comes before /tmp, unless the system empties it when its user
     logs out: a program that was left running would lose its sockets. Then it is the refuge of a user whose directory in /tmp
     another user has taken. Objects are not spilled into it, since it may be memory.
@@ -31,9 +31,9 @@ from typing import Any
 import msgspec
 
 from minray.common.config import SystemConfig
-from minray.platform.endpoints import MAX_UNIX_PATH_BYTES
-from minray.platform.private_paths import make_private, remove_tree
-from minray.platform.session import LOGS, live_sessions, sweep_sessions
+from minray.platform.process.session import LOGS, live_sessions, sweep_sessions
+from minray.platform.storage.private_paths import make_private, remove_tree
+from minray.platform.transport.endpoints import MAX_UNIX_PATH_BYTES
 
 NODE_FILE, TOKEN_FILE, SOCKETS = "node.json", "token", "sockets"
 TABLES_FILE = "gcs.sqlite"

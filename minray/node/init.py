@@ -31,19 +31,19 @@ from minray.common.labels import check_labels
 from minray.common.resources import CPU
 from minray.common.task_spec import RuntimeEnv
 from minray.core_worker.core_worker import CoreWorker
-from minray.core_worker.job_environment import pack_hook
-from minray.core_worker.user_api import UserApi
+from minray.core_worker.execution.job_environment import pack_hook
+from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import LocalRayletDiedError
 from minray.node.discovery import NodeFile, candidates, session_token, with_environment
 from minray.node.node import Node, NodeOptions, import_path, start_node
 from minray.node.worker_output import LinePrinter
-from minray.platform import sigterm
 from minray.platform.base import PlatformError
-from minray.platform.host import RealHost, raise_file_limit
-from minray.platform.processes import PlainProcesses
+from minray.platform.process import sigterm
+from minray.platform.process.host import RealHost, raise_file_limit
+from minray.platform.process.processes import PlainProcesses
+from minray.platform.process.session import LOGS
 from minray.platform.real import io_thread, make_platform
-from minray.platform.session import LOGS
-from minray.platform.user_code import DriverUserCode, IoThread, LockParker
+from minray.platform.threads.user_code import DriverUserCode, IoThread, LockParker
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
 

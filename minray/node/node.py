@@ -29,11 +29,11 @@ from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resou
 from minray.node.cluster_client import end_gracefully
 from minray.node.discovery import NODE_FILE, SOCKETS, NodeFile, default_spilling_place, make_session, make_token
 from minray.platform.base import Host, PlatformError, SpawnFailed
-from minray.platform.endpoints import free_port
-from minray.platform.external_storage import is_external, split_places
-from minray.platform.host import RealHost, raise_file_limit
-from minray.platform.processes import OwnedZygote, start_zygote
-from minray.platform.session import LOGS, make_spill_directories, remove_session
+from minray.platform.process.host import RealHost, raise_file_limit
+from minray.platform.process.processes import OwnedZygote, start_zygote
+from minray.platform.process.session import LOGS, make_spill_directories, remove_session
+from minray.platform.storage.external_storage import is_external, split_places
+from minray.platform.transport.endpoints import free_port
 
 START_TIMEOUT_S = 30.0
 LEAST_STORE_BYTES = 1000

@@ -27,21 +27,21 @@ from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.service import CoreWorkerService
-from minray.core_worker.user_api import UserApi
+from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GCS_SERVICES, GcsServer
 from minray.node.discovery import session_token
 from minray.node.worker_output import TaskNamedStream
 from minray.platform.base import PlatformError
-from minray.platform.endpoints import UnixEndpoint, make_room, parse
-from minray.platform.host import RealHost
-from minray.platform.main_thread import TERMINATED, MainThreadUserCode
-from minray.platform.processes import WorkerProcesses, ZygoteProcesses
+from minray.platform.process.host import RealHost
+from minray.platform.process.processes import WorkerProcesses, ZygoteProcesses
+from minray.platform.process.rotating_log import RotatingLog
+from minray.platform.process.session import LOGS
+from minray.platform.process.zygote import serve
+from minray.platform.process.zygote_child import ChildEnds
 from minray.platform.real import make_platform
-from minray.platform.rotating_log import RotatingLog
-from minray.platform.session import LOGS
-from minray.platform.user_code import DriverUserCode
-from minray.platform.zygote import serve
-from minray.platform.zygote_child import ChildEnds
+from minray.platform.threads.main_thread import TERMINATED, MainThreadUserCode
+from minray.platform.threads.user_code import DriverUserCode
+from minray.platform.transport.endpoints import UnixEndpoint, make_room, parse
 from minray.protocol.core_worker import TaskHeader
 from minray.protocol.gcs import JobInfo, NodeInfo, NodeResources
 from minray.raylet.log_monitor import OpenLog

@@ -26,7 +26,10 @@ from typing import IO, TYPE_CHECKING, Any
 from minray.protocol.core_worker import TASK_NAME_MARK, PrintLines
 
 if TYPE_CHECKING:
-    from minray.core_worker.task_executor import Speaker, TaskExecutor
+    from minray.core_worker.execution.task_executor import Speaker, TaskExecutor
+
+HOLDS_LOCKS = True
+"""See ``common/package.py``: these frames may hold a lock."""
 
 MOST_BEGUN = 8192
 """Characters of a line that is not at its end, which are written at once. As much as Python's own streams hold back."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from minray.common.text_table import table
-from minray.core_worker.stats import NIL
+from minray.core_worker.introspection.stats import NIL
 from minray.observability.state_reader import (
     CAPTURED_IN_OBJECT,
     LOCAL_REFERENCE,

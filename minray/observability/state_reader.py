@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from minray.common.ids import short
-from minray.core_worker.stats import NIL, UNKNOWN_SIZE
-from minray.core_worker.task_account import TaskAccount
+from minray.core_worker.execution.task_account import TaskAccount
+from minray.core_worker.introspection.stats import NIL, UNKNOWN_SIZE
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ActorInfo, ListActors
 from minray.protocol.base import Address, Record, Request, decode

@@ -12,15 +12,15 @@ from functools import lru_cache
 
 from minray.common.config import SystemConfig
 from minray.platform.base import CHUNK_BYTES, Disk, Host, Network, Platform, Processes
-from minray.platform.compressed_disk import CompressedDisk
-from minray.platform.disk import RealDisk
-from minray.platform.external_storage import ExternalDisk, is_external
-from minray.platform.lanes import Lane
-from minray.platform.main_thread import MainThreadUserCode
-from minray.platform.memory import RealMemory
-from minray.platform.sockets import StreamNetwork
-from minray.platform.storage import open_storage
-from minray.platform.user_code import DriverUserCode, IoThread
+from minray.platform.storage.compressed_disk import CompressedDisk
+from minray.platform.storage.disk import RealDisk
+from minray.platform.storage.external_storage import ExternalDisk, is_external
+from minray.platform.storage.memory import RealMemory
+from minray.platform.storage.storage import open_storage
+from minray.platform.threads.main_thread import MainThreadUserCode
+from minray.platform.threads.user_code import DriverUserCode, IoThread
+from minray.platform.transport.lanes import Lane
+from minray.platform.transport.sockets import StreamNetwork
 
 
 def make_platform(
@@ -40,7 +40,7 @@ def make_platform(
     user_code.spinner.allow(system_config.busy_wait_microseconds / 1e6, host.cpu_count)
     network: Network
     if system_config.transport == "grpc":
-        from minray.platform.grpc_transport import GrpcNetwork
+        from minray.platform.transport.grpc_transport import GrpcNetwork
 
         network, bulk = GrpcNetwork(token, host), list[Lane]()
     else:
@@ -67,7 +67,7 @@ def io_thread(system_config: SystemConfig) -> IoThread:
     """
     if system_config.transport != "grpc":
         return IoThread()
-    from minray.platform import grpc_transport
+    from minray.platform.transport import grpc_transport
 
     grpc_transport.check_not_forked()
     return _lasting_thread()

@@ -22,7 +22,7 @@ from minray.platform.base import (
     RemoteFailure,
     check_size,
 )
-from minray.platform.destinations import DoesNotFit, write
+from minray.platform.transport.destinations import DoesNotFit, write
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess, to_ticks
 from minray.simulation.trace import RECEIVE
 

@@ -36,7 +36,7 @@ from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.common.labels import check_labels
 from minray.core_worker.core_worker import CoreWorker
-from minray.core_worker.user_api import UserApi
+from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GcsServer
 from minray.node.node import NodeOptions, node_resources
 from minray.node.worker_output import LinePrinter, TaskNamedStream

@@ -20,9 +20,10 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import concurrent.futures._base
 import contextlib
 import functools
+import logging
 import os
 import sys
 import threading
@@ -33,7 +34,10 @@ from contextvars import Context, copy_context
 from types import FrameType
 from typing import Any, Never, TypeVar, TypeVarTuple
 
+from minray import core_worker, rpc
+from minray.api import calls
 from minray.common.environment_variables import update_environment
+from minray.common.package import DIRECTORY, HOLDS_LOCKS, has_mark
 from minray.platform.base import WOULD_BLOCK
 from minray.simulation.loop import (
     Deadlock,
@@ -49,18 +53,10 @@ from minray.simulation.loop import (
 
 STUCK_S = 60.0
 """Real seconds after which user code that does not come to a border fails the run."""
-PACKAGE = os.path.dirname(os.path.dirname(__file__))
-SWITCHED = tuple(os.path.join(PACKAGE, part) for part in ("core_worker", "worker.py", "rpc"))
-"""Code that user threads run beside a loop,"""
-LOCKED = (
-    "actor_clients.py",
-    "metric_registry.py",
-    "task_profile.py",
-    "worker_output.py",
-    "logging/__init__.py",
-    "concurrent/futures/_base.py",
-)
-"""but for files with locks in them, and what is called from there."""
+SWITCHED = (*core_worker.__path__, *rpc.__path__, str(calls.__file__))
+"""Folders and files whose code user threads run beside a loop,"""
+LOCKED = (str(logging.__file__), str(concurrent.futures._base.__file__))
+"""but for files with locks in them (``HOLDS_LOCKS`` of ours, these of Python's), and what is called from there."""
 FREE_POLLS = 1000
 """So many waits of no time at one instant cost nothing: a loop of coroutines has many turns in which it waits for nobody."""
 POLL_S = 0.000_1
@@ -112,7 +108,7 @@ def _may_switch(path: str) -> bool:
 
 def _may_hold_lock(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename.endswith(LOCKED):
+        if frame.f_code.co_filename in LOCKED or has_mark(frame, HOLDS_LOCKS):
             return True
         frame = frame.f_back
     return False
@@ -157,8 +153,7 @@ class UserThread:
         frame = sys._current_frames().get(self.ident)
         if self._idle or self._ended or not self.process.alive or frame is None:
             return ""
-        ours = os.path.dirname(os.path.dirname(__file__))
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(DIRECTORY):
             frame = frame.f_back
         place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         return f"  {self.process.name:<20} {'user thread':<30} {place}"

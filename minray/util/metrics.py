@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from minray.api.calls import ask_cluster
-from minray.core_worker.metric_registry import Definition, registry
+from minray.core_worker.introspection.metric_registry import Definition, registry
 from minray.observability.prometheus_text import prometheus_text
 from minray.protocol.state import COUNTER, GAUGE, HISTOGRAM
 

@@ -25,6 +25,9 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from minray.common.ids import OBJECT_ID_BYTES, JobID, TaskID, job_of, task_of
 
+COUNTS_REFERENCES = True
+"""See ``common/package.py``: an interrupt waits until these frames have counted."""
+
 T = TypeVar("T", covariant=True)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minray.cluster_utils import Cluster
-from minray.platform.session import live_sessions
+from minray.platform.process.session import live_sessions
 from tests.cluster.command_line import CommandLine
 from tests.helpers import wait_for_condition
 

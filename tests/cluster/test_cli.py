@@ -18,7 +18,7 @@ from minray.cli.main import main
 from minray.common.config import SystemConfig
 from minray.node import cluster_client
 from minray.node.discovery import find_nodes, with_environment
-from minray.platform.endpoints import own_address
+from minray.platform.transport.endpoints import own_address
 from tests import leaks
 from tests.cluster.command_line import CommandLine, lines_with
 from tests.cluster.programs import hold, where

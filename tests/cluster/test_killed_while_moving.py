@@ -23,7 +23,7 @@ from minray.api.calls import current_api
 from minray.cluster_utils import Cluster, ClusterNode
 from minray.exceptions import RayError
 from minray.object_store.object_table import CREATED
-from minray.platform.session import SPILL
+from minray.platform.process.session import SPILL
 from tests import leaks
 from tests.cluster.programs import is_running, read_pid, write_pid
 from tests.helpers import wait_for_condition

@@ -17,7 +17,7 @@ import minray
 from minray.api import calls as worker
 from minray.common.config import WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
-from minray.core_worker.user_api import UserApi
+from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import LocalRayletDiedError
 from minray.platform.base import Platform
 from minray.protocol.gcs import JobConfig

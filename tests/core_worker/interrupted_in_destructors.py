@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from minray.platform.main_thread import MainThreadUserCode
+from minray.platform.threads.main_thread import MainThreadUserCode
 
 TIMES = 8
 

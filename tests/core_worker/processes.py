@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Loan, RefInfo
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import minray
-from minray.core_worker.actor_api import ActorApi
+from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
-from minray.platform import main_thread
+from minray.platform.threads import main_thread
 from minray.protocol.actor import ALIVE, DEAD, HandleSpec, RegisterActorReply
 from tests.core_worker.cores import Core, Cores, cores, let_pass, sent
 from tests.core_worker.parts import OWN, pending, prepare
@@ -185,7 +185,7 @@ def test_g31_a_cancelled_creator_is_not_interrupted_between_the_registration_and
     moments: list[bool] = []
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.endswith("minray/core_worker/actor_api.py"):
+        if frame.f_code.co_filename.endswith("minray/core_worker/user_threads/actor_api.py"):
             moments.append(main_thread._is_bad_moment(frame))
         return trace
 

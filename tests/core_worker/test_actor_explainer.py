@@ -15,11 +15,11 @@ import pytest
 
 from minray.common.ids import actor_of, creation_task_of, return_id, short, short_actor
 from minray.common.task_spec import ActorOptions
-from minray.core_worker.actor_explainer import MAX_NAMED, ActorExplainer, is_of_actor
-from minray.core_worker.actor_task_submitter import ActorClient, Connection
-from minray.core_worker.explainer import Explainer
-from minray.core_worker.task_intake import ReceivedTask
-from minray.core_worker.task_manager import (
+from minray.core_worker.execution.task_intake import ReceivedTask
+from minray.core_worker.introspection.actor_explainer import MAX_NAMED, ActorExplainer, is_of_actor
+from minray.core_worker.introspection.explainer import Explainer
+from minray.core_worker.submission.actor_task_submitter import ActorClient, Connection
+from minray.core_worker.submission.task_manager import (
     PUSHED,
     QUEUED,
     WAITING,

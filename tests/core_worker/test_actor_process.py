@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from minray.common.task_spec import ActorOptions
-from minray.core_worker.actor_process import WORKS_PER_TURN, ActorProcess
+from minray.core_worker.execution.actor_process import WORKS_PER_TURN, ActorProcess
 from tests.rpc.fake_network import run, turns
 
 

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minray.common.task_spec import ActorOptions
-from minray.core_worker import actor_task_receiver
-from minray.core_worker.actor_process import ActorProcess
-from minray.core_worker.actor_task_receiver import OVER_S, SILENT_S, ActorTaskReceiver
+from minray.core_worker.execution import actor_task_receiver
+from minray.core_worker.execution.actor_process import ActorProcess
+from minray.core_worker.execution.actor_task_receiver import OVER_S, SILENT_S, ActorTaskReceiver
 from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ActorDiedError, TaskCancelledError
 from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.borrowing import Borrowing
-from minray.core_worker.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import DONE
 from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsReply, Loan, RefInfo, RemoveBorrower

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from minray.platform.user_code import DriverUserCode
+from minray.platform.threads.user_code import DriverUserCode
 
 
 class InterruptedOnce:

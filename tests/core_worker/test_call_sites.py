@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import minray
-from minray.core_worker.call_sites import MOST_FRAMES, CallSites
+from minray.core_worker.ownership.call_sites import MOST_FRAMES, CallSites
 
 
 def here() -> int:

@@ -8,10 +8,10 @@ from collections import deque
 import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
-from minray.core_worker.dependency_resolver import DependencyResolver
-from minray.core_worker.future_resolver import OnLarge
-from minray.core_worker.memory_store import MemoryStore, StoredObject
-from minray.core_worker.task_manager import FAILED, WAITING, PendingTask, PreparedTemplate, TaskManager
+from minray.core_worker.fetching.future_resolver import OnLarge
+from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.submission.dependency_resolver import DependencyResolver
+from minray.core_worker.submission.task_manager import FAILED, WAITING, PendingTask, PreparedTemplate, TaskManager
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo, Value
 from minray.protocol.object_store import Place

@@ -7,7 +7,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from minray.core_worker.function_manager import FETCH_AGAIN_S, FunctionManager
+from minray.core_worker.execution.function_manager import FETCH_AGAIN_S, FunctionManager
 from minray.platform.base import RemoteFailure
 from minray.protocol.gcs import KvGet, KvGetReply, KvPut, KvPutReply, job_namespace
 from tests.core_worker.parts import JOB

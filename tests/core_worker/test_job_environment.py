@@ -17,7 +17,7 @@ import pytest
 
 from minray.common.ids import job_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
-from minray.core_worker.job_environment import pack_hook, take_on
+from minray.core_worker.execution.job_environment import pack_hook, take_on
 from minray.exceptions import RuntimeEnvSetupError
 from minray.protocol.gcs import GetJob, GetJobReply, JobConfig, JobInfo
 from tests.core_worker.parts import JOB, OWN, address, template

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minray.core_worker.lease_policy import LocalityAwareLeasePolicy
+from minray.core_worker.submission.lease_policy import LocalityAwareLeasePolicy
 from minray.protocol.base import Address
 from minray.protocol.raylet import Dependency
 from tests.core_worker.parts import OWN, address, object_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minray.common.ids import return_id, short
-from minray.core_worker.memory_store import SWEEP_AT, MemoryStore, Waiter
+from minray.core_worker.ownership.memory_store import SWEEP_AT, MemoryStore, Waiter
 from tests.core_worker.parts import object_id, stored, task_ids
 
 A, B, C = map(object_id, "abc")

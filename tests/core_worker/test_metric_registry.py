@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker import metric_registry
-from minray.core_worker.metric_registry import Definition, MetricRegistry, metrics_of, of_context, registry
+from minray.core_worker.introspection import metric_registry
+from minray.core_worker.introspection.metric_registry import Definition, MetricRegistry, metrics_of, of_context, registry
 from minray.protocol.state import MetricFamily, MetricSample, ProcessMetrics
 
 COUNTED, SET = Definition("counter", "counted", "It is."), Definition("gauge", "set", "")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.object_directory import ObjectDirectory
+from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import KNOWN, LOST, LocationChange
 from minray.protocol.object_store import Copy, FreeObjects, Place, PromoteObjects

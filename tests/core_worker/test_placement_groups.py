@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker import placement_groups
-from minray.core_worker.memory_store import StoredObject
-from minray.core_worker.placement_groups import ASK_AGAIN_S, PlacementGroups
+from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.submission import placement_groups
+from minray.core_worker.submission.placement_groups import ASK_AGAIN_S, PlacementGroups
 from minray.exceptions import LocalRayletDiedError, TaskPlacementGroupRemoved
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import DONE

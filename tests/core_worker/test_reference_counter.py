@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minray.core_worker.reference_counter import MAX_HELD_TICKETS, Effects, ReferenceCounter
+from minray.core_worker.ownership.reference_counter import MAX_HELD_TICKETS, Effects, ReferenceCounter
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Loan, RefInfo
 from tests.core_worker.processes import Cluster, Process, Ref

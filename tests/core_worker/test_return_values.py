@@ -13,10 +13,10 @@ import pytest
 
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
-from minray.core_worker import results
-from minray.core_worker.memory_store import StoredObject
-from minray.core_worker.results import UNWANTED, Result
-from minray.core_worker.return_values import BrokenOff, ReturnValues
+from minray.core_worker.execution.return_values import BrokenOff, ReturnValues
+from minray.core_worker.fetching import results
+from minray.core_worker.fetching.results import UNWANTED, Result
+from minray.core_worker.ownership.memory_store import StoredObject
 from minray.exceptions import ObjectStoreFullError
 from minray.protocol.base import Address
 from minray.values import serialization

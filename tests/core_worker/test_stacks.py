@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import minray
-from minray.core_worker import stacks, task_executor
-from minray.core_worker.stacks import (
+from minray.core_worker.execution import task_executor
+from minray.core_worker.introspection import stacks
+from minray.core_worker.introspection.stacks import (
     awaited_frames,
     coroutine_stacks,
     describe,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from minray.core_worker.stats import Statistician
+from minray.core_worker.introspection.stats import Statistician
 from minray.observability.state_reader import ClusterObjects, ObjectUse, StateReader, reference_type
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo

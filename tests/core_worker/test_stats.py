@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from minray.common.ids import PUT_INDEX
-from minray.core_worker import stats
-from minray.core_worker.call_sites import CallSites
-from minray.core_worker.memory_store import MemoryStore, StoredObject
-from minray.core_worker.reference_counter import ReferenceCounter
-from minray.core_worker.stats import Statistician
-from minray.core_worker.task_manager import QUEUED, TaskManager
+from minray.core_worker.introspection import stats
+from minray.core_worker.introspection.stats import Statistician
+from minray.core_worker.ownership.call_sites import CallSites
+from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.submission.task_manager import QUEUED, TaskManager
 from minray.protocol.core_worker import GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import Place
 from tests.core_worker.parts import OWN, address, object_id, pending, prepare

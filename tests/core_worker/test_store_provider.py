@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.store_provider import CHANGED_VALUE, LargeObject, StoreProvider
+from minray.core_worker.fetching.store_provider import CHANGED_VALUE, LargeObject, StoreProvider
 from minray.exceptions import (
     LocalRayletDiedError,
     ObjectFreedError,

@@ -9,13 +9,13 @@ import pytest
 
 from minray.common.ids import actor_of, return_id
 from minray.common.task_spec import ActorOptions, TaskTemplate
-from minray.core_worker import task_account
-from minray.core_worker.actor_task_submitter import ActorClient, Connection
-from minray.core_worker.memory_store import MemoryStore, StoredObject
-from minray.core_worker.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
-from minray.core_worker.task_account import MAX_ERROR_CHARACTERS, TaskAccount
-from minray.core_worker.task_intake import ReceivedTask
-from minray.core_worker.task_manager import (
+from minray.core_worker.execution import task_account
+from minray.core_worker.execution.task_account import MAX_ERROR_CHARACTERS, TaskAccount
+from minray.core_worker.execution.task_intake import ReceivedTask
+from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.submission.actor_task_submitter import ActorClient, Connection
+from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
+from minray.core_worker.submission.task_manager import (
     FAILED,
     FINISHED,
     PUSHED,

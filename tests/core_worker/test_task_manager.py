@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minray.common.state_table import InvalidTransition
-from minray.core_worker.task_manager import (
+from minray.core_worker.submission.task_manager import (
     FAILED,
     FINISHED,
     NEW,

@@ -19,15 +19,15 @@ import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.task_spec import ActorOptions, TaskTemplate
-from minray.core_worker import task_receiver
-from minray.core_worker.memory_store import MemoryStore, StoredObject
-from minray.core_worker.reference_counter import Effects, ReferenceCounter
-from minray.core_worker.results import ResultKeeper
-from minray.core_worker.return_values import ReturnValues
-from minray.core_worker.task_executor import MARKS, TaskExecutor
-from minray.core_worker.task_intake import ReceivedTask, TaskIntake
-from minray.core_worker.task_profile import TaskProfile
-from minray.core_worker.task_receiver import TaskReceiver
+from minray.core_worker.execution import task_receiver
+from minray.core_worker.execution.return_values import ReturnValues
+from minray.core_worker.execution.task_executor import MARKS, TaskExecutor
+from minray.core_worker.execution.task_intake import ReceivedTask, TaskIntake
+from minray.core_worker.execution.task_profile import TaskProfile
+from minray.core_worker.execution.task_receiver import TaskReceiver
+from minray.core_worker.fetching.results import ResultKeeper
+from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.errors.packed_exception import describe_packed, pack_exception, unpack_exception
 from minray.exceptions import OwnerDiedError, RayTaskError, RuntimeEnvSetupError, TaskCancelledError
 from minray.protocol.base import Address, encode

@@ -12,7 +12,7 @@ import pytest
 
 import minray
 from minray import experimental, internal
-from minray.core_worker import user_api
+from minray.core_worker.user_threads import user_api
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, ObjectFreedError, RaySystemError, RayTaskError
 from minray.platform.base import PlatformError, RemoteFailure
 from minray.rpc.connection import PeerUnreachable

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
-from minray.core_worker.memory_store import StoredObject
-from minray.core_worker.values import from_value, from_values, to_value, to_values
+from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.values import from_value, from_values, to_value, to_values
 from minray.protocol.base import decode, encode
 from minray.protocol.core_worker import RefInfo, Value
 from minray.protocol.object_store import Place

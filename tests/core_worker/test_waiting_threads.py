@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import minray
-from minray.core_worker.memory_store import Waiter
-from minray.core_worker.waiting_threads import LENDS_AFTER_S, call_for
+from minray.core_worker.fetching.waiting_threads import LENDS_AFTER_S, call_for
+from minray.core_worker.ownership.memory_store import Waiter
 from minray.exceptions import GetTimeoutError, OwnerDiedError, RaySystemError
-from minray.platform.user_code import LockParker
+from minray.platform.threads.user_code import LockParker
 from tests.core_worker.cores import Core, Cores, cores, let_pass, outcome_of, pause
 from tests.core_worker.test_core_worker import process_id
 

@@ -16,9 +16,9 @@ import uvloop
 from minray.common.config import GcsConfig, SystemConfig
 from minray.gcs.server import GcsServer
 from minray.platform.base import Platform, StorageFailed
-from minray.platform.host import RealHost
-from minray.platform.sockets import StreamNetwork
-from minray.platform.storage import open_storage
+from minray.platform.process.host import RealHost
+from minray.platform.storage.storage import open_storage
+from minray.platform.transport.sockets import StreamNetwork
 from minray.protocol.base import Address, decode
 from minray.protocol.gcs import NODES, NodeInfo, Poll, PollReply, RegisterNode
 from minray.rpc.connection import Peer
@@ -28,8 +28,8 @@ NOTICED_S = 0.1
 TOKEN = b"token"
 RAYLET = """
 import asyncio, sys
-from minray.platform.host import RealHost
-from minray.platform.sockets import StreamNetwork
+from minray.platform.process.host import RealHost
+from minray.platform.transport.sockets import StreamNetwork
 from minray.protocol.base import DONE, encode
 
 def answer(incoming):

@@ -11,7 +11,7 @@ def run_program(source: str) -> list[str]:
     """What a program prints that has a MainThreadUserCode ``code`` with its ``loop``, and serves in the end."""
     before = """
         import asyncio, os, signal, threading, time
-        from minray.platform.main_thread import MainThreadUserCode
+        from minray.platform.threads.main_thread import MainThreadUserCode
         loop = asyncio.new_event_loop()
         code = MainThreadUserCode(loop)
         code.start_relief()

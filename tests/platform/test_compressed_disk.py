@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from minray.platform.base import Buffer, DiskFailed, DiskFull
-from minray.platform.compressed_disk import CompressedDisk
-from minray.platform.disk import RealDisk
+from minray.platform.storage.compressed_disk import CompressedDisk
+from minray.platform.storage.disk import RealDisk
 from tests.rpc.fake_network import in_virtual_time, pass_time
 
 PIECES = [bytes(100_000), b"a few words", os.urandom(5000), bytearray(b"last")]

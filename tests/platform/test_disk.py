@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from minray.platform import disk as real_disk
 from minray.platform.base import Disk, DiskBusy, DiskFailed, DiskFull
-from minray.platform.disk import RealDisk
-from minray.platform.external_storage import ExternalDisk
+from minray.platform.storage import disk as real_disk
+from minray.platform.storage.disk import RealDisk
+from minray.platform.storage.external_storage import ExternalDisk
 from minray.simulation.disk import SimDisk
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from minray.platform.base import Disk, DiskBusy, DiskFailed
-from minray.platform.compressed_disk import CompressedDisk
-from minray.platform.disk import RealDisk
-from minray.platform.disk_threads import THREADS, DiskThreads
-from minray.platform.external_storage import ExternalDisk
+from minray.platform.storage.compressed_disk import CompressedDisk
+from minray.platform.storage.disk import RealDisk
+from minray.platform.storage.disk_threads import THREADS, DiskThreads
+from minray.platform.storage.external_storage import ExternalDisk
 from tests.helpers import turn
 
 

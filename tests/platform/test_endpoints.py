@@ -9,8 +9,8 @@ import stat
 
 import pytest
 
-from minray.platform import endpoints
 from minray.platform.base import ConnectFailed, ConnectRefused, Incoming, PlatformError, RemoteFailure
+from minray.platform.transport import endpoints
 from tests.platform.transports import CLIENT, SERVER, Conversation, Transport, ask, converse, echo, listening
 
 REAL = ["stream-unix", "stream-tcp", "stream-unix-asyncio", "stream-tcp-asyncio", "grpc-unix", "grpc-tcp"]

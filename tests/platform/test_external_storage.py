@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minray.platform.base import DiskFailed
-from minray.platform.external_storage import ExternalDisk, check_external, is_external, split_places
+from minray.platform.storage.external_storage import ExternalDisk, check_external, is_external, split_places
 from tests.bucket import bucket, names_in
 
 

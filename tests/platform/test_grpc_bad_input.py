@@ -18,9 +18,9 @@ import grpc.aio
 import msgspec
 import pytest
 
-from minray.platform import grpc_server, grpc_wire, handshake
 from minray.platform.base import ChannelBroken, Incoming, Listener
-from minray.platform.grpc_transport import GrpcChannel, GrpcNetwork
+from minray.platform.transport import grpc_server, grpc_wire, handshake
+from minray.platform.transport.grpc_transport import GrpcChannel, GrpcNetwork
 from tests.platform.transports import CLIENT, SERVER, TIMEOUT_S, RealHost, ask, listening, run_grpc, until
 
 TOKEN = b"token"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minray.platform.host import MOST_FILES, RealHost, raise_file_limit
+from minray.platform.process.host import MOST_FILES, RealHost, raise_file_limit
 
 GIGABYTE = 1024**3
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from minray.platform.main_thread import MainThreadUserCode
+from minray.platform.threads.main_thread import MainThreadUserCode
 from tests.platform.main_thread_program import run_program
 
 # --- Turns ---
@@ -363,7 +363,7 @@ def test_a_handler_that_raises_after_its_task_hits_nobody() -> None:
     assert run_program("""
         import logging
         logged = threading.Event()
-        logging.getLogger("minray.platform.main_thread").warning = lambda *_, **__: logged.set()
+        logging.getLogger("minray.platform.threads.main_thread").warning = lambda *_, **__: logged.set()
 
         def handler(number, frame):
             raise LookupError("too late")
@@ -425,7 +425,7 @@ def main_thread_code(monkeypatch: pytest.MonkeyPatch) -> Generator[MainThreadUse
 def test_garbage_is_collected_once_and_in_the_main_thread_after_failures(is_wanted: bool) -> None:
     lines = run_program(f"""
         import gc
-        from minray.platform import main_thread
+        from minray.platform.threads import main_thread
 
         class Knot:
             def __init__(self):

@@ -25,9 +25,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from minray.platform import memory as real_memory
 from minray.platform.base import Arena, DiskArena, DiskFull, Memory, MemoryFailed
-from minray.platform.memory import RealMemory
+from minray.platform.storage import memory as real_memory
+from minray.platform.storage.memory import RealMemory
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
 from minray.simulation.machine import SimNode
@@ -374,7 +374,7 @@ def test_simulated_memory_ends_for_others_with_its_creator_and_its_node() -> Non
 
 def start(source: str, *arguments: object) -> subprocess.Popen[bytes]:
     """Run a program that has ``memory``."""
-    before = "import asyncio, os, sys\nfrom minray.platform.memory import RealMemory\nmemory = RealMemory()\n"
+    before = "import asyncio, os, sys\nfrom minray.platform.storage.memory import RealMemory\nmemory = RealMemory()\n"
     words = [sys.executable, "-c", before + textwrap.dedent(source), *map(str, arguments)]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

@@ -22,7 +22,7 @@ from minray.platform.base import (
     RemoteFailure,
     WrongIncarnation,
 )
-from minray.platform.lanes import Lane
+from minray.platform.transport.lanes import Lane
 from tests.helpers import without_garbage_collection
 from tests.platform.transports import (
     CLIENT,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from minray.platform import sockets
 from minray.platform.base import AuthenticationFailed, Incoming, MemoryFailed, Network
-from minray.platform.grpc_transport import GrpcNetwork
-from minray.platform.memory import RealMemory
-from minray.platform.sockets import StreamNetwork
+from minray.platform.storage.memory import RealMemory
+from minray.platform.transport import sockets
+from minray.platform.transport.grpc_transport import GrpcNetwork
+from minray.platform.transport.sockets import StreamNetwork
 from tests.platform.second_user import NOBODY, needs_second_user, second_user, shared_directory
 from tests.platform.transports import CLIENT, SERVER, RealHost, listening, run_asyncio, run_grpc
 
@@ -40,8 +40,8 @@ asyncio.run(story())
 CONNECTS = """
 import asyncio
 from minray.platform.base import ConnectFailed
-from minray.platform import endpoints
-from minray.platform.sockets import StreamNetwork
+from minray.platform.transport import endpoints
+from minray.platform.transport.sockets import StreamNetwork
 from tests.platform.transports import CLIENT, SERVER, RealHost
 
 endpoints.check_peer = lambda connected: None  # This client does not care who listens.

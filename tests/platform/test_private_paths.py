@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from minray.platform import private_paths
-from minray.platform.private_paths import Exposed, PrivateDirectory, make_private, remove_tree, resolve
+from minray.platform.storage import private_paths
+from minray.platform.storage.private_paths import Exposed, PrivateDirectory, make_private, remove_tree, resolve
 from tests.platform.second_user import NOBODY, needs_second_user, shared_directory
 
 

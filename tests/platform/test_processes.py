@@ -21,10 +21,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minray.platform import session
 from minray.platform.base import ExitStatus, SpawnFailed
-from minray.platform.processes import DRAIN_S, MAX_CONFIG_BYTES, LineSplitter, OwnedZygote, PlainProcesses, start_zygote
-from minray.platform.zygote_link import Kill, Link, Release, Spawn
+from minray.platform.process import session
+from minray.platform.process.processes import (
+    DRAIN_S,
+    MAX_CONFIG_BYTES,
+    LineSplitter,
+    OwnedZygote,
+    PlainProcesses,
+    start_zygote,
+)
+from minray.platform.process.zygote_link import Kill, Link, Release, Spawn
 from tests.helpers import wait_for_condition
 
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minray.platform.rotating_log import RotatingLog
+from minray.platform.process.rotating_log import RotatingLog
 
 
 def contents(folder: Path) -> dict[str, str]:

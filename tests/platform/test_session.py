@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minray.platform.private_paths import Exposed
-from minray.platform.session import (
+from minray.platform.process.session import (
     BEGINNING_S,
     INODE,
     LOCK,
@@ -20,6 +19,7 @@ from minray.platform.session import (
     remove_spilled,
     sweep_sessions,
 )
+from minray.platform.storage.private_paths import Exposed
 
 
 def session(root: Path, name: str = "session_1") -> Path:
@@ -139,7 +139,7 @@ def test_a_directory_whose_inode_was_not_noted_goes_if_it_is_empty(tmp_path: Pat
 def test_a_place_where_others_can_replace_what_is_there_is_refused(
     tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minray.platform.private_paths._is_private_group", lambda user, group: False)
+    monkeypatch.setattr("minray.platform.storage.private_paths._is_private_group", lambda user, group: False)
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(mode)
     with pytest.raises(Exposed, match=f"others may write to {tmp_path}/open"):

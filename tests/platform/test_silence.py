@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from minray.platform.sockets import KEEPALIVE
+from minray.platform.transport.sockets import KEEPALIVE
 from tests.platform.transports import TRANSPORTS, Conversation, converse
 
 

@@ -23,7 +23,6 @@ import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minray.platform import handshake, sockets, stream_connection
 from minray.platform.base import (
     CHUNK_BYTES,
     MAX_RECORD_BYTES,
@@ -32,7 +31,8 @@ from minray.platform.base import (
     ConnectFailed,
     Incoming,
 )
-from minray.platform.sockets import StreamNetwork
+from minray.platform.transport import handshake, sockets, stream_connection
+from minray.platform.transport.sockets import StreamNetwork
 from tests.platform.transports import CLIENT, SERVER, TIMEOUT_S, RealHost, ask, listening, until
 
 TOKEN = b"token"

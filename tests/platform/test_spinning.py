@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from minray.common.clock import Clock
-from minray.platform import host, spinning
-from minray.platform.spinning import LOOK_S, MORE_THREADS, PATIENCE, PAUSE_S, Spinner
-from minray.platform.user_code import DriverUserCode, IoThread
+from minray.platform.process import host
+from minray.platform.threads import spinning
+from minray.platform.threads.spinning import LOOK_S, MORE_THREADS, PATIENCE, PAUSE_S, Spinner
+from minray.platform.threads.user_code import DriverUserCode, IoThread
 from tests.helpers import wait_for_condition
 
 LIMIT_S = 0.0005

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from minray.platform.base import Storage, StorageFailed
-from minray.platform.sqlite_storage import SqliteStorage
-from minray.platform.storage import open_storage
+from minray.platform.storage.sqlite_storage import SqliteStorage
+from minray.platform.storage.storage import open_storage
 from tests.helpers import turn
 
 
@@ -44,7 +44,8 @@ async def _commit(storage: Storage) -> None:
 
 def program(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a program with ``path`` as its first argument."""
-    before = "import asyncio, os, signal, sys\nfrom minray.platform.storage import open_storage\npath = sys.argv[1]\n"
+    imports = "import asyncio, os, signal, sys\nfrom minray.platform.storage.storage import open_storage"
+    before = f"{imports}\npath = sys.argv[1]\n"
     text = before + textwrap.dedent(source)
     return subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=60)
 

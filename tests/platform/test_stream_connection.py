@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minray.platform import chunk_writer, stream_connection
 from minray.platform.base import ChannelBroken, Incoming, OnReply, PlatformError
-from minray.platform.stream_connection import Outbox, ServerConnection, StreamChannel
+from minray.platform.transport import chunk_writer, stream_connection
+from minray.platform.transport.stream_connection import Outbox, ServerConnection, StreamChannel
 from tests.platform.transports import until
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from minray.platform.threads_beside import ThreadsBeside, Work
+from minray.platform.threads.threads_beside import ThreadsBeside, Work
 from tests.helpers import wait_for_condition
 
 

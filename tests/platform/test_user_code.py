@@ -16,7 +16,7 @@ import pytest
 
 from minray.common.config import SystemConfig
 from minray.platform.real import io_thread
-from minray.platform.user_code import DROPS_AT_ONCE, DriverUserCode, IoThread, LockParker
+from minray.platform.threads.user_code import DROPS_AT_ONCE, DriverUserCode, IoThread, LockParker
 from tests.helpers import turn, wait_for_condition
 
 

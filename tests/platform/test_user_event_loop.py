@@ -31,7 +31,7 @@ BEGIN = """
 
 
 UNHURRIED = """
-    from minray.platform import user_event_loop
+    from minray.platform.threads import user_event_loop
     user_event_loop.TURN_S = 60
 """
 """A piece ends when there is nothing left, and not sooner because the machine is slow: pieces are counted."""

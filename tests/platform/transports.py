@@ -21,9 +21,9 @@ import uvloop
 from grpc import ssl_channel_credentials, ssl_server_credentials
 
 from minray.platform.base import Buffer, Channel, Incoming, Listener, Network, PlatformError
-from minray.platform.grpc_transport import GrpcNetwork
-from minray.platform.lanes import Lane
-from minray.platform.sockets import StreamNetwork
+from minray.platform.transport.grpc_transport import GrpcNetwork
+from minray.platform.transport.lanes import Lane
+from minray.platform.transport.sockets import StreamNetwork
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
 from minray.simulation.network import SimNetwork, SimWire

@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from minray.platform.processes import start_zygote
+from minray.platform.process.processes import start_zygote
 
 ROLES = str(Path(__file__).with_name("zygote_roles.py"))
 

@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from minray.platform.base import SpawnFailed
-from minray.platform.processes import ZygoteProcess, ZygoteProcesses
-from minray.platform.zygote import serve
-from minray.platform.zygote_child import ChildEnds
+from minray.platform.process.processes import ZygoteProcess, ZygoteProcesses
+from minray.platform.process.zygote import serve
+from minray.platform.process.zygote_child import ChildEnds
 from tests.helpers import turn
 
 FORKS_VARIABLE = "TEST_FORKS"

@@ -411,7 +411,7 @@ def test_g35_g36_a_killed_process_is_replaced_and_its_calls_are_lost(files: File
     running = counter.hold.remote(files.signal("started"), files.signal("release"))
     files.signal("started").wait()
     connected = api()
-    from minray.core_worker.actor_api import ActorApi
+    from minray.core_worker.user_threads.actor_api import ActorApi
 
     (pid,) = [info.pid for info in ActorApi(connected).all() if info.actor_id.hex() == counter._actor_id.hex()]
     os.kill(pid, signal.SIGKILL)

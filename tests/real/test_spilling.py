@@ -15,7 +15,7 @@ import pytest
 import minray as ray
 from minray.api.calls import current_api
 from minray.exceptions import ObjectLostError
-from minray.platform.session import SPILL, live_sessions, sweep_sessions
+from minray.platform.process.session import SPILL, live_sessions, sweep_sessions
 from tests import leaks
 from tests.helpers import wait_for_condition
 from tests.real.support import run_driver, start_driver

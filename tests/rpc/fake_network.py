@@ -27,7 +27,7 @@ from minray.platform.base import (
     RemoteFailure,
     WrongIncarnation,
 )
-from minray.platform.destinations import write
+from minray.platform.transport.destinations import write
 from minray.simulation.loop import SimLoop
 from tests.helpers import turn
 

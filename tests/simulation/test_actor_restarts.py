@@ -11,7 +11,7 @@ import pytest
 
 import minray
 from minray.api import calls as worker
-from minray.core_worker.actor_api import ActorApi
+from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.simulation import SimCluster
 from tests.simulation.actors import actor_process
 from tests.simulation.interference import kill_sender

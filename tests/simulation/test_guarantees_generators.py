@@ -14,8 +14,8 @@ import pytest
 import minray
 from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
-from minray.core_worker.generator_executor import GeneratorExecutor
-from minray.core_worker.outgoing_stream import StreamingTask
+from minray.core_worker.execution.generator_executor import GeneratorExecutor
+from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.exceptions import StreamingGeneratorReplayInconsistentError
 from minray.protocol.base import decode
 from minray.protocol.core_worker import ReportGeneratorItem

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import minray
-from minray.core_worker import stats
+from minray.core_worker.introspection import stats
 from minray.exceptions import GetTimeoutError
 from minray.experimental import get_object_locations
 from minray.internal import free

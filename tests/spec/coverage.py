@@ -9,7 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from minray.core_worker import object_ref_streams, task_manager
+from minray.core_worker.records import object_ref_streams
+from minray.core_worker.submission import task_manager
 from minray.gcs import actor_manager, job_manager, node_manager, placement_group_manager
 from minray.object_store.object_table import COPY_STATES
 from minray.raylet import placement_group_resource_manager

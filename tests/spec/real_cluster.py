@@ -31,7 +31,7 @@ from minray.common.ids import short
 from minray.gcs.placement_group_manager import REMOVED
 from minray.node.cluster_client import TIMEOUT_S, ClusterClient
 from minray.node.discovery import runtime_root
-from minray.platform.session import SPILL
+from minray.platform.process.session import SPILL
 from minray.protocol.actor import ALIVE, DEAD, ActorInfo
 from minray.protocol.gcs import PREEMPTION, JobInfo, NodeInfo, NodeResources
 from minray.protocol.placement_group import PlacementGroupInfo

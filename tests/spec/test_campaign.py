@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from minray.core_worker.task_manager import TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.simulation.faults import Key
 from tests.spec import campaign as campaigns
 from tests.spec.campaign import REGRESSIONS, campaign, compared, main

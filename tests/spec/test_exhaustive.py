@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from minray.core_worker.task_manager import TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.simulation.cluster import without_garbage_collection
 from tests.spec.exhaustive import PROGRAMS, STRIKES, Sweep, Sweeper, faults_at, listen, main, place_of, table
 from tests.spec.shrink import shrink

@@ -48,7 +48,7 @@ from tests.spec.strategies import scenario_of
 needs_pidfd_getfd = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lends descriptors")
 PLANTED = """
 import threading
-from minray.core_worker.lease_client import LeaseClient
+from minray.core_worker.submission.lease_client import LeaseClient
 from tests.spec import programs, real_driver
 {mistake}
 real_driver.main()

@@ -15,11 +15,11 @@ import pytest
 from click import UsageError
 from hypothesis import given, settings
 
-from minray.core_worker.borrowing import Borrowing
-from minray.core_worker.lease_client import LeaseClient
-from minray.core_worker.outcomes import TaskOutcomes
-from minray.core_worker.reference_counter import ReferenceCounter
-from minray.core_worker.task_manager import PUSHED, TaskManager
+from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.submission.lease_client import LeaseClient
+from minray.core_worker.submission.outcomes import TaskOutcomes
+from minray.core_worker.submission.task_manager import PUSHED, TaskManager
 from minray.gcs.storage import GcsStorage
 from minray.raylet.lease_broker import LeaseBroker
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler

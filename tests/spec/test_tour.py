@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from minray.core_worker.lease_client import LeaseClient
+from minray.core_worker.submission.lease_client import LeaseClient
 from tests.spec.actors import Create, Kill
 from tests.spec.programs import (
     Body,

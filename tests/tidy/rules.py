@@ -15,66 +15,56 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-NOUNS = {
-    "common", "protocol", "platform.base", "exceptions", "packed_exception", "tracebacks", "object_ref",
-    "object_ref_generator", "serialization", "cloudpickle",
+GROUND = {"common", "protocol", "platform.base", "errors", "exceptions", "cloudpickle", "values"}
+"""What every process speaks of; no part of it knows a process."""
+BELOW_PROCESSES = GROUND | {"rpc", "scheduling", "object_store", "object_manager"}
+PORCH = {
+    "actor", "remote_function", "runtime_context", "runtime_env", "internal", "experimental", "types", "_version",
+    "__init__",
 }  # fmt: skip
-BELOW_PROCESSES = NOUNS | {"rpc", "scheduling", "object_store", "object_manager"}
-FRONT_PORCH = {
-    "__init__", "_version", "worker", "remote_function", "task_options", "runtime_context", "util", "memory_summary",
-    "actor", "actor_options", "definition", "signature", "explanation", "types", "chrome_trace",
-    "prometheus_text",
-}  # fmt: skip
-ROOTS = {
-    "__init__", "__main__", "cli", "cli_processes", "cli_state", "cluster_client", "cluster_utils", "discovery", "driver",
-    "in_rays_place", "microbenchmark",
-    "node", "roles", "run_as_ray", "simulation",
-}  # fmt: skip
+"""Names that a user of Ray imports."""
+COMPOSE = {"__main__", "cli", "simulation", "cluster_utils", "node", "in_rays_place", "run_as_ray", "__init__"}
+"""What puts processes together."""
 EVERYTHING = None
 
+CORE_WORKER = ["ground", "records", "ownership", "fetching", "submission", "execution", "introspection", "user_threads"]
+"""The rooms of ``core_worker/``. Each may import those before it, but for ``APART``."""
+APART = {("core_worker.execution", "core_worker.submission"), ("core_worker.user_threads", "core_worker.introspection")}
+"""(room, room): the first does not import the second."""
+
+
+def _rooms_of_core_worker() -> dict[str, set[str]]:
+    rooms = [f"core_worker.{name}" for name in CORE_WORKER]
+    table = {"core_worker": BELOW_PROCESSES | set(rooms)}
+    for index, room in enumerate(rooms):
+        table[room] = BELOW_PROCESSES | {other for other in rooms[:index] if (room, other) not in APART}
+    return table
+
+
 MAY_IMPORT: dict[str, set[str] | None] = {
-    # level 5, the composition roots
-    **dict.fromkeys(ROOTS, EVERYTHING),
-    # level 4, what a user types
-    **dict.fromkeys(
-        (
-            "worker", "remote_function", "task_options", "runtime_context", "util", "internal", "experimental",
-            "actor", "actor_options", "definition", "signature", "explanation", "types", "runtime_env",
-            "chrome_trace",
-        ),  # fmt: skip
-        FRONT_PORCH
-        | {
-            "core_worker", "serialization", "exceptions", "packed_exception", "object_ref", "object_ref_generator", "common",
-            "protocol", "cloudpickle",
-        },  # fmt: skip
-    ),
-    "worker_output": {"core_worker", "protocol"},
-    "memory_summary": {"core_worker", "protocol", "text_table"},
-    "prometheus_text": {"core_worker", "protocol"},
-    "stack_text": {"core_worker", "protocol", "common", "tracebacks"},
+    **dict.fromkeys(COMPOSE, EVERYTHING),
+    # what a user types, and what stands behind it
+    **dict.fromkeys(PORCH - {"__init__", "_version"}, PORCH | GROUND | {"api"}),
+    "util": GROUND | {"api", "observability", "core_worker.user_threads", "core_worker.introspection", "util"},
+    "api": GROUND | {"core_worker.user_threads", "core_worker.records"},
+    "observability": GROUND | {"rpc"},
     "_version": set(),
-    "text_table": set(),
-    # level 3, one room per kind of process; they talk by messages alone, even when they share a process
-    **dict.fromkeys(("gcs", "raylet", "core_worker"), BELOW_PROCESSES),
-    # level 2
+    # one room per kind of process; they talk by messages alone, even when they share a process
+    **dict.fromkeys(("gcs", "raylet"), BELOW_PROCESSES),
+    **_rooms_of_core_worker(),
     "object_manager": {"object_store", "rpc", "protocol", "platform.base", "common"},
     "object_store": {"rpc", "protocol", "platform.base", "common"},
     "scheduling": {"common"},
-    # level 1
     "rpc": {"protocol", "platform.base", "common"},
-    # level 0
+    # the ground
+    "values": {"errors", "exceptions", "cloudpickle", "common"},
+    "exceptions": {"errors"},
+    "errors": {"cloudpickle", "common"},
     "cloudpickle": set(),
-    "serialization": {"cloudpickle", "exceptions", "packed_exception", "object_ref", "common"},
-    "object_ref": {"common"},
-    "object_ref_generator": {"object_ref", "common"},
-    "exceptions": {"packed_exception"},
-    "packed_exception": {"cloudpickle", "exceptions", "tracebacks", "exception_parts"},
-    "exception_parts": set(),
-    "tracebacks": {"cloudpickle"},
     "protocol": {"common"},
     "platform.base": {"common"},
     "common": set(),
-    # the real side of the seam, imported by level 5 only
+    # the real side of the seam, imported by what composes alone
     "platform": {"platform.base", "common"},
 }
 """Room -> the rooms it may import, besides itself. Imports for type checkers count: they are arrows too."""
@@ -146,6 +136,8 @@ class Source:
         parts = self.path.removesuffix(".py").split("/")[1:]
         if parts[0] == "platform" and parts[1] in ("base", "__init__"):
             return "platform.base"
+        if parts[0] == "core_worker" and len(parts) > 2:
+            return f"core_worker.{parts[1]}"
         return parts[0]
 
     @cached_property
@@ -201,6 +193,50 @@ def import_arrows(root: Path) -> list[str]:
             if allowed is not EVERYTHING and target.room not in allowed | {source.room}:
                 complaints.append(f"{source.path}:{line}: {source.room} may not import {target.room}")
     return complaints
+
+
+def import_circles(root: Path) -> list[str]:
+    """No file needs itself, by whatever way: neither inside a room nor between rooms. Imports for type checkers count."""
+    modules = {source.module: source for source in sources(root)}
+    arrows = {
+        source.path: {target.path for _, target in _imports_of_ours(source, modules)} for source in modules.values()
+    }
+    return [f"a circle of imports: {', '.join(circle)}" for circle in _circles(arrows)]
+
+
+def _circles(arrows: dict[str, set[str]]) -> Iterator[list[str]]:
+    """The groups of files of which each reaches all others (Kosaraju: once along the arrows, once against them)."""
+
+    def walk(start: str, along: dict[str, set[str]], seen: set[str]) -> list[str]:
+        """All that is reached, in the order in which it is left."""
+        left, stack = [], [(start, iter(sorted(along[start])))]
+        seen.add(start)
+        while stack:
+            place, ways = stack[-1]
+            onward = next((way for way in ways if way not in seen), None)
+            if onward is None:
+                left.append(stack.pop()[0])
+            else:
+                seen.add(onward)
+                stack.append((onward, iter(sorted(along[onward]))))
+            del place
+        return left
+
+    order: list[str] = []
+    seen: set[str] = set()
+    for start in sorted(arrows):
+        if start not in seen:
+            order += walk(start, arrows, seen)
+    backwards: dict[str, set[str]] = {path: set() for path in arrows}
+    for path, targets in arrows.items():
+        for target in targets:
+            backwards[target].add(path)
+    seen = set()
+    for start in reversed(order):
+        if start not in seen:
+            group = walk(start, backwards, seen)
+            if len(group) > 1:
+                yield sorted(group)
 
 
 def banned_calls(root: Path, exceptions: dict[tuple[str, str], str] | None = None) -> list[str]:

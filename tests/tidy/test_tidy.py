@@ -49,7 +49,7 @@ def plant(root: Path, files: dict[str, str]) -> Path:
     ],
 )
 def test_an_arrow_in_the_wrong_direction_is_seen(tmp_path: Path, path: str, line: str) -> None:
-    files = {"minray/raylet/__init__.py": "", "minray/raylet/raylet.py": "", "minray/platform/sockets.py": ""}
+    files = {"minray/raylet/__init__.py": "", "minray/raylet/raylet.py": "", "minray/platform/transport/sockets.py": ""}
     assert len(rules.import_arrows(plant(tmp_path, {**files, path: line}))) == 1
 
 
@@ -72,7 +72,7 @@ def test_an_arrow_in_the_right_direction_is_not(tmp_path: Path) -> None:
     ],
 )
 def test_a_call_past_the_seam_is_seen(tmp_path: Path, text: str, name: str) -> None:
-    plant(tmp_path, {"minray/gcs/server.py": text, "minray/platform/disk.py": text})
+    plant(tmp_path, {"minray/gcs/server.py": text, "minray/platform/storage/disk.py": text})
     complaints = rules.banned_calls(tmp_path, exceptions={})
     assert [complaint.rpartition(" ")[2] for complaint in complaints] == [name]
     assert rules.banned_calls(tmp_path, {("minray/gcs/server.py", name): "because"}) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minray import cloudpickle
-from minray.core_worker.metric_registry import MetricRegistry, of_context, registry
+from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context, registry
 from minray.util.metrics import Counter, Gauge, Histogram, metrics_text
 
 

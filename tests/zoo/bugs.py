@@ -32,8 +32,8 @@ class Bug:
 
 
 BROKER = "minray.raylet.lease_broker"
-RECEIVER = "minray.core_worker.task_receiver"
-SUBMITTER = "minray.core_worker.normal_task_submitter"
+RECEIVER = "minray.core_worker.execution.task_receiver"
+SUBMITTER = "minray.core_worker.submission.normal_task_submitter"
 
 BUGS = [
     Bug(
@@ -97,7 +97,7 @@ BUGS = [
         "mix",
         (
             Mutation(
-                "minray.core_worker.reference_counter",
+                "minray.core_worker.ownership.reference_counter",
                 "ReferenceCounter.lend",
                 "reference is None or not reference.is_in_scope() or ticket in self._spent",
                 "reference is None or not reference.is_in_scope()",
@@ -128,7 +128,7 @@ BUGS = [
         "late_result",
         (
             Mutation(
-                "minray.core_worker.object_directory",
+                "minray.core_worker.ownership.object_directory",
                 "ObjectDirectory.add",
                 """
                 if place.raylet.node_id in self._dead_nodes:
@@ -209,7 +209,7 @@ BUGS = [
         "actors",
         (
             Mutation(
-                "minray.core_worker.actor_task_submitter",
+                "minray.core_worker.submission.actor_task_submitter",
                 "ActorTaskSubmitter._push",
                 """
                 task.sequence = connection.next_sequence
@@ -230,7 +230,7 @@ BUGS = [
         "actors",
         (
             Mutation(
-                "minray.core_worker.actor_task_receiver",
+                "minray.core_worker.execution.actor_task_receiver",
                 "ActorTaskReceiver._cancel",
                 "self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))",
                 """
@@ -335,7 +335,7 @@ BUGS = [
         "mix",
         (
             Mutation(
-                "minray.core_worker.borrowing",
+                "minray.core_worker.ownership.borrowing",
                 "Borrowing.lend_now",
                 """
                 for info in infos:
@@ -353,7 +353,7 @@ BUGS = [
         "campaign",
         (
             Mutation(
-                "minray.core_worker.user_api",
+                "minray.core_worker.user_threads.user_api",
                 "UserApi.future_of",
                 "self.core.fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)",
                 """
@@ -373,7 +373,7 @@ BUGS = [
         "campaign",
         (
             Mutation(
-                "minray.core_worker.return_values",
+                "minray.core_worker.execution.return_values",
                 "ReturnValues._fill",
                 """
                 try:
@@ -454,6 +454,6 @@ BUGS = [
         "A call that was cancelled while it waited for its turn among coroutines takes up a place for ever.",
         "L1",
         "campaign",
-        (Mutation("minray.core_worker.actor_process", "UserLoop._begin", "self._follow(then, task)", "pass"),),
+        (Mutation("minray.core_worker.execution.actor_process", "UserLoop._begin", "self._follow(then, task)", "pass"),),
     ),
 ]

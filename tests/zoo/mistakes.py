@@ -21,11 +21,11 @@ class Mistake:
     mutations: tuple[Mutation, ...]
 
 
-INTAKE = "minray.core_worker.task_intake"
-OUTCOMES = "minray.core_worker.outcomes"
-ACTORS = "minray.core_worker.actor_manager"
-REFERENCES = "minray.core_worker.reference_counter"
-TASKS = "minray.core_worker.task_manager"
+INTAKE = "minray.core_worker.execution.task_intake"
+OUTCOMES = "minray.core_worker.submission.outcomes"
+ACTORS = "minray.core_worker.submission.actor_manager"
+REFERENCES = "minray.core_worker.ownership.reference_counter"
+TASKS = "minray.core_worker.submission.task_manager"
 CONNECTION = "minray.rpc.connection"
 GCS = "minray.gcs.server"
 OWN_ERROR = Mutation(CONNECTION, "answer_of", "del future", "pass")
@@ -54,7 +54,7 @@ MISTAKES = {
         "L5",
         (
             Mutation(
-                "minray.core_worker.lease_client",
+                "minray.core_worker.submission.lease_client",
                 "LeaseClient._on_lease",
                 "reply.kind == REJECTED or (reply.kind == CANCELLED and not request.cancelled)",
                 "reply.kind == REJECTED",
@@ -66,21 +66,24 @@ MISTAKES = {
         "L8",
         (
             Mutation(
-                "minray.core_worker.explainer", "Explainer.explain", "self.actors.describe_here(task_of(object_id))", "None"
+                "minray.core_worker.introspection.explainer",
+                "Explainer.explain",
+                "self.actors.describe_here(task_of(object_id))",
+                "None",
             ),
         ),
     ),
     "awaited_value_was_not_here": Mistake(
         "A large value that had been awaited was not ready for wait.",
         "G8",
-        (Mutation("minray.core_worker.user_api", "UserApi.future_of", "known.is_fetched = True", "pass"),),
+        (Mutation("minray.core_worker.user_threads.user_api", "UserApi.future_of", "known.is_fetched = True", "pass"),),
     ),
     "call_began_without_its_arguments": Mistake(
         "A call without a place in the order began when its small arguments were here, and the large ones were not.",
         "G17",
         (
             Mutation(
-                "minray.core_worker.actor_task_receiver",
+                "minray.core_worker.execution.actor_task_receiver",
                 "ActorTaskReceiver._on_ready",
                 "task.fetching is None and not task.is_claimed()",
                 "not task.is_claimed()",
@@ -90,7 +93,14 @@ MISTAKES = {
     "cancelled_before_its_first_step": Mistake(
         "A coroutine that was cancelled before its first step had no end, and its call no answer.",
         "L1",
-        (Mutation("minray.core_worker.actor_process", "UserLoop._on_done", "self._executor.end_unstarted(task)", "pass"),),
+        (
+            Mutation(
+                "minray.core_worker.execution.actor_process",
+                "UserLoop._on_done",
+                "self._executor.end_unstarted(task)",
+                "pass",
+            ),
+        ),
     ),
     "constructor_argument_kept_its_owner": Mistake(
         "The arguments of an actor's constructor were kept when its last handle was gone, though it would not begin anew. If"
@@ -123,7 +133,7 @@ MISTAKES = {
         "L2",
         (
             Mutation(
-                "minray.core_worker.return_values",
+                "minray.core_worker.execution.return_values",
                 "ReturnValues.keep",
                 """
                 if template.actor is not None:
@@ -204,7 +214,7 @@ MISTAKES = {
         "L1",
         (
             Mutation(
-                "minray.core_worker.actor_host",
+                "minray.core_worker.execution.actor_host",
                 "ActorHost._end",
                 "core.config.system_config.actor_graceful_shutdown_timeout_ms / 1000",
                 "None",
@@ -226,7 +236,7 @@ MISTAKES = {
         "L5",
         (
             Mutation(
-                "minray.core_worker.generator_executor",
+                "minray.core_worker.execution.generator_executor",
                 "GeneratorExecutor._on_change",
                 "stream.end_loan is None and stream.task.lender is not None",
                 "False",
@@ -238,7 +248,7 @@ MISTAKES = {
         "G92",
         (
             Mutation(
-                "minray.core_worker.object_recovery_manager",
+                "minray.core_worker.submission.object_recovery_manager",
                 "ObjectRecoveryManager.remember",
                 "stored is not None or reference.obstacle is None or object_id in items",
                 "stored is not None or reference.obstacle is None",
@@ -295,7 +305,7 @@ MISTAKES = {
         "L2",
         (
             Mutation(
-                "minray.core_worker.object_directory",
+                "minray.core_worker.ownership.object_directory",
                 "ObjectDirectory.on_update",
                 "number <= self._heard.get(raylet.node_id, 0)",
                 "False",
@@ -324,7 +334,7 @@ MISTAKES = {
         "G17",
         (
             Mutation(
-                "minray.core_worker.task_executor",
+                "minray.core_worker.execution.task_executor",
                 "TaskExecutor._failure",
                 "not exits and self._is_retryable(task, error)",
                 "self._is_retryable(task, error)",
@@ -377,7 +387,7 @@ MISTAKES = {
         "L1",
         (
             Mutation(
-                "minray.core_worker.object_recovery_manager",
+                "minray.core_worker.submission.object_recovery_manager",
                 "ObjectRecoveryManager._run_again",
                 """
                 if task.stream is not None:
@@ -404,7 +414,7 @@ MISTAKES = {
         "L2",
         (
             Mutation(
-                "minray.core_worker.lease_client",
+                "minray.core_worker.submission.lease_client",
                 "LeaseClient.return_lease",
                 "self._tell(worker.raylet, ReturnWorkerLease(worker.lease_id, kill_worker, reason))",
                 "pass",
@@ -431,7 +441,7 @@ MISTAKES = {
     "refused_name_kept_who_asked": Mistake(
         "What the loop had refused to a user thread, and the frame that raised it, kept each other, and what callers held.",
         "L2",
-        (Mutation("minray.core_worker.user_api", "UserApi.run_on_loop", "del error", "pass"),),
+        (Mutation("minray.core_worker.user_threads.user_api", "UserApi.run_on_loop", "del error", "pass"),),
     ),
     "restarted_gcs_was_taken_for_the_old_one": Mistake(
         "The simulation: a gcs that was started again had the identity of the one before.",
@@ -467,7 +477,7 @@ MISTAKES = {
         "G17",
         (
             Mutation(
-                "minray.core_worker.task_receiver",
+                "minray.core_worker.execution.task_receiver",
                 "TaskReceiver._begin_exit",
                 "self.give_back_unstarted()",
                 """

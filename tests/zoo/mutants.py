@@ -37,7 +37,7 @@ from tests.zoo.reach import ROOMS, Reach, all_files, line_of, stretch_at, stretc
 from tests.zoo.scenarios import CAMPAIGN
 from tests.zoo.transplant import CHECKOUT, Function, blocks, run_python, span_of, transplanted
 
-DEFAULT_FILES = ("minray/raylet/lease_broker.py", "minray/core_worker/task_receiver.py")
+DEFAULT_FILES = ("minray/raylet/lease_broker.py", "minray/core_worker/execution/task_receiver.py")
 COPIED = ("minray", "tests")
 ALL_GUARANTEES = "test_guarantees*.py"
 TESTS_TIMEOUT_S = 120.0

@@ -72,4 +72,4 @@ def test_scenarios_that_come_where_few_do_go_first() -> None:
 def test_every_scenario_starts_a_raylet_and_none_asks_for_stacks() -> None:
     found = measure(0, 2)
     assert [0, 1] in [found[name] for name in stretches_of("minray/raylet/raylet.py")]
-    assert not any(found[name] for name in stretches_of("minray/core_worker/stacks.py"))
+    assert not any(found[name] for name in stretches_of("minray/core_worker/introspection/stacks.py"))

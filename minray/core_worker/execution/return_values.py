@@ -1,0 +1,124 @@
+"""What user code has returned, made into as many results as the call has: one, several, or those that a generator yields.
+
+Ray: store_task_outputs in python/ray/_raylet.pyx
+
+For the threads that run users' code. All results are kept, or none, with one exception, which is Ray's: a generator with
+``num_returns=k`` fills its returns as it yields, and when it raises, those that it has yielded stay. Of one that yields too
+much, or raises when all are filled, nothing stays, because its error would have no reference to be in.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
+from minray.common.ids import return_id
+from minray.core_worker.fetching.results import UNWANTED, Result, ResultKeeper, check_references
+from minray.values import serialization
+from minray.values.serialization import Serialized
+
+if TYPE_CHECKING:
+    from minray.core_worker.execution.task_intake import ReceivedTask
+
+
+class BrokenOff(Exception):
+    """A generator that fills several return values has raised, or has yielded too few."""
+
+    def __init__(self, results: list[Result], error: Exception) -> None:
+        super().__init__()
+        self.results = results
+        self.error = error
+
+
+class ReturnValues:
+    """Of all calls that run in one process."""
+
+    def __init__(self, results: ResultKeeper) -> None:
+        self._results = results
+
+    def keep(self, task: ReceivedTask, result: Any) -> list[Result]:
+        """Raises ValueError if it is not what ``num_returns`` says, BrokenOff, and what pickling and putting raise.
+
+        Nobody ever gets what a constructor returns: the reference for it stands for the actor.
+        """
+        template = task.header.template
+        if template.actor is not None:
+            return []
+        if inspect.isgenerator(result):
+            return self._fill(task, result)
+        if template.num_returns == 1:
+            return self._keep(task, [serialization.serialize(result)])
+        if template.num_returns == 0:
+            return []
+        several = self.exactly(result, template.num_returns, template.name)
+        return self._keep(task, [serialization.serialize(value) for value in several])
+
+    @staticmethod
+    def exactly(result: Any, count: int, name: str) -> list[Any]:
+        """So many values, or ValueError; of what may be endless only the first few are looked at."""
+        try:
+            values = list(itertools.islice(result, count + 1))
+        except TypeError:
+            raise ValueError(
+                f"task {name} has num_returns={count}, but returned one object of type {type(result).__name__}"
+            ) from None
+        if len(values) != count:
+            found = len(result) if hasattr(result, "__len__") else len(values) if len(values) < count else "more"
+            raise ValueError(f"task {name} has num_returns={count}, but returned {found} objects")
+        return values
+
+    def discard(self, task: ReceivedTask, results: list[Result]) -> None:
+        """Take back what was put, and what was about to be put when we were interrupted.
+
+        Not what the owner has from an earlier attempt: the store would drop its copies of that, which nobody makes again.
+        """
+        made = [index for index in range(1, len(results) + 2) if index not in task.rerun.unwanted]
+        self._results.discard([return_id(task.task_id, index) for index in made], task.attempt)
+
+    def _keep(self, task: ReceivedTask, values: list[Serialized]) -> list[Result]:
+        results: list[Result] = []
+        room = TASK_RPC_INLINED_BYTES_LIMIT
+        try:
+            for value in values:
+                room -= self._keep_next(task, value, results, room)
+        except BaseException:
+            self.discard(task, results)
+            raise
+        return results
+
+    def _keep_next(self, task: ReceivedTask, value: Serialized, results: list[Result], room: int) -> int:
+        """Returns how many of the bytes that the answer has room for it takes."""
+        index = len(results) + 1
+        if index in task.rerun.unwanted:
+            results.append(UNWANTED)
+        else:
+            if value.refs:
+                check_references(len(value.refs) + sum(len(result.refs) for result in results))
+            object_id = return_id(task.task_id, index)
+            results.append(self._results.keep(object_id, task.attempt, value, task.header.owner, room))
+        return results[-1].inlined
+
+    def _fill(self, task: ReceivedTask, generator: Iterator[Any]) -> list[Result]:
+        name, count = task.header.template.name, task.header.template.num_returns
+        results: list[Result] = []
+        room = TASK_RPC_INLINED_BYTES_LIMIT
+        try:
+            for value in itertools.islice(generator, count):
+                room -= self._keep_next(task, serialization.serialize(value), results, room)
+            if len(results) < count:
+                raise ValueError(f"task {name} has num_returns={count}, but yielded {len(results)} objects")
+        except Exception as error:
+            raise BrokenOff(results, error) from None
+        except BaseException:
+            self.discard(task, results)
+            raise
+        try:
+            if next(generator, generator) is not generator:
+                raise ValueError(f"task {name} has num_returns={count}, but yielded more objects")
+        except BaseException:
+            self.discard(task, results)
+            raise
+        return results

@@ -1,0 +1,143 @@
+"""The tasks that this process owns, and those that were sent to it, told to people.
+
+Ray: src/ray/core_worker/task_event_buffer.h
+
+Ray's workers report every change of every task to the gcs. Here nobody keeps an account: who is asked reads his tables,
+which have all tasks that have not ended, and the last thousand that have (``TaskManager.recent``). Older ones are
+forgotten.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from minray.common.ids import actor_of, return_id
+from minray.common.task_spec import TaskTemplate
+from minray.core_worker.execution.task_intake import ReceivedTask
+from minray.core_worker.submission.actor_task_submitter import Connection
+from minray.core_worker.submission.normal_task_submitter import LeasedWorker
+from minray.core_worker.submission.task_manager import FAILED, FINISHED, PUSHED, PendingTask
+from minray.errors.packed_exception import describe_packed
+from minray.protocol.base import Address
+from minray.protocol.state import (
+    ACTOR_ARGS_FETCH,
+    ACTOR_CREATION_TASK,
+    ACTOR_ORDERING,
+    ACTOR_TASK,
+    ARGS_FETCH,
+    MOST_TASKS,
+    NORMAL_TASK,
+    RUNNING,
+    GetTasksInfo,
+    ReceivedInfo,
+    TaskInfo,
+    TasksInfo,
+)
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+MAX_ERROR_CHARACTERS = 2000
+SENT = "SUBMITTED_TO_WORKER"
+
+
+class TaskAccount:
+    """Reads the tables of one core worker."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+
+    def tasks(self, request: GetTasksInfo) -> TasksInfo:
+        """The answer of this process."""
+        core = self._core
+        wanted = None if request.task_ids is None else set(request.task_ids)
+        pending = [task for task in reversed(core.tasks.tasks.values()) if wanted is None or task.task_id in wanted]
+        ended = [one for one in reversed(core.tasks.recent) if wanted is None or one[0] in wanted]
+        limit = min(request.limit, MOST_TASKS)
+        infos = [self._pending(task) for task in islice(pending, limit)]
+        infos += [self._ended(*one) for one in islice(ended, limit - len(infos))]
+        return TasksInfo(
+            core.config.node_id,
+            core.config.worker_id,
+            core.platform.processes.pid,
+            core.config.is_driver,
+            len(pending) + len(ended),
+            infos,
+            [_received(task) for task in core.receiver.unanswered() + core.actor_receiver.unanswered()],
+        )
+
+    def _pending(self, task: PendingTask) -> TaskInfo:
+        address, pid = self._whereabouts(task)
+        return TaskInfo(
+            task.task_id,
+            task.attempt,
+            task.prepared.template.name,
+            kind_of(task.prepared.template),
+            FINISHED if task.prepared.template.actor is not None and task.state is PUSHED else task.state,
+            task.parent_id,
+            _actor_id(task.task_id, task.prepared.template, _called(task)),
+            address.node_id if address is not None else b"",
+            address.worker_id if address is not None else b"",
+            pid,
+            dict(task.prepared.template.shape.resources),
+            function_name=task.prepared.template.function_name,
+        )
+
+    def _ended(
+        self, task_id: bytes, template: TaskTemplate, called: bytes, attempt: int, state: str, parent_id: bytes
+    ) -> TaskInfo:
+        return TaskInfo(
+            task_id,
+            attempt,
+            template.name,
+            kind_of(template),
+            state,
+            parent_id,
+            _actor_id(task_id, template, called),
+            resources=dict(template.shape.resources),
+            error=self._error_of(task_id, template) if state is FAILED else "",
+            function_name=template.function_name,
+        )
+
+    def _error_of(self, task_id: bytes, template: TaskTemplate) -> str:
+        """What the first of its results says that is one; those before it were made before it failed."""
+        for index in range(1, template.num_returns + 1):
+            stored = self._core.store.objects.get(return_id(task_id, index))
+            if stored is not None and stored.is_error and not stored.is_freed:
+                return describe_packed(stored.data)[-MAX_ERROR_CHARACTERS:]
+        return ""
+
+    def _whereabouts(self, task: PendingTask) -> tuple[Address | None, int]:
+        worker = task.worker
+        if isinstance(worker, LeasedWorker):
+            return worker.address, worker.pid
+        if isinstance(worker, Connection):
+            info = task.prepared.client.info
+            return worker.address, 0 if info is None else info.pid
+        return None, 0
+
+
+def _received(task: ReceivedTask) -> ReceivedInfo:
+    if task.is_claimed():
+        state = RUNNING
+    elif task.fetching is not None:
+        state = ACTOR_ARGS_FETCH if task.header.template.method else ARGS_FETCH
+    else:
+        state = ACTOR_ORDERING if task.header.template.method else SENT
+    return ReceivedInfo(task.task_id, task.attempt, state)
+
+
+def kind_of(template: TaskTemplate) -> str:
+    if template.method:
+        return ACTOR_TASK
+    return NORMAL_TASK if template.actor is None else ACTOR_CREATION_TASK
+
+
+def _called(task: PendingTask) -> bytes:
+    """The actor whose method it is; empty for what is no call."""
+    return b"" if task.prepared.client is None else bytes(task.prepared.client.actor_id)
+
+
+def _actor_id(task_id: bytes, template: TaskTemplate, called: bytes) -> bytes:
+    return called if template.actor is None else actor_of(task_id)

@@ -1,0 +1,411 @@
+"""What every call that has been pushed to this process goes through, whoever runs it: arguments in, answer out.
+
+Ray: src/ray/core_worker/core_worker.cc (GetAndPinArgsForExecutor), task_execution/task_receiver.cc
+
+Small arguments come with the call, large ones are brought to this node and pinned. The call keeps its arguments in the
+reference counter while it is here; what this process still holds of them when it answers gets tickets of its own first,
+and so do the references inside the results.
+
+A call is *claimed* exactly once: by the user thread, which then runs it, or by the loop, which then answers CANCELLED or
+NOT_STARTED instead. ``list.pop`` decides, which the GIL makes atomic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from minray.common.ids import short
+from minray.core_worker.execution.task_executor import Execution
+from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.values import from_value, to_values
+from minray.errors.packed_exception import pack_exception, text_alone, wrap_packed_dependency
+from minray.platform.base import Buffer, Platform
+from minray.protocol.actor import PushActorTask
+from minray.protocol.base import Address
+from minray.protocol.core_worker import (
+    ARGUMENT_FAILED,
+    ENVIRONMENT_FAILED,
+    FIRST_RUN,
+    NOT_STARTED,
+    OK,
+    PushTask,
+    PushTaskReply,
+    RefInfo,
+    Rerun,
+    TaskHeader,
+    Value,
+)
+from minray.rpc.service import Call
+
+
+class ReceivedTask(msgspec.Struct, eq=False):
+    """One push. A Struct because there are a hundred thousand a second.
+
+    Many may wait here, and answers many more: what the collector has to look at, beside the task itself, is kept small.
+    """
+
+    task_id: bytes
+    attempt: int
+    actor_id: bytes
+    """Of the actor that it creates, or is a call of; else empty."""
+    lease_tag: int
+    """0 for an actor's calls."""
+    sequence: int
+    header: TaskHeader
+    depth: int
+    gpu_ids: tuple[int, ...]
+    rerun: Rerun
+    """What is to be made."""
+    takes_arguments: bool
+    calls: tuple[Call, ...]
+    """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken.
+    Empty once it is answered."""
+    stored_args: StoredObject | None = None
+    slots: Sequence[StoredObject] = ()
+    """Values of top-level references, in their order, when all are here."""
+    held: Sequence[bytes] = ()
+    """Objects that this task keeps in the reference counter while it is here."""
+    fetching: list[tuple[bytes, Address]] | None = None
+    """Large arguments to be fetched; None: nothing is missing."""
+    missing: tuple[bytes, ...] = ()
+    """Arguments that are being made again, why the task is given back."""
+    keeps_place: bool = False
+    """It waits for arguments that are being made again, and so do the calls of its caller behind it (G49)."""
+    cancelled: bool = False
+    execution: Execution | None = None
+    """How it ended; set by the user thread."""
+    is_over: bool = False
+    """The user thread is through with it."""
+    reply: PushTaskReply | None = None
+    """Kept until the owner acknowledges it."""
+    reply_buffers: Sequence[Buffer] = ()
+    is_given_up: bool = False
+    """Its caller takes no answer."""
+    _unclaimed: bytearray = msgspec.field(default_factory=partial(bytearray, 1))
+    """One byte until somebody claims it: popped by one thread alone, and unlike a list no work for the collector."""
+
+    @staticmethod
+    def of(
+        request: PushTask | PushActorTask, header: TaskHeader, call: Call, lease_tag: int, gpu_ids: tuple[int, ...]
+    ) -> ReceivedTask:
+        return ReceivedTask(
+            request.task_id,
+            request.attempt,
+            request.actor_id,
+            lease_tag,
+            request.sequence,
+            header,
+            request.depth,
+            gpu_ids,
+            request.rerun or FIRST_RUN,
+            bool(request.args),
+            (call,),
+        )
+
+    def repeat(self, call: Call) -> None:
+        """It was pushed once more: answer here too."""
+        if self.reply is None:
+            self.calls += (call,)
+        else:
+            call.reply(self.reply, self.reply_buffers)
+
+    def has_references(self) -> bool:
+        """Whether there are any in its answer, or may be in that to come."""
+        return self.reply is None or any(value.nested for value in self.reply.values)
+
+    def claim(self) -> bool:
+        """True for the one caller who decides what becomes of this task."""
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
+        return True
+
+    def is_claimed(self) -> bool:
+        return not self._unclaimed
+
+
+class Fetcher(Protocol):
+    """Who brings arguments here."""
+
+    def fetch_argument(
+        self,
+        object_id: bytes,
+        owner: Address,
+        on_here: Callable[[], None],
+        on_missing: Callable[[], None],
+        waits: bool = False,
+    ) -> None:
+        """From its owner; ``on_missing``: it is being made again, and the task does not wait for that."""
+
+    def fetch_arguments(
+        self,
+        objects: list[tuple[bytes, Address]],
+        on_fetched: Callable[[list[StoredObject | None]], None],
+        waits: bool = False,
+    ) -> None:
+        """Bring values from the object store into reach; errors come as error values, None: it is being made again."""
+
+
+class TaskIntake:
+    """The way in and out, for one process."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        own: Address,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        borrowing: Borrowing,
+        fetcher: Fetcher,
+        node_ip: str,
+    ) -> None:
+        self._platform = platform
+        self._own = own
+        self._references = references
+        self._store = store
+        self._borrowing = borrowing
+        self._fetcher = fetcher
+        self._node_ip = node_ip
+        self._answering: set[asyncio.Task[None]] = set()
+        self.on_last_answer: Callable[[], None] | None = None
+        """Called when an answer has left that says that this process takes no more tasks."""
+
+    # --- arguments
+
+    def take(
+        self,
+        task: ReceivedTask,
+        request: PushTask | PushActorTask,
+        on_ready: Callable[[], None],
+        on_missing: Callable[[], None],
+    ) -> None:
+        """Keep the arguments; ``on_ready`` is called later if something had to be fetched, when it is here.
+
+        Or ``on_missing``, if something was lost and is being made again.
+        """
+        task.stored_args = StoredObject(request.args, request.inline_buffers, False, request.nested)
+        infos = list(request.nested)
+        for argument in request.arguments:
+            if argument.value is not None:
+                infos.extend(argument.value.nested)
+        held = [(info.object_id, info.owner) for info in infos]
+        held.extend((argument.object_id, argument.owner) for argument in request.arguments if argument.value is None)
+        if held:
+            task.held = [object_id for object_id, _ in held]
+            owners = [None if owner.worker_id == self._own.worker_id else owner for _, owner in held]
+            self._references.add_submitted(task.held, owners)
+        if request.arguments:
+            self._fill_slots(task, request, on_ready, on_missing)
+
+    def _fill_slots(
+        self,
+        task: ReceivedTask,
+        request: PushTask | PushActorTask,
+        on_ready: Callable[[], None],
+        on_missing: Callable[[], None],
+    ) -> None:
+        """Put values into the slots, or note what has to be fetched first."""
+        missing: list[tuple[bytes, Address]] = []
+        slots: list[StoredObject] = []
+        for argument in request.arguments:
+            inline = argument.value
+            stored = self._store.objects.get(argument.object_id) if inline is None else from_value(inline, ())
+            if stored is not None:
+                slots.append(stored)
+            else:
+                missing.append((argument.object_id, argument.owner))
+        if not missing:
+            self._reach_slots(task, request, slots, on_ready, on_missing)
+            return
+        task.fetching = missing
+        remaining = len(missing)
+
+        def on_here() -> None:
+            nonlocal remaining
+            remaining -= 1
+            if remaining == 0 and not task.is_claimed():
+                self._fill_slots(task, request, on_ready, on_missing)
+                on_ready()
+
+        def on_gone(object_id: bytes) -> None:
+            task.missing = (object_id,)
+            on_missing()
+
+        for object_id, owner in missing:
+            if task.is_claimed():  # one before it is lost and our own to make: the task was given back, and needs nothing
+                break
+            self._fetcher.fetch_argument(object_id, owner, on_here, partial(on_gone, object_id), task.keeps_place)
+
+    def _reach_slots(
+        self,
+        task: ReceivedTask,
+        request: PushTask | PushActorTask,
+        slots: list[StoredObject],
+        on_ready: Callable[[], None],
+        on_missing: Callable[[], None],
+    ) -> None:
+        """All values are known; those in the object store must be brought to this node, and pinned there."""
+        large = [index for index, stored in enumerate(slots) if stored.place is not None]
+        if not large:
+            task.slots = slots
+            task.fetching = None
+            return
+        task.fetching = [(request.arguments[index].object_id, request.arguments[index].owner) for index in large]
+
+        def on_fetched(values: list[StoredObject | None]) -> None:
+            if task.is_claimed():
+                return
+            for index, value in zip(large, values, strict=True):
+                if value is None:
+                    task.missing += (request.arguments[index].object_id,)
+                else:
+                    slots[index] = value
+            if task.missing:
+                on_missing()
+                return
+            task.slots = slots
+            task.fetching = None
+            on_ready()
+
+        self._fetcher.fetch_arguments(task.fetching, on_fetched, task.keeps_place)
+
+    @staticmethod
+    def failed_slot(task: ReceivedTask) -> StoredObject | None:
+        """An argument that was lost after its owner had seen it."""
+        return next((stored for stored in task.slots if stored.is_error), None) if task.slots else None
+
+    # --- answers
+
+    def answer_executed(self, task: ReceivedTask, execution: Execution, exiting: bool = False) -> None:
+        """It has run. ``exiting``: this process takes no more."""
+        if task.held or any(value.refs for value in execution.values):
+            self._begin_answer(task, self._answer_slowly(task, execution, exiting))
+        elif execution.status == OK:
+            beside: list[Any] = []
+            first = execution.values[0].stored if len(execution.values) == 1 else None
+            if first is not None and not first.buffers and first.place is None:
+                values: tuple[Value, ...] = (Value(first.data),)
+            else:
+                values = to_values(((value.stored, ()) for value in execution.values), beside)
+            self.answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
+        else:
+            self._answer_failed(task, execution, exiting)
+
+    def answer_error(self, task: ReceivedTask, status: int, error: bytes) -> None:
+        """It has not run. Somebody may still be asking for its arguments, though."""
+        execution = Execution(status, [], error, 0, False)
+        if self._references.keep_after_task(task.held):
+            self._begin_answer(task, self._answer_slowly(task, execution, False))
+        else:
+            self._answer_failed(task, execution, False)
+
+    def answer_failed_argument(self, task: ReceivedTask, failed: StoredObject) -> None:
+        """It will not run: an argument was lost after its owner had seen it."""
+        self.answer_error(task, ARGUMENT_FAILED, wrap_packed_dependency(bytes(failed.data), task.header.template.name))
+
+    def answer_unstarted(self, task: ReceivedTask, exiting: bool) -> None:
+        """It will not run here."""
+        kept = self._references.keep_after_task(task.held)
+        if kept:
+            self._begin_answer(task, self._give_back_slowly(task, kept, exiting))
+        else:
+            self._give_back(task, exiting)
+
+    def pack(self, task: ReceivedTask, error: BaseException) -> bytes:
+        name, pid = task.header.template.name, self._platform.processes.pid
+        return pack_exception(error, task_name=name, pid=pid, node_id=self._own.node_id.hex(), ip=self._node_ip)
+
+    def _begin_answer(self, task: ReceivedTask, answer: Coroutine[Any, Any, None]) -> None:
+        answering = asyncio.get_running_loop().create_task(answer, name=f"answer({short(task.task_id)})")
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+
+    async def _answer_slowly(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
+        """References are involved: those in the result get tickets, those that stay here too, before the owner hears."""
+        kept = self._references.keep_after_task(task.held)
+        if kept:
+            await self._borrowing.keep(kept)
+        nested: list[list[RefInfo]] = []
+        for value in execution.values:
+            refs = [(ref._id, ref._owner) for ref in value.refs]
+            owner = task.header.owner
+            lent = (self._borrowing.lend_now(refs, owner) or await self._borrowing.lend(refs, owner)) if refs else []
+            nested.append(lent)
+        if execution.status != OK:
+            self._answer_failed(task, execution, exiting, nested)
+            return
+        beside: list[Any] = []
+        values = to_values(zip((value.stored for value in execution.values), nested, strict=True), beside)
+        self.release(task)
+        self.answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
+
+    async def _give_back_slowly(self, task: ReceivedTask, kept: list[tuple[bytes, Address]], exiting: bool) -> None:
+        await self._borrowing.keep(kept)
+        self._give_back(task, exiting)
+
+    def _give_back(self, task: ReceivedTask, exiting: bool) -> None:
+        self.release(task)
+        self.answer(task, PushTaskReply(NOT_STARTED, (), 0, worker_exiting=exiting, missing=task.missing), ())
+
+    def _answer_failed(
+        self, task: ReceivedTask, execution: Execution, exiting: bool, nested: Sequence[list[RefInfo]] = ()
+    ) -> None:
+        beside: list[Any] = []
+        error = execution.error
+        if task.header.template.actor is not None and execution.status != ENVIRONMENT_FAILED:
+            error = text_alone(error)  # of a constructor: the gcs keeps it, and nobody raises it
+        stored = [*(value.stored for value in execution.values), StoredObject(error, (), True, ())]
+        values = to_values(zip(stored, itertools.chain(nested, itertools.repeat(())), strict=False), beside)
+        reply = PushTaskReply(execution.status, values, execution.duration_us, execution.retryable, exiting)
+        self.release(task)
+        self.answer(task, reply, beside)
+
+    def answer(self, task: ReceivedTask, reply: PushTaskReply, beside: Sequence[Buffer]) -> None:
+        task.reply = reply
+        task.reply_buffers = beside or ()
+        for call in task.calls:
+            call.reply(reply, beside)
+        task.calls = ()
+        task.stored_args = None
+        task.slots = ()
+        if task.is_given_up:
+            self._take_back(reply)
+        if reply.worker_exiting and self.on_last_answer is not None:
+            self.on_last_answer()
+
+    def give_up(self, task: ReceivedTask) -> None:
+        """Its answer will never be heard; there may be none yet."""
+        task.is_given_up = True
+        if task.reply is not None:
+            self._take_back(task.reply)
+
+    def _take_back(self, reply: PushTaskReply) -> None:
+        """The tickets in an answer that its receiver never sees."""
+        effects = Effects()
+        for info in (info for value in reply.values for info in value.nested):
+            if info.owner.worker_id == self._own.worker_id:
+                self._references.take_back(info.object_id, [info.ticket], effects)
+            else:
+                effects.give_back.append((info.object_id, info.owner, [info.ticket]))
+        self._borrowing.apply(effects)
+
+    def release(self, task: ReceivedTask) -> None:
+        """The task lets go of its arguments."""
+        if task.held:
+            effects = Effects()
+            self._references.remove_submitted(task.held, effects)
+            task.held = ()
+            self._borrowing.apply(effects)
+
+    def is_idle(self) -> bool:
+        """No answer is being prepared."""
+        return not self._answering

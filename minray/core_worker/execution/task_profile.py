@@ -1,0 +1,89 @@
+"""When this process has run which task: the last ten thousand, for whoever asks for a timeline.
+
+Ray: src/ray/core_worker/profile_event.h, task_event_buffer.h
+
+Ray's workers send the times of every task to the gcs, which keeps them. Here each process remembers its own, and forgets
+them when it ends.
+
+Rules
+  * Noting packs a row into memory that is there already, in whatever thread the task has run, and keeps no object of the
+    task's: ten thousand small ones, each of which is let go when it is cold, made n:n calls a fifth slower.
+  * Times are noted by the clock that measures durations. What the wall clock said then is known from what both say now; if
+    somebody has set it meanwhile, all times of a process are wrong by as much, and still in order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import struct
+import threading
+from typing import TYPE_CHECKING, Any
+
+from minray.common.clock import Clock
+from minray.common.task_spec import TaskTemplate
+from minray.core_worker.execution.task_account import kind_of
+from minray.protocol.core_worker import CANCELLED, FAILED, OK
+from minray.protocol.state import ProfileEvent, ProfileEvents
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+    from minray.core_worker.execution.task_executor import Execution
+    from minray.core_worker.execution.task_intake import ReceivedTask
+
+HOLDS_LOCKS = True
+"""See ``common/package.py``: these frames may hold a lock."""
+
+MOST_EVENTS = 10_000
+STATES = {OK: "FINISHED", FAILED: "FAILED", CANCELLED: "CANCELLED"}
+
+ROW = struct.Struct("<24s16sQQIB3x")
+"""Task id, actor id; when it began (``perf_counter_ns``), how many microseconds it took; attempt; how it ended."""
+
+
+class TaskProfile:
+    """What one process has run."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        """The next one decides which row is written; ``next`` is indivisible."""
+        self._rows: mmap.mmap | None = None
+        """Made when the first task is over, by one thread (``_lock``); takes memory as it is filled."""
+        self._lock = threading.Lock()
+        self._templates: list[TaskTemplate | None] = [None] * MOST_EVENTS
+        """Of each row; None: there is none, or it is being written."""
+
+    def note(self, task: ReceivedTask, started: int, execution: Execution) -> None:
+        """From any thread, when a task is over."""
+        place = next(self._numbers) % MOST_EVENTS
+        rows = self._rows
+        if rows is None:
+            with self._lock:
+                rows = self._rows = self._rows or mmap.mmap(-1, MOST_EVENTS * ROW.size)
+        templates = self._templates
+        templates[place] = None
+        took_us, status = execution.duration_us, execution.status
+        ROW.pack_into(rows, place * ROW.size, task.task_id, task.actor_id, started, took_us, task.attempt, status)
+        templates[place] = task.header.template
+
+    def events(self, core: CoreWorker) -> ProfileEvents:
+        """The answer of this process, without what is noted at this moment."""
+        zero_us = int(core.platform.host.time() * 1e6) - Clock.perf_counter_ns() // 1000
+        config, pid = core.config, core.platform.processes.pid
+        before, rows, after = list(self._templates), self._rows[:] if self._rows is not None else b"", self._templates
+        events = [
+            _event(template, ROW.unpack_from(rows, place * ROW.size), zero_us)
+            for place, template in enumerate(before)
+            if template is not None and template is after[place]
+        ]
+        events.sort(key=lambda event: event.start_us)
+        return ProfileEvents(config.node_id, config.node_ip, config.worker_id, pid, events)
+
+
+def _event(template: TaskTemplate, row: tuple[Any, ...], zero_us: int) -> ProfileEvent:
+    """``zero_us``: what the wall clock said when the other one began."""
+    task_id, actor_id, started, duration_us, attempt, status = row
+    began_us = zero_us + started // 1000
+    actor = actor_id if any(actor_id) else b""
+    name, kind, state = template.name, kind_of(template), STATES[status]
+    return ProfileEvent(task_id, attempt, name, kind, actor, began_us, duration_us, state, template.function_name)

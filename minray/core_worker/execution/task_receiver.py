@@ -1,0 +1,268 @@
+"""Tasks that were pushed to this worker: taken in once, prepared, run in order, answered.
+
+Ray: src/ray/core_worker/task_execution/task_receiver.h, normal_task_execution_queue.h
+
+A push is known by its lease and its sequence within it. A repetition is answered from the kept reply (until the owner
+says that it has it); a push of a lease that is over is refused. What must be here before a task can begin: the job's
+environment, the function's definition, the values of large arguments. The queue is strictly first in, first out, so that
+"started up to this sequence" says everything about a lease's tasks.
+
+A task may be the constructor of an actor; then it is the only one that ever comes this way (see ``actor_task_receiver``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from minray.common.ids import lease_tag, short
+from minray.common.task_spec import TaskTemplate
+from minray.core_worker.execution.function_manager import FunctionManager
+from minray.core_worker.execution.task_executor import TaskExecutor
+from minray.core_worker.execution.task_intake import ReceivedTask, TaskIntake
+from minray.exceptions import RuntimeEnvSetupError, TaskCancelledError
+from minray.platform.base import Platform
+from minray.protocol.base import DONE, Done, decode
+from minray.protocol.core_worker import (
+    CANCELLED,
+    ENVIRONMENT_FAILED,
+    CancelTask,
+    CancelTaskReply,
+    PushTask,
+    PushTaskReply,
+    ReclaimTasks,
+    TaskHeader,
+)
+from minray.rpc.service import Call
+
+MAX_PAST_LEASES = 10_000
+MAX_HEADERS = 1_000
+
+
+class Surroundings(Protocol):
+    """What the receiver needs of its core worker."""
+
+    def prepare_environment(self, template: TaskTemplate) -> Any:
+        """Awaitable; raises RuntimeEnvSetupError."""
+
+    def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
+        """This process is an actor's from now on."""
+
+    def cancel_children(self, task_id: bytes, force: bool) -> None: ...
+
+    def on_over(self, task: ReceivedTask) -> None:
+        """It is over, and threads of it still wait for objects."""
+
+
+class TaskReceiver:
+    """The loop's side of a worker."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        executor: TaskExecutor,
+        functions: FunctionManager,
+        intake: TaskIntake,
+        surroundings: Surroundings,
+    ) -> None:
+        self._platform = platform
+        self._executor = executor
+        self._execute = executor.execute
+        self._then = self._on_executed
+        """These two are made once, and not for each task that waits."""
+        self._functions = functions
+        self._intake = intake
+        self._surroundings = surroundings
+        intake.on_last_answer = self._begin_exit
+        self._lease_id = b""
+        self._tasks: dict[int, ReceivedTask] = {}
+        """Of the current lease, by sequence, until acknowledged."""
+        self._acknowledged = 0
+        self._past_leases: OrderedDict[bytes, None] = OrderedDict()
+        self._headers: dict[bytes, TaskHeader] = {}
+        self._waiting: deque[ReceivedTask] = deque()
+        """Not yet with the user thread, oldest first: the first of them lacks something."""
+        self._environment_ready = False
+        self._preparing: asyncio.Task[None] | None = None
+        self._exiting = False
+        self._blocked = False
+        """The running task waits for objects: nothing is queued behind it, for it may wait for just that."""
+
+    # --- arrival
+
+    def handle_PushTask(self, request: PushTask, call: Call) -> PushTaskReply | None:
+        if request.lease_id != self._lease_id:
+            if request.lease_id in self._past_leases:
+                call.fail("stale-lease", f"lease {short(request.lease_id)} of this worker is over")
+                return None
+            self._begin_lease(request.lease_id)
+        known = self._tasks.get(request.sequence)
+        if known is not None or request.sequence <= self._acknowledged:
+            if known is not None:
+                known.repeat(call)
+            return None
+        self._forget_acknowledged(request.acknowledged)
+        header = self._headers.get(request.header)
+        if header is None:
+            if len(self._headers) >= MAX_HEADERS:
+                self._headers.clear()
+            header = self._headers[request.header] = decode(TaskHeader, request.header)
+        task = ReceivedTask.of(request, header, call, lease_tag(request.lease_id), request.gpu_ids)
+        self._tasks[task.sequence] = task
+        if self._exiting or self._blocked:
+            self._give_back(task)
+            return None
+        if request.args:
+            self._intake.take(task, request, self._pump, partial(self._on_missing, task))
+        if self._waiting or not self._is_ready(task):
+            self._waiting.append(task)
+            self._pump()
+        else:
+            self._start(task)
+        return None
+
+    def _begin_lease(self, lease_id: bytes) -> None:
+        if self._lease_id:
+            self._past_leases[self._lease_id] = None
+            if len(self._past_leases) > MAX_PAST_LEASES:
+                self._past_leases.popitem(last=False)
+        for task in self._tasks.values():
+            if task.claim():
+                self._intake.release(task)
+        self._lease_id = lease_id
+        self._tasks.clear()
+        self._acknowledged = 0
+
+    def _forget_acknowledged(self, acknowledged: int) -> None:
+        while self._acknowledged < acknowledged:
+            self._acknowledged += 1
+            self._tasks.pop(self._acknowledged, None)
+
+    def _on_missing(self, task: ReceivedTask) -> None:
+        """Arguments are being made again, for which others may need this worker: the task does not wait for them here."""
+        self._give_back(task)
+        self._pump()
+
+    # --- preparation
+
+    def _is_ready(self, task: ReceivedTask) -> bool:
+        function_id = task.header.template.function_id
+        return self._environment_ready and task.fetching is None and self._functions.is_here(function_id)
+
+    def _pump(self) -> None:
+        """Give the user thread everything that can begin, in order."""
+        while self._waiting:
+            task = self._waiting[0]
+            if not task.is_claimed():
+                template = task.header.template
+                if not self._environment_ready:
+                    if self._preparing is None:
+                        preparing = self._prepare(template)
+                        self._preparing = asyncio.get_running_loop().create_task(preparing, name="prepare_environment")
+                    return
+                if not self._functions.is_here(template.function_id):
+                    self._functions.fetch(template.shape.job_id, template.function_id, self._pump)
+                    return
+                if task.fetching is not None:
+                    return
+                self._start(task)
+            self._waiting.popleft()
+
+    def _start(self, task: ReceivedTask) -> None:
+        """Everything is here: hand it to the user thread, unless an argument was lost after its owner had seen it."""
+        failed = self._intake.failed_slot(task)
+        if failed is not None:
+            if task.claim():
+                self._intake.answer_failed_argument(task, failed)
+        elif task.actor_id:
+            self._surroundings.run_constructor(task, self._then)
+        else:
+            self._platform.user_code.run(self._execute, self._then, task)
+
+    async def _prepare(self, template: TaskTemplate) -> None:
+        try:
+            await self._surroundings.prepare_environment(template)
+        except Exception as problem:
+            error = problem if isinstance(problem, RuntimeEnvSetupError) else RuntimeEnvSetupError(reason=repr(problem))
+            for task in list(self._waiting):
+                if task.claim():
+                    self._intake.answer_error(task, ENVIRONMENT_FAILED, self._intake.pack(task, error))
+            self._preparing = None
+            return
+        self._environment_ready = True
+        self._pump()
+
+    # --- answers
+
+    def _on_executed(self, task: ReceivedTask) -> None:
+        """The user thread is through with a task, or has passed it over."""
+        task.is_over = True
+        if self._blocked:
+            self._surroundings.on_over(task)
+        execution, task.execution = task.execution, None
+        if execution is None:
+            return
+        self._intake.answer_executed(task, execution, self._executor.used_up)
+
+    # --- taking back, cancelling, ending
+
+    def give_back_unstarted(self) -> None:
+        """Answer NOT_STARTED for all that has not begun."""
+        for task in list(self._tasks.values()):
+            self._give_back(task)
+
+    def _give_back(self, task: ReceivedTask) -> None:
+        if task.claim():
+            self._intake.answer_unstarted(task, self._exiting)
+
+    def on_blocked(self, blocked: bool) -> None:
+        """The running task begins to wait for objects, or goes on."""
+        self._blocked = blocked
+        if blocked:
+            self.give_back_unstarted()
+
+    def handle_ReclaimTasks(self, request: ReclaimTasks, call: Call) -> Done:
+        if request.lease_id == self._lease_id:
+            self.give_back_unstarted()
+        return DONE
+
+    def handle_CancelTask(self, request: CancelTask, call: Call) -> CancelTaskReply:
+        for task in self._tasks.values():
+            if task.task_id == request.task_id and task.attempt == request.attempt and task.reply is None:
+                return self._cancel(task, request)
+        return CancelTaskReply(False, False)
+
+    def _cancel(self, task: ReceivedTask, request: CancelTask) -> CancelTaskReply:
+        task.cancelled = True
+        if task.claim():
+            error = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
+            self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))
+            self._pump()
+            return CancelTaskReply(True, False)
+        if request.force:
+            asyncio.get_running_loop().call_later(0.02, self._exit_if_running, task)
+        else:  # before it can hear that its children are cancelled
+            self._platform.user_code.interrupt(lambda: self._executor.current is task)
+        if request.recursive:
+            self._surroundings.cancel_children(task.task_id, request.force)
+        return CancelTaskReply(True, True)
+
+    def _exit_if_running(self, task: ReceivedTask) -> None:
+        """A forced cancel, a moment later so that the children's cancellations and other replies have left."""
+        if self._executor.current is task:
+            self._platform.processes.exit(1)
+
+    def _begin_exit(self) -> None:
+        if not self._exiting:
+            self._exiting = True
+            self.give_back_unstarted()
+
+    def is_idle(self) -> bool:
+        """No task is here that has not been answered."""
+        return all(task.reply is not None for task in self._tasks.values())
+
+    def unanswered(self) -> list[ReceivedTask]:
+        return [task for task in self._tasks.values() if task.reply is None]

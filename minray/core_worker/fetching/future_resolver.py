@@ -1,0 +1,209 @@
+"""Values of borrowed references: asked for at their owner.
+
+Ray: src/ray/core_worker/future_resolver.h
+
+One open question per object, however many wait. It is a long poll, repeated while anybody here still wants the value, and
+it holds the reference until it is answered; the owner's death becomes an OwnerDiedError in place of the value (G62), and if
+he refuses, for the value with its references is too large for a message, that becomes a RaySystemError.
+
+The first question of a turn leaves at once, those that follow it leave at the turn's end, all for one owner in one message
+(``GetObjects``), which is answered at once; only for what is not there by then a question of its own waits at the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from minray.common.ids import short
+from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.values import from_value
+from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, RaySystemError, ReferenceCountingAssertionError
+from minray.platform.base import PlatformError, RemoteFailure
+from minray.protocol.base import Address
+from minray.protocol.core_worker import (
+    FREED,
+    LARGE,
+    PENDING,
+    GetObject,
+    GetObjects,
+    ObjectQuestion,
+    ObjectReplies,
+    ObjectReply,
+)
+from minray.protocol.object_store import Place
+from minray.rpc.batch import by_receiver, portions
+from minray.rpc.patient_caller import PatientCaller
+
+OnLarge = Callable[[Place | None], None]
+"""Told where the first copy is, if that is in the object store."""
+
+POLL_TIMEOUT_S = 60.0
+MOST_QUESTIONS = 1000
+"""So many of them share one message."""
+ANY_SIZE = -1
+
+
+class _Question(NamedTuple):
+    """What is asked of an owner; the same until it is answered, however often it has to be asked."""
+
+    object_id: bytes
+    owner: Address
+    inline_limit: int
+    timeout_s: float
+    name: bytes
+
+
+class FutureResolver:
+    """All requests of one process to owners."""
+
+    def __init__(
+        self,
+        patient: PatientCaller,
+        own: Address,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        on_object: Callable[[bytes, StoredObject], None],
+        on_lost: Callable[[bytes, RayError], None],
+        apply: Callable[[Effects], None],
+    ) -> None:
+        self._patient = patient
+        self._own = own
+        self._references = references
+        self._store = store
+        self._on_object = on_object
+        """A value has come."""
+        self._on_lost = on_lost
+        """It never will."""
+        self._apply = apply
+        """Do what follows when a question has let go of its object."""
+        self._asking: set[bytes] = set()
+        """Objects asked for in any size; who wants to hear of it is in the memory store."""
+        self._probing: dict[bytes, list[OnLarge]] = {}
+        """Objects asked for if small, with those who asked; they hear whether it exists but is large."""
+        self._looking: dict[bytes, list[Callable[[], None]]] = {}
+        """Objects asked for if they exist now, with those who asked; they hear if it does not."""
+        self._question_count = 0
+        self._following: list[_Question] | None = None
+        """Questions of this turn, but for the first; None before that."""
+
+    def fetch(self, object_id: bytes, owner: Address) -> None:
+        """Bring the value here, whatever its size."""
+        if object_id not in self._asking:
+            self._asking.add(object_id)
+            self._ask_soon(self._new_question(object_id, owner, ANY_SIZE))
+
+    def look(self, object_id: bytes, owner: Address, on_pending: Callable[[], None]) -> None:
+        """Bring the value here if it exists; ``on_pending()`` says that it does not exist at present."""
+        waiting = self._looking.get(object_id)
+        if waiting is not None:
+            waiting.append(on_pending)
+            return
+        self._looking[object_id] = [on_pending]
+        self._ask(self._new_question(object_id, owner, ANY_SIZE, 0.0))
+
+    def probe(self, object_id: bytes, owner: Address, inline_limit: int, on_large: OnLarge) -> None:
+        """Bring the value here if it is small; ``on_large`` says that it exists and is not."""
+        waiting = self._probing.get(object_id)
+        if waiting is not None:
+            waiting.append(on_large)
+            return
+        self._probing[object_id] = [on_large]
+        self._ask_soon(self._new_question(object_id, owner, inline_limit))
+
+    def open_requests(self) -> int:
+        return len(self._asking) + len(self._probing) + len(self._looking)
+
+    def _new_question(
+        self, object_id: bytes, owner: Address, inline_limit: int, timeout_s: float = POLL_TIMEOUT_S
+    ) -> _Question:
+        self._references.add_question(object_id)
+        self._question_count += 1
+        name = b"?" + self._own.worker_id[:12] + self._question_count.to_bytes(8, "big")
+        return _Question(object_id, owner, inline_limit, timeout_s, name)
+
+    def _ask_soon(self, question: _Question) -> None:
+        if self._following is None:
+            self._following = []
+            asyncio.get_running_loop().call_soon(self._ask_following)
+            self._ask(question)
+        else:
+            self._following.append(question)
+
+    def _ask_following(self) -> None:
+        following, self._following = self._following or [], None
+        for owner, questions in by_receiver((question, question.owner) for question in following):
+            for portion in portions(questions, MOST_QUESTIONS):
+                asked = [ObjectQuestion(one.object_id, one.inline_limit, one.name) for one in portion]
+                self._patient.send(owner, GetObjects(self._own, asked), partial(self._on_answers, portion))
+
+    def _on_answers(
+        self,
+        questions: Sequence[_Question],
+        answer: ObjectReplies | None,
+        error: PlatformError | None,
+        buffers: Sequence[Any],
+    ) -> None:
+        if isinstance(error, RemoteFailure) and len(questions) > 1:  # each may fit into an answer of its own
+            for question in questions:
+                self._ask(question)
+            return
+        start = 0
+        for index, question in enumerate(questions):
+            reply = answer.replies[index] if answer is not None else None
+            end = start + (reply.value.buffer_count if reply is not None and reply.value is not None else 0)
+            self._on_answer(question, reply, error, buffers[start:end])
+            start = end
+
+    def _ask(self, question: _Question) -> None:
+        request = GetObject(question.object_id, self._own, question.inline_limit, question.timeout_s, question.name)
+        self._patient.send(question.owner, request, partial(self._on_answer, question))
+
+    def _on_answer(
+        self, question: _Question, reply: ObjectReply | None, error: PlatformError | None, buffers: Sequence[Any]
+    ) -> None:
+        object_id = question.object_id
+        if reply is None:
+            self._finish(question)
+            if isinstance(error, RemoteFailure):
+                reason = f"the owner of object {short(object_id)} cannot send it: {error}"
+                self._on_lost(object_id, RaySystemError(reason=reason))
+            else:
+                self._on_lost(object_id, _lost(OwnerDiedError, question, str(error)))
+        elif reply.status == PENDING and question.timeout_s and self._references.is_wanted(object_id):
+            asyncio.get_running_loop().call_soon(self._ask, question)
+        elif reply.status == PENDING:
+            looking = [] if question.timeout_s else self._looking[object_id]
+            self._finish(question)
+            for on_pending in looking:
+                on_pending()
+        elif reply.status == LARGE:
+            probing = self._probing.get(object_id, [])
+            self._finish(question)
+            for on_large in probing:
+                on_large(reply.place)
+        elif reply.status == FREED or reply.value is None:
+            self._finish(question)
+            reason = f"its owner does not know object {short(object_id)} any more"
+            self._on_lost(object_id, _lost(ReferenceCountingAssertionError, question, reason))
+        else:
+            self._finish(question)
+            self._on_object(object_id, from_value(reply.value, buffers))
+
+    def _finish(self, question: _Question) -> None:
+        effects = Effects()
+        self._references.remove_question(question.object_id, effects)
+        self._apply(effects)
+        if not question.timeout_s:
+            del self._looking[question.object_id]
+        elif question.inline_limit == ANY_SIZE:
+            self._asking.discard(question.object_id)
+        else:
+            self._probing.pop(question.object_id, None)
+
+
+def _lost(kind: type[ObjectLostError], question: _Question, reason: str) -> ObjectLostError:
+    return kind(object_id_hex=question.object_id.hex(), owner=question.owner.endpoint, reason=reason)

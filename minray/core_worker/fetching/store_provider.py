@@ -1,0 +1,194 @@
+"""Large values: from this process into the object store of its node, and back.
+
+Ray: src/ray/core_worker/store_provider/plasma_store_provider.h
+
+``put`` is for user threads, which park meanwhile, ``fetch`` for the loop. What was put is described by its ``Place``, which
+travels in its stead; what was fetched is a ``StoredObject`` whose pieces lie in the arena, and stays there for as long as
+one of them is in use. An object that has been made again since its place was told is ``CHANGED``: what is inside it may
+have other names now (``ValueFetcher`` asks for them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+from minray.common.ids import short
+from minray.core_worker.fetching.waiting_threads import call_for
+from minray.core_worker.ownership.memory_store import StoredObject
+from minray.exceptions import (
+    LocalRayletDiedError,
+    ObjectFreedError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OwnerDiedError,
+    RayError,
+)
+from minray.object_store import layout
+from minray.object_store.client import StoreClient
+from minray.platform.base import MemoryFailed, Parker, Platform, PlatformError
+from minray.protocol.base import Address
+from minray.protocol.core_worker import RefInfo
+from minray.protocol.object_store import (
+    CHANGED,
+    CREATED,
+    FREED,
+    FULL,
+    GET,
+    NO_ROOM,
+    NOT_HERE,
+    OUT_OF_DISK,
+    OWNER_DIED,
+    CreateReply,
+    Pinned,
+    Place,
+)
+from minray.values.serialization import Serialized
+
+T = TypeVar("T")
+
+
+class LargeObject(NamedTuple):
+    """What is known of a large object before its value is here."""
+
+    object_id: bytes
+    owner: Address
+    nested: Sequence[RefInfo]
+    attempt: int
+
+    @classmethod
+    def known(cls, object_id: bytes, owner: Address, stored: StoredObject) -> LargeObject:
+        """Of what is in the memory store."""
+        assert stored.place is not None
+        return cls(object_id, owner, stored.nested, stored.place.attempt)
+
+
+class Changed:
+    """In the place of a value: what was known of it is not so any more."""
+
+
+CHANGED_VALUE = Changed()
+Fetched = StoredObject | RayError | Changed | None
+"""A value, or why there is none; None: it has not come in time."""
+
+
+class _Answer(Generic[T]):
+    """What a user thread waits for."""
+
+    def __init__(self, parker: Parker) -> None:
+        self.parker = parker
+        self._answer: tuple[T | None, PlatformError | None] | None = None
+
+    def set(self, reply: T | None, error: PlatformError | None) -> None:
+        self._answer = reply, error
+        self.parker.release()
+
+    def wait(self) -> tuple[T | None, PlatformError | None]:
+        self.parker.wait(None)
+        assert self._answer is not None
+        return self._answer
+
+
+OnFetched = Callable[[list[Fetched]], None]
+
+
+class StoreProvider:
+    """The provider of one process."""
+
+    def __init__(self, platform: Platform, client: StoreClient) -> None:
+        self._user_code = platform.user_code
+        self._client = client
+
+    # --- in user threads
+
+    def put(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Place:
+        """Write a value into the store; each byte is copied once.
+
+        Raises ObjectStoreFullError, OutOfDiskError or LocalRayletDiedError. What belongs to another process stays even if
+        this one dies right after that: an owner who hears of it finds it. What belongs to this process ends with it anyway,
+        so nobody waits until the store knows that it is complete: whoever reads it waits for that at the store.
+        """
+        pieces = [memoryview(value.data), *(memoryview(buffer) for buffer in value.buffers)]
+        size = layout.stored_size([piece.nbytes for piece in pieces])
+        user_code = self._user_code
+        created = _Answer[CreateReply](user_code.parker())
+        sealed = _Answer[None](user_code.parker())
+        try:
+            user_code.post(call_for, created.parker, self._client.create, object_id, attempt, size, owner, created.set)
+            place = self._write(size, attempt, pieces, *created.wait())
+            if self._client.is_own(owner):
+                user_code.post(self._client.seal, object_id, attempt, _do_nothing)
+                return place
+            user_code.post(call_for, sealed.parker, self._client.seal, object_id, attempt, partial(sealed.set, None))
+            _, error = sealed.wait()
+            if error is not None:
+                raise LocalRayletDiedError(reason=str(error))
+        except BaseException:
+            user_code.post(self._client.abort, object_id, attempt)
+            raise
+        return place
+
+    def _write(
+        self, size: int, attempt: int, pieces: Sequence[memoryview], reply: CreateReply | None, error: PlatformError | None
+    ) -> Place:
+        if reply is None:
+            raise LocalRayletDiedError(reason=str(error))
+        if reply.status == FULL:
+            raise ObjectStoreFullError(needed_bytes=size, reason=reply.reason)
+        if reply.status == OUT_OF_DISK:
+            raise OutOfDiskError(reason=reply.reason)
+        if reply.status == CREATED:
+            try:
+                layout.write(self._client.view(reply.offset, size), pieces)
+            except MemoryFailed as failure:
+                raise LocalRayletDiedError(reason=str(failure)) from None
+        return Place(attempt, size, reply.raylet)
+
+    def discard(self, object_ids: Sequence[bytes], attempt: int) -> None:
+        """Take back what this process has put for an attempt that ends otherwise."""
+        for object_id in object_ids:
+            self._user_code.post(self._client.abort, object_id, attempt)
+
+    # --- on the loop
+
+    def fetch(
+        self,
+        objects: Sequence[LargeObject],
+        on_fetched: OnFetched,
+        timeout_s: float | None = None,
+        purpose: int = GET,
+    ) -> None:
+        """Bring them to this node, all in one question to its raylet, which keeps the time."""
+
+        def on_pinned(pinned: list[memoryview | Pinned]) -> None:
+            on_fetched([_value(known, one) for known, one in zip(objects, pinned, strict=True)])
+
+        wanted = [(known.object_id, known.owner, known.attempt) for known in objects]
+        self._client.pin(wanted, purpose, timeout_s, on_pinned)
+
+
+def _do_nothing(_error: PlatformError | None) -> None:
+    """Without its raylet a process has no cluster any more, and hears of that otherwise."""
+
+
+def _value(known: LargeObject, pinned: memoryview | Pinned) -> Fetched:
+    if isinstance(pinned, Pinned):
+        if pinned.status == NOT_HERE:
+            return None
+        if pinned.status == CHANGED:
+            return CHANGED_VALUE
+        owner, name = known.owner.endpoint, known.object_id.hex()
+        if pinned.status == OWNER_DIED:
+            return OwnerDiedError(object_id_hex=name, owner=owner, reason=pinned.reason)
+        if pinned.status == FREED:
+            return ObjectFreedError(object_id_hex=name, owner=owner, reason=pinned.reason)
+        if pinned.status == NO_ROOM:
+            return ObjectStoreFullError(needed_bytes=pinned.size, reason=pinned.reason)
+        return ObjectLostError(object_id_hex=name, owner=owner, reason=pinned.reason)
+    try:
+        data, *buffers = layout.read(pinned)
+    except ValueError as error:
+        return ObjectLostError(object_id_hex=known.object_id.hex(), reason=f"object {short(known.object_id)}: {error}")
+    return StoredObject(data, buffers, False, known.nested)

@@ -1,0 +1,237 @@
+"""Brings values to this process: from their owners, from the object stores of other nodes, and after they were lost.
+
+Ray: CoreWorker::Get, WaitForObjects; src/ray/core_worker/store_provider/
+
+What a process knows of a large object, its place, may be out of date: the object was lost and has been made again, so its
+bytes are those of another attempt and the references inside have other names; or there is an error or a small value in its
+place now. The store of this node sees the difference (``CHANGED``). Then what is known is forgotten, the owner is asked for
+what is there now, and it is fetched once more.
+
+A task never waits at a worker for an argument that is being made again: that may take as long as any task, and need the
+very resources that this one would hold. It hears so (``on_missing``, or None in the place of a value) and is given back. An
+actor's call with a place in an order (G49) does wait (``waits``): its process serves nobody else, and nothing behind it may
+begin before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from minray.common.ids import short
+from minray.core_worker.fetching.store_provider import Changed, Fetched, LargeObject, OnFetched
+from minray.core_worker.fetching.waiting_threads import call_for
+from minray.core_worker.ownership.memory_store import StoredObject, Waiter
+from minray.core_worker.ownership.reference_counter import Effects
+from minray.exceptions import ObjectLostError, RayError
+from minray.protocol.base import Address
+from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+    from minray.core_worker.execution.task_intake import ReceivedTask
+
+AGAIN_S = 0.05
+"""Between two looks at an object whose copy here and whose owner do not agree yet."""
+
+
+class ValueFetcher:
+    """The part of one core worker that fetches."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+        self._fetching: dict[bytes, list[Waiter]] = {}
+        """Large objects that are brought to this node, because somebody waits for that."""
+
+    # --- large values
+
+    def get(
+        self, objects: Sequence[LargeObject], timeout_s: float | None, task: ReceivedTask | None = None
+    ) -> list[StoredObject | None]:
+        """For user threads: the values, errors too; None for those that do not come in time. ``task`` stands still."""
+        user_code, waiting = self._core.platform.user_code, self._core.waiting
+        parker = user_code.parker()
+        fetched: list[list[Fetched]] = []
+        lent: list[Callable[[], None]] = []
+
+        def begin() -> None:
+            if task is not None:  # If the values are lost, what makes them again may need its CPUs.
+                lent.append(waiting.lend_soon(task))
+            self.fetch(objects, on_fetched, timeout_s)
+
+        def end() -> None:
+            for end_lending in lent:
+                end_lending()
+
+        def on_fetched(values: list[Fetched]) -> None:
+            end()
+            fetched.append(values)
+            parker.release()
+
+        user_code.post(call_for, parker, begin)
+        try:
+            parker.wait(None)
+        except BaseException:
+            user_code.post(end)
+            raise
+        return [None if value is None else self.as_stored(value) for value in fetched[0]]
+
+    def fetch(
+        self, objects: Sequence[LargeObject], on_fetched: OnFetched, timeout_s: float | None = None, purpose: int = GET
+    ) -> None:
+        """Bring them to this node; whatever becomes of them meanwhile, each is a value, an error, or late in the end."""
+        deadline = None if timeout_s is None else self._core.now() + timeout_s
+
+        def on_first(values: list[Fetched]) -> None:
+            if any(isinstance(value, Changed) for value in values):
+                name = f"follow({short(objects[0].object_id)})"
+                following = self._follow(objects, values, on_fetched, deadline, purpose)
+                task = asyncio.get_running_loop().create_task(following, name=name)
+                self._core.background.add(task)
+                task.add_done_callback(self._core.background.discard)
+            else:
+                on_fetched(values)
+
+        self._core.provider.fetch(objects, on_first, timeout_s, purpose)
+
+    def as_stored(self, value: Fetched) -> StoredObject:
+        """What was fetched without a time-out, or could not be; safe in any thread."""
+        assert value is not None and not isinstance(value, Changed)
+        return self._core.objects.as_error(value) if isinstance(value, RayError) else value
+
+    async def _follow(
+        self,
+        objects: Sequence[LargeObject],
+        values: list[Fetched],
+        on_fetched: OnFetched,
+        deadline: float | None,
+        purpose: int,
+    ) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                for index, known in enumerate(objects):
+                    if isinstance(values[index], Changed):
+                        values[index] = await self._fetch_again(known, purpose)
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            lost = ObjectLostError(reason="this process has left its cluster")
+            values = [lost if isinstance(value, Changed) else value for value in values]
+            raise
+        finally:
+            on_fetched([None if isinstance(value, Changed) else value for value in values])
+
+    async def _fetch_again(self, known: LargeObject, purpose: int) -> Fetched:
+        while True:
+            self.forget_place(known.object_id, known.attempt)
+            stored = await self._now_there(known.object_id, known.owner, purpose)
+            if stored is None or stored.place is None:
+                return stored
+            known = LargeObject.known(known.object_id, known.owner, stored)
+            value = await self._fetch_once(known, purpose)
+            if not isinstance(value, Changed):
+                return value
+            await asyncio.sleep(AGAIN_S)
+
+    async def _fetch_once(self, known: LargeObject, purpose: int) -> Fetched:
+        fetched: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+
+        def on_fetched(values: list[Fetched]) -> None:
+            if not fetched.done():
+                fetched.set_result(values[0])
+
+        self._core.provider.fetch([known], on_fetched, None, purpose)
+        return await fetched
+
+    async def _now_there(self, object_id: bytes, owner: Address, purpose: int) -> StoredObject | None:
+        """What the owner has in its place; None: nobody wants it any more, or it is an argument and is not made yet."""
+        core = self._core
+        if core.references.get(object_id) is None:
+            return None
+        arrived = asyncio.Event()
+        waiter = Waiter(1, False, arrived.set)
+        if purpose == TASK_ARGUMENTS:
+            self.fetch_argument(object_id, owner, arrived.set, arrived.set)
+        elif core.store.wait([object_id], waiter) and owner.worker_id != core.config.worker_id:
+            core.futures.fetch(object_id, owner)
+        try:
+            await arrived.wait()
+        finally:
+            core.store.stop_waiting([object_id], waiter)
+        return core.store.objects.get(object_id)
+
+    def forget_place(self, object_id: bytes, attempt: int | None = None) -> None:
+        """A borrowed large object is not where it was (any attempt of it, or this one); its owner is to be asked again."""
+        core = self._core
+        stored, reference = core.store.objects.get(object_id), core.references.get(object_id)
+        if stored is None or stored.place is None or reference is None or reference.owner is None:
+            return
+        if attempt is None or stored.place.attempt == attempt:
+            effects = Effects()
+            core.references.forget_value(object_id, effects)
+            core.store.delete([object_id])
+            core.borrowing.apply(effects)
+
+    # --- for those who wait
+
+    def fetch_for(self, waiter: Waiter, large: LargeObject) -> None:
+        """One question for each object, however often somebody waits for it, and polls."""
+        waiters = self._fetching.get(large.object_id)
+        if waiters is not None:
+            waiters[:] = [*(other for other in waiters if not other.released), waiter]
+            return
+        self._fetching[large.object_id] = [waiter]
+
+        def on_fetched(_values: list[Fetched]) -> None:
+            stored = self._core.store.objects.get(large.object_id)
+            for waiting in self._fetching.pop(large.object_id):
+                if stored is not None:
+                    stored.is_fetched = True
+                    waiting.on_object(stored)
+
+        self.fetch([large], on_fetched, purpose=WAIT)
+
+    # --- for tasks
+
+    def fetch_argument(
+        self,
+        object_id: bytes,
+        owner: Address,
+        on_here: Callable[[], None],
+        on_missing: Callable[[], None],
+        waits: bool = False,
+    ) -> None:
+        """The value of an argument, or its place; ``on_missing``: it is being made again, and nobody ``waits`` for that."""
+        core = self._core
+        waiter = Waiter(1, False, on_here)
+
+        def give_up() -> None:
+            if not waiter.released:
+                core.store.stop_waiting([object_id], waiter)
+                on_missing()
+
+        if not core.store.wait([object_id], waiter):
+            return
+        is_own = owner.worker_id == core.config.worker_id
+        if waits and not is_own:
+            core.futures.fetch(object_id, owner)
+        elif not waits and is_own:
+            give_up()
+        elif not waits:
+            core.futures.look(object_id, owner, give_up)
+
+    def fetch_arguments(
+        self,
+        objects: list[tuple[bytes, Address]],
+        on_fetched: Callable[[list[StoredObject | None]], None],
+        waits: bool = False,
+    ) -> None:
+        """Large values of a task's arguments, which are known by their places; None: it is being made again."""
+        stored = [self._core.store.objects[object_id] for object_id, _ in objects]
+        wanted = [LargeObject.known(id_, owner, one) for (id_, owner), one in zip(objects, stored, strict=True)]
+
+        def on_here(values: list[Fetched]) -> None:
+            on_fetched([None if value is None else self.as_stored(value) for value in values])
+
+        self.fetch(wanted, on_here, purpose=GET if waits else TASK_ARGUMENTS)

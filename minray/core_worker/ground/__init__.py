@@ -1,0 +1,7 @@
+"""What every part of a core worker may hold: the record of its process, and the narrow ports between parts.
+
+Ray: src/ray/core_worker/core_worker_options.h, src/ray/core_worker/core_worker_process.h
+
+No part takes the whole ``CoreWorker``: it takes this record, the parts that it uses by name, and ports for the few calls
+that go the other way. So a reader sees in a constructor what a part can do, and a test makes it without a fake process.
+"""

@@ -1,0 +1,119 @@
+"""The values of a process's metrics: what its tasks have counted, set and observed.
+
+Ray: src/ray/stats/metric.h, src/ray/observability/open_telemetry_metric_recorder.h
+
+Ray's processes send their values to an agent on each node. Here they stay, and whoever wants them asks. So they end with
+their process, and metrics of the same name in a process are one, however often they have been made or unpickled there.
+
+Rules
+  * A name is of one kind in a process, and has one set of boundaries. What comes first holds; what differs is not recorded.
+  * Recording is possible in any thread, with or without a cluster; also in a destructor, which may interrupt any of this.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, NamedTuple
+
+from minray.protocol.state import COUNTER, GAUGE, MetricFamily, MetricSample, ProcessMetrics
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+HOLDS_LOCKS = True
+"""See ``common/package.py``: these frames may hold a lock."""
+
+MOST_SERIES = 10_000
+"""So many are told in one answer."""
+
+Tags = tuple[tuple[str, str], ...]
+"""Sorted, so that equal tags are equal keys."""
+
+
+class Definition(NamedTuple):
+    """What a metric is."""
+
+    kind: str
+    name: str
+    description: str
+    boundaries: tuple[float, ...] = ()
+    """Of a histogram's buckets, each the highest value that belongs there; increasing."""
+
+
+class _Series:
+    """The values under one name with the same tags."""
+
+    __slots__ = ("value", "counts")
+
+    def __init__(self, buckets: int) -> None:
+        self.value = 0.0
+        """What a counter has come to, a gauge was set to, or the sum of what a histogram has seen."""
+        self.counts = [0] * buckets
+        """Of a histogram: how many values are in each bucket; the last is for what is above all boundaries."""
+
+
+class MetricRegistry:
+    """All values of one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        """One that its own thread may take again, for destructors."""
+        self._families: dict[str, tuple[Definition, dict[Tags, _Series]]] = {}
+        """By name: the first definition, and the values."""
+
+    def fits(self, metric: Definition) -> bool:
+        """Whether nothing else has this name."""
+        known = self._families.get(metric.name)
+        return known is None or _is_same(known[0], metric)
+
+    def record(self, metric: Definition, tags: dict[str, str], value: float) -> None:
+        with self._lock:
+            known, family = self._families.setdefault(metric.name, (metric, {}))
+            if not _is_same(known, metric):
+                return
+            key = tuple(sorted(tags.items()))
+            series = family.get(key)
+            if series is None:
+                series = family.setdefault(key, _Series(len(metric.boundaries) + 1 if metric.boundaries else 0))
+            if metric.kind == GAUGE:
+                series.value = value
+                return
+            series.value += value
+            if metric.kind != COUNTER:
+                series.counts[bisect_left(metric.boundaries, value)] += 1
+
+    def families(self) -> tuple[list[MetricFamily], int]:
+        """All values, and how many series are left out."""
+        found, total = [], 0
+        with self._lock:
+            for metric, family in list(self._families.values()):
+                room = max(0, MOST_SERIES - total)
+                series = list(family.copy().items())
+                samples = [MetricSample(dict(key), one.value, list(one.counts)) for key, one in series[:room]]
+                total += len(series)
+                found.append(MetricFamily(metric.name, metric.kind, metric.description, list(metric.boundaries), samples))
+        return found, max(0, total - MOST_SERIES)
+
+
+def _is_same(one: Definition, other: Definition) -> bool:
+    """Whether values of both belong together."""
+    return (one.kind, one.boundaries) == (other.kind, other.boundaries)
+
+
+_of_process = MetricRegistry()
+of_context: ContextVar[MetricRegistry] = ContextVar("minray_metrics")
+"""Set in simulated processes."""
+
+
+def registry() -> MetricRegistry:
+    """This process's."""
+    return of_context.get(_of_process)
+
+
+def metrics_of(core: CoreWorker) -> ProcessMetrics:
+    """The answer of this process."""
+    families, left_out = registry().families()
+    config = core.config
+    return ProcessMetrics(config.node_ip, config.worker_id, core.job_id, families, left_out)

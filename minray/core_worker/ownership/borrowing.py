@@ -1,0 +1,153 @@
+"""Carries out what the reference counter decides: frees values, lends references, gives tickets back.
+
+Ray: the sending half of src/ray/core_worker/reference_counter.cc (WaitForRefRemoved and friends)
+
+The rule it keeps: before a reference leaves this process inside a message, its owner has noted a ticket for the receiver
+(``lend``). For our own objects that is a line in a table; for borrowed ones it costs a round trip to each owner, and the
+message waits for it. Tickets that are given back travel together, and nobody waits for them. When a lender dies, the owner
+asks the borrowers whether the message has come (``CheckTickets``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from minray.common.ids import short
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.platform.base import PlatformError
+from minray.protocol.base import Address
+from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsReply, Loan, RefInfo, RemoveBorrower
+from minray.rpc.batch import Batches, by_receiver, portions
+from minray.rpc.connection import Peers
+from minray.rpc.patient_caller import PatientCaller
+
+logger = logging.getLogger(__name__)
+
+
+class Borrowing:
+    """The shell around one ReferenceCounter."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        patient: PatientCaller,
+        own: Address,
+        references: ReferenceCounter,
+        on_freed: Callable[[Effects], None],
+        on_first_lent: Callable[[], None],
+    ) -> None:
+        self._peers = peers
+        self._patient = patient
+        self._own = own
+        self._references = references
+        self._on_freed = on_freed
+        """Forget the values of what is freed; more may follow from that, which joins the effects."""
+        self._on_first_lent = on_first_lent
+        """Begin to watch for the deaths of other processes; called once."""
+        self._message_count = 0
+        """Messages with references that have left."""
+        self._watching = False
+        self._spent: Batches[Loan] = Batches(patient.send, lambda loans: RemoveBorrower(own.worker_id, loans))
+        self._registering: set[asyncio.Task[None]] = set()
+
+    def apply(self, effects: Effects) -> None:
+        """Do what follows from an event."""
+        if effects.freed:
+            self._on_freed(effects)
+        for object_id, owner, tickets in effects.give_back:
+            self._spent.add(owner, [Loan(object_id, ticket) for ticket in tickets])
+        for (borrower, lender_id), loans in effects.doubtful.items():
+            if borrower.worker_id == self._own.worker_id:
+                self.take_back(self.missing(lender_id, loans))
+            else:
+                self._patient.send(borrower, CheckTickets(lender_id, loans), self._on_checked)
+
+    # --- as owner
+
+    def lend_here(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> None:
+        """Note a ticket."""
+        is_ours = borrower.worker_id == lender.worker_id == self._own.worker_id
+        if not is_ours and not self._watching:
+            self._watching = True
+            self._on_first_lent()
+        self._references.lend(object_id, borrower, ticket, lender)
+
+    def _on_checked(self, reply: CheckTicketsReply | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
+        if reply is not None:
+            self.take_back(reply.missing)
+
+    def take_back(self, loans: Iterable[Loan]) -> None:
+        """These tickets are spent, or have never reached their borrower."""
+        effects = Effects()
+        for loan in loans:
+            self._references.take_back(loan.object_id, [loan.ticket], effects)
+        self.apply(effects)
+
+    # --- as lender
+
+    def lend_now(
+        self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes = b""
+    ) -> list[RefInfo] | None:
+        """Tickets for references that are about to travel; None if one of them is not ours (then use ``lend``)."""
+        if any(owner.worker_id != self._own.worker_id for _, owner in refs):
+            return None
+        infos = self._with_tickets(refs, question)
+        for info in infos:
+            self.lend_here(info.object_id, receiver, info.ticket, self._own)
+        return infos
+
+    async def lend(self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes = b"") -> list[RefInfo]:
+        """The same for any references; asks their owners. An owner that is dead lends nothing: its objects are lost."""
+        infos = self._with_tickets(refs, question)
+        others: list[tuple[Loan, Address]] = []
+        for info in infos:
+            if info.owner.worker_id == self._own.worker_id:
+                self.lend_here(info.object_id, receiver, info.ticket, self._own)
+            else:
+                others.append((Loan(info.object_id, info.ticket), info.owner))
+        asking = [
+            self._patient.call(owner, AddBorrower(receiver, self._own, list(portion)))
+            for owner, loans in by_receiver(others)
+            for portion in portions(loans)
+        ]
+        for answer in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(answer, PlatformError):
+                logger.debug("could not lend a reference: %s", answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+        return infos
+
+    def _with_tickets(self, refs: Iterable[tuple[bytes, Address]], question: bytes) -> list[RefInfo]:
+        """Named after the question that is answered, else after this message."""
+        self._message_count += 1
+        name = question or self._own.worker_id[:12] + self._message_count.to_bytes(8, "big")
+        return [RefInfo(ref[0], ref[1], name + index.to_bytes(4, "big")) for index, ref in enumerate(refs)]
+
+    # --- as borrower
+
+    def missing(self, lender_id: bytes, loans: Iterable[Loan]) -> list[Loan]:
+        """The lender is dead, and from now on so for us: which of its loans have not reached us?"""
+        self._peers.on_death_of(lender_id, "it is reported dead")
+        return [loan for loan in loans if not self._references.holds_ticket(loan)]
+
+    async def keep(self, refs: Sequence[tuple[bytes, Address]]) -> None:
+        """Get tickets of our own for references that somebody else has kept alive for us until now."""
+        infos = await self.lend(refs, self._own)
+        effects = Effects()
+        for info in infos:
+            self._references.receive_ticket(info, effects)
+        self.apply(effects)
+
+    def keep_soon(self, object_id: bytes, owner: Address) -> None:
+        """The same in the background, for a reference that came by ways of the user's own (its owner has it pinned)."""
+        name = f"keep({short(object_id)})"
+        task = asyncio.get_running_loop().create_task(self.keep([(object_id, owner)]), name=name)
+        self._registering.add(task)
+        task.add_done_callback(self._registering.discard)
+
+    def close(self) -> None:
+        for task in list(self._registering):
+            task.cancel()

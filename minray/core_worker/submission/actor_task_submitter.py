@@ -1,0 +1,295 @@
+"""Which call goes to which actor when: per actor, in the order in which its calls were made here.
+
+Ray: src/ray/core_worker/task_submission/actor_task_submitter.h, sequential_actor_submit_queue.h
+
+Pure: it decides, and acts only through its ``Actions`` port. Calls do not go through raylets: as soon as the gcs has said
+where the actor lives, they are pushed to its process, each with a number of this caller's *stream*.
+
+Rules
+  * Calls leave in the order in which they were made (G49); one whose arguments do not exist yet holds up those behind it,
+    unless the actor promises no order (G51).
+  * While the actor is being created its calls wait. While it begins anew, a call without retries fails at once and one with
+    retries uses one up (G37).
+  * What had been pushed to an incarnation that is gone is *lost*: it may have run. When the gcs has said what became of the
+    actor, lost calls are made again if they may be (out of order, G52), and fail otherwise (G36). What had not been pushed
+    stays in the queue.
+  * What a lost call has put into the store of the actor's node, or may yet put there, is of no use to anybody (L2): its
+    actor may be dead for the gcs and still run.
+  * If the gcs knows nothing, the actor may be out of reach only: after a while lost calls fail as unavailable (G39b), and
+    the next push begins a new stream, since nobody knows which numbers of the old one have arrived. The actor is told which
+    answers nobody waits for: there may be references in them.
+  * Dead is dead: everything fails, now and later, with what the gcs has said of the death.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from minray.common.sequence_ranges import SequenceRanges
+from minray.core_worker.submission.task_manager import FAILED, FINISHED, PUSHED, QUEUED, PendingTask, TaskManager
+from minray.protocol.actor import ALIVE, DEAD, RESTARTING, ActorInfo
+from minray.protocol.base import Address
+
+
+class Connection:
+    """One stream of calls to one incarnation. Does not know its client, who knows it: they would be a cycle."""
+
+    __slots__ = ("address", "raylet", "restarts", "stream", "next_sequence", "in_flight", "answered", "is_lost")
+
+    def __init__(self, address: Address, raylet: Address | None, restarts: int, stream: int) -> None:
+        self.address = address
+        self.raylet = raylet
+        self.restarts = restarts
+        self.stream = stream
+        self.next_sequence = 1
+        self.in_flight: dict[int, PendingTask] = {}
+        """Pushed and not answered, by sequence, oldest first."""
+        self.answered = SequenceRanges()
+        """Answered ones behind the oldest that is not, which the actor has not been told about."""
+        self.is_lost = False
+        """Its node is dead: answers may still come, but nothing more is sent."""
+
+    def acknowledged(self) -> int:
+        """All replies up to this sequence have come."""
+        return next(iter(self.in_flight), self.next_sequence) - 1
+
+    def take_answered(self) -> tuple[tuple[int, int], ...]:
+        """What the next push tells of; once is enough, because it arrives or the stream is over."""
+        if not len(self.answered):
+            return ()
+        ranges, self.answered = self.answered.ranges(), SequenceRanges()
+        return tuple(ranges)
+
+
+class ActorClient:
+    """One actor as this process sees it."""
+
+    __slots__ = (
+        "actor_id",
+        "owner",
+        "in_order",
+        "info",
+        "queue",
+        "retries",
+        "connection",
+        "lost",
+        "failures",
+        "keeping",
+        "submitted",
+        "ended",
+        "__weakref__",
+    )
+
+    def __init__(self, actor_id: bytes, owner: Address, in_order: bool) -> None:
+        self.actor_id = actor_id
+        self.owner = owner
+        self.in_order = in_order
+        self.info: ActorInfo | None = None
+        """The newest that is known; None: nothing yet."""
+        self.queue: deque[PendingTask] = deque()
+        """Calls that have not been pushed, in their order; if the actor promises none, only those that are ready."""
+        self.retries: deque[PendingTask] = deque()
+        """Calls to be made again, which keep no order."""
+        self.connection: Connection | None = None
+        """None: there is no incarnation that can be reached."""
+        self.lost: dict[PendingTask, Connection] = {}
+        """Calls of gone connections, whose fate is open, with that which they had been pushed to."""
+        self.failures = 0
+        """How often in a row it could not be reached although the gcs believes that it lives."""
+        self.keeping = 0
+        """Calls that are not over and were made with a handle that keeps the actor alive."""
+        self.submitted = 0
+        """Calls that were made, for ``max_pending_calls``; counted by user threads."""
+        self.ended = 0
+        """Calls that are over; counted by the loop."""
+
+    @property
+    def state(self) -> str:
+        return "" if self.info is None else self.info.state
+
+
+class Actions(Protocol):
+    """What the submitter lets others do."""
+
+    def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None: ...
+
+    def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
+        """The call ends with the actor's death."""
+
+    def fail_restarted(self, task: PendingTask, client: ActorClient, reason: str) -> None:
+        """The incarnation that had it, or would have it, has died, and there will be another."""
+
+    def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None: ...
+
+    def discard(self, task: PendingTask, connection: Connection) -> None:
+        """Nobody needs what this attempt has put into the store of the actor's node, or will put there."""
+
+    def give_up(self, connection: Connection, sequences: list[int]) -> None:
+        """The actor lives, and the answers of these calls will never be heard."""
+
+    def retry(self, task: PendingTask) -> None:
+        """Make it again; ``on_task_ready`` follows."""
+
+    def wait_for_verdict(self, client: ActorClient, connection: Connection) -> None:
+        """Call ``on_no_verdict`` a while after the connection to an actor was lost."""
+
+
+class ActorTaskSubmitter:
+    """All calls of one process."""
+
+    def __init__(self, tasks: TaskManager, actions: Actions) -> None:
+        self._tasks = tasks
+        self._actions = actions
+        self._stream_count = 0
+        """Of this process: a client may be forgotten and made again, but its streams are never taken for each other."""
+
+    # --- calls
+
+    def on_submitted(self, client: ActorClient, task: PendingTask) -> None:
+        """A call was made; it may not be ready. Takes its place in the order."""
+        if client.in_order:
+            client.queue.append(task)
+
+    def on_task_ready(self, client: ActorClient, task: PendingTask) -> None:
+        """All arguments exist, or it is to be made again."""
+        self._tasks.move(task, QUEUED)
+        state = client.state
+        if state == DEAD:
+            self._actions.fail_dead(task, client)
+            self._flush(client)
+            return
+        if state == RESTARTING and not task.sequence and not self._tasks.may_retry(task):
+            self._actions.fail_restarted(task, client, "it is being restarted")
+        elif task.sequence:
+            client.retries.append(task)
+        elif not client.in_order:
+            client.queue.append(task)
+        self._flush(client)
+
+    def on_task_ended(self, client: ActorClient) -> None:
+        """A call has ended before it was pushed (cancelled, or an argument failed): it holds up nobody any more."""
+        self._flush(client)
+
+    def on_task_answered(self, connection: Connection, task: PendingTask) -> None:
+        """However it ended."""
+        in_flight = connection.in_flight
+        if next(iter(in_flight)) != task.sequence:
+            connection.answered.add(task.sequence, task.sequence)
+        del in_flight[task.sequence]
+        task.worker = None
+        task.prepared.client.failures = 0
+
+    # --- actors
+
+    def on_info(self, client: ActorClient, info: ActorInfo) -> None:
+        """The gcs says where the actor lives, or that it does not."""
+        known = client.info
+        if known is not None and (known.state == DEAD or info == known):
+            return
+        if known is not None and info.restarts < known.restarts and info.state != DEAD:
+            return
+        client.info = info
+        connection = client.connection
+        if connection is not None and (info.state != ALIVE or connection.restarts != info.restarts):
+            self._lose(client, connection)
+        if info.state == DEAD:
+            self._fail_all(client)
+            return
+        self._decide_lost(client, info.restarts)
+        if info.state == ALIVE:
+            self._connect(client)
+            self._flush(client)
+
+    def on_unreachable(self, client: ActorClient, connection: Connection) -> None:
+        """The channel to the actor is gone for good: what becomes of its calls, the gcs will say."""
+        if client.connection is connection:
+            self._lose(client, connection)
+            self._actions.wait_for_verdict(client, connection)
+
+    def on_no_verdict(self, client: ActorClient, connection: Connection) -> None:
+        """The gcs believes that all is as it was when this connection was lost, unless it has told of another one."""
+        info = client.info
+        if client.connection is not None or info is None or info.state != ALIVE or info.restarts != connection.restarts:
+            return
+        client.failures += 1
+        lost, client.lost = client.lost, {}
+        for connection in dict.fromkeys(lost.values()):
+            self._actions.give_up(connection, list(connection.in_flight))
+        self._connect(client)
+        for task, pushed_to in lost.items():
+            if not self._is_made_again(task, pushed_to):
+                self._actions.fail_unavailable(task, client, "it cannot be reached")
+        self._flush(client)
+
+    def _connect(self, client: ActorClient) -> None:
+        info = client.info
+        if client.connection is None and info is not None and info.address is not None:
+            self._stream_count += 1
+            client.connection = Connection(info.address, info.raylet, info.restarts, self._stream_count)
+
+    def _lose(self, client: ActorClient, connection: Connection) -> None:
+        client.connection = None
+        for task in connection.in_flight.values():
+            task.worker = None
+            client.lost[task] = connection
+
+    def _decide_lost(self, client: ActorClient, restarts: int) -> None:
+        """A new incarnation is there, or will be: whatever was pushed to an older one is over."""
+        decided = {task: pushed_to for task, pushed_to in client.lost.items() if pushed_to.restarts < restarts}
+        for task in decided:
+            del client.lost[task]
+        for task, pushed_to in decided.items():
+            if not self._is_made_again(task, pushed_to):
+                self._actions.fail_restarted(task, client, "it died and is restarted")
+
+    def _is_made_again(self, task: PendingTask, pushed_to: Connection) -> bool:
+        """False: it was under way, and has no retry left."""
+        if task.state is not PUSHED:
+            return True
+        self._actions.discard(task, pushed_to)
+        if not self._tasks.may_retry(task):
+            return False
+        self._actions.retry(task)
+        return True
+
+    def _fail_all(self, client: ActorClient) -> None:
+        lost, client.lost = client.lost, {}
+        for task, pushed_to in lost.items():
+            if task.state is PUSHED:
+                self._actions.discard(task, pushed_to)
+        tasks = [*lost, *client.retries, *client.queue]
+        client.retries.clear()
+        client.queue.clear()
+        for task in tasks:
+            if task.state in (PUSHED, QUEUED):
+                self._actions.fail_dead(task, client)
+
+    # --- pushing
+
+    def _flush(self, client: ActorClient) -> None:
+        """Push everything whose turn it is."""
+        connection, queue = client.connection, client.queue
+        if connection is not None and connection.is_lost:
+            connection = None
+        while client.retries and connection is not None:
+            self._push(client, connection, client.retries.popleft())
+        while queue:
+            task = queue[0]
+            if task.state is FINISHED or task.state is FAILED:
+                queue.popleft()
+            elif task.state is QUEUED and connection is not None:
+                self._push(client, connection, queue.popleft())
+            else:
+                return
+
+    def _push(self, client: ActorClient, connection: Connection, task: PendingTask) -> None:
+        if task.state is not QUEUED:
+            return
+        in_order = client.in_order and not task.sequence
+        task.worker = connection
+        task.sequence = connection.next_sequence
+        connection.next_sequence += 1
+        connection.in_flight[task.sequence] = task
+        self._tasks.move(task, PUSHED)
+        self._actions.push(connection, task, in_order)

@@ -1,0 +1,167 @@
+"""A task waits here until all its top-level arguments exist; then small ones are put into it.
+
+Ray: src/ray/core_worker/task_submission/dependency_resolver.h
+
+G10: a task never starts before its arguments are computed. G1: if one of them is an error, the task ends with that error
+and its body does not run. Arguments that are large stay references; the executing worker gets them from their owner. A
+function that the gcs does not know yet counts as one more argument to wait for. A task that comes again, because an argument
+was lost, or its own results, keeps the values that it carries and waits for the rest.
+
+Those that are in the object store are the task's *dependencies*: whoever grants it a worker brings them there first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
+from minray.common.ids import short
+from minray.core_worker.fetching.future_resolver import FutureResolver
+from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject, Waiter
+from minray.core_worker.submission.task_manager import WAITING, PendingTask
+from minray.protocol.base import Address
+from minray.protocol.core_worker import Argument, Value
+from minray.protocol.object_store import Place
+from minray.protocol.raylet import Dependency
+
+logger = logging.getLogger(__name__)
+
+
+class DependencyResolver:
+    """All waiting tasks of one process."""
+
+    def __init__(
+        self,
+        own_id: bytes,
+        store: MemoryStore,
+        futures: FutureResolver,
+        on_ready: Callable[[PendingTask], None],
+        on_failed_argument: Callable[[PendingTask, StoredObject], None],
+    ) -> None:
+        self._own_id = own_id
+        self._store = store
+        self._futures = futures
+        self._on_ready = on_ready
+        self._on_failed_argument = on_failed_argument
+        self._large: dict[bytes, Place | None] = {}
+        """Borrowed objects that exist, elsewhere, and are too large to be put into a message: where they were seen."""
+        self._for_function: dict[bytes, list[PendingTask]] = {}
+        """Tasks whose function is being exported, by function id."""
+        self._failed: deque[tuple[PendingTask, StoredObject]] = deque()
+        """Tasks with an argument that is this error, and that have not ended yet."""
+        self._is_failing = False
+
+    def resolve(self, task: PendingTask) -> None:
+        """Begin; ends in ``on_ready`` or ``on_failed_argument``, perhaps at once."""
+        missing: set[bytes] | None = None
+        if not task.prepared.export.done:
+            function_id = task.prepared.template.function_id
+            missing = {function_id}
+            self._for_function.setdefault(function_id, []).append(task)
+        for index, (object_id, owner) in enumerate(task.slots):
+            if not task.is_inlined(index) and not self._is_available(object_id):
+                missing = missing or set()
+                if object_id not in missing:
+                    missing.add(object_id)
+                    task.waiting_for = missing
+                    self._wait(task, object_id, owner)
+        task.waiting_for = missing
+        if not missing:
+            self._complete(task)
+
+    def is_resolved(self, task: PendingTask) -> bool:
+        """Whether all arguments of a task that has waited already still exist, as far as this process knows."""
+        return all(task.is_inlined(index) or self._is_available(id_) for index, (id_, _) in enumerate(task.slots))
+
+    def _is_available(self, object_id: bytes) -> bool:
+        return object_id in self._store.objects or object_id in self._large
+
+    def on_function_exported(self, function_id: bytes) -> None:
+        for task in self._for_function.pop(function_id, ()):
+            self._arrived(task, function_id)
+
+    def _wait(self, task: PendingTask, object_id: bytes, owner: Address) -> None:
+        self._store.wait([object_id], Waiter(1, False, lambda: self._arrived(task, object_id)))
+        if owner.worker_id != self._own_id:
+
+            def on_large(place: Place | None) -> None:
+                self._large[object_id] = place
+                self._arrived(task, object_id)
+
+            self._futures.probe(object_id, owner, MAX_DIRECT_CALL_OBJECT_SIZE, on_large)
+
+    def _arrived(self, task: PendingTask, key: bytes) -> None:
+        if task.state is not WAITING or task.waiting_for is None:
+            return
+        task.waiting_for.discard(key)
+        stored = self._store.objects.get(key)
+        if stored is not None and stored.is_error:
+            self._fail(task, stored)
+        elif not task.waiting_for:
+            self._complete(task)
+
+    def _fail(self, task: PendingTask, error: StoredObject) -> None:
+        """Its results may be arguments of others: these end after it, and not within its end, for a chain may be long."""
+        task.waiting_for = None
+        self._failed.append((task, error))
+        if self._is_failing:
+            return
+        self._is_failing = True
+        try:
+            while self._failed:
+                task, error = self._failed.popleft()
+                if task.state is not WAITING:
+                    continue
+                try:
+                    self._on_failed_argument(task, error)
+                except Exception:  # a bug of ours, and no reason for the others to wait for ever
+                    logger.exception("task %s has not ended with the error of its argument", short(task.task_id))
+        finally:
+            self._is_failing = False
+
+    def _complete(self, task: PendingTask) -> None:
+        task.waiting_for = None
+        arguments: list[Argument] = []
+        dependencies: dict[bytes, Dependency] = {}
+        room = TASK_RPC_INLINED_BYTES_LIMIT
+        for index, (object_id, owner) in enumerate(task.slots):
+            stored = self._store.objects.get(object_id)
+            if task.is_inlined(index):
+                arguments.append(task.arguments[index])
+                continue
+            place = self.place_of(object_id)
+            if place is not None:
+                dependencies[object_id] = Dependency(object_id, owner, place.size)
+            if stored is None:
+                arguments.append(Argument(None, object_id, owner))
+                continue
+            if stored.is_error:
+                self._fail(task, stored)
+                return
+            size = stored.size()
+            if stored.place is None and size <= MAX_DIRECT_CALL_OBJECT_SIZE and size <= room:
+                room -= size
+                value = Value(stored.data, False, tuple(map(bytes, stored.buffers)), 0, tuple(stored.nested))
+                arguments.append(Argument(value, object_id, owner))
+            else:
+                arguments.append(Argument(None, object_id, owner))
+        task.arguments = tuple(arguments)
+        task.dependencies = tuple(dependencies.values())
+        self._on_ready(task)
+
+    def place_of(self, object_id: bytes) -> Place | None:
+        """Where the first copy of a large object is, or was when its owner was asked; None for what is not in a store."""
+        stored = self._store.objects.get(object_id)
+        return self._large.get(object_id) if stored is None else stored.place
+
+    def forget(self, object_ids: Iterable[bytes]) -> None:
+        """Nobody here holds these objects any more."""
+        if self._large:
+            for object_id in object_ids:
+                self._large.pop(object_id, None)
+
+    def missing_of(self, task: PendingTask) -> list[bytes]:
+        """What a waiting task waits for, for ``why``."""
+        return sorted(task.waiting_for or ())

@@ -1,0 +1,204 @@
+"""The owner's side of streaming generators: takes items in, lends them to the reader, and ends their streams.
+
+Ray: TaskManager::HandleReportGeneratorItemReturns and its neighbours
+
+The shell around ``ObjectRefStreams``. An item that arrives is an object of this process like any result. The reader waits
+for the object whose id the next item will have; behind the last item the memory store has ``END_OF_STREAM`` there, so a
+thread that waits finds out in the same way whether there is another item or none.
+
+An item in an object store may be lost, like any result, and is made again like any: its task runs once more, told which
+items are missing, and nobody else's are touched. Such an attempt ends no stream and is held up by no reader.
+
+Whoever reports is believed only if it runs the task's present attempt (G94). What is refused may bring tickets and places
+along: the tickets go back, and copies that nobody needs are discarded where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
+from minray.common.ids import item_id
+from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.records.object_ref_streams import ObjectRefStreams
+from minray.core_worker.records.values import from_value
+from minray.core_worker.submission.task_manager import PendingTask
+from minray.errors.packed_exception import pack_exception
+from minray.exceptions import ObjectRefStreamEndOfStreamError, RayError, StreamingGeneratorReplayInconsistentError
+from minray.protocol.core_worker import GeneratorItemReply, ReportGeneratorItem, WaitForReader
+from minray.rpc.service import Call
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+_packed_end = pack_exception(ObjectRefStreamEndOfStreamError(), task_name="", pid=0, node_id="", ip="")
+END_OF_STREAM = StoredObject(_packed_end, (), True, ())
+"""In the memory store: there is no such item. One for all streams."""
+UNWANTED = GeneratorItemReply(0, True)
+EVERYTHING = 2**62
+"""So many items were read: nobody who makes lost items again is to be held up."""
+
+
+class Generators:
+    """The streams of one process."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+        self.streams = ObjectRefStreams(core.platform.record)
+
+    def begin(self, task: PendingTask) -> None:
+        """A generator function was called here."""
+        task.stream = self.streams.begin(task.task_id)
+
+    # --- from the executor
+
+    def on_report(self, request: ReportGeneratorItem, buffers: Sequence[Any]) -> GeneratorItemReply:
+        """An item, or the end of the yields."""
+        task_id = request.task_id
+        task = self._core.tasks.tasks.get(task_id)
+        is_present = task is not None and task.attempt == request.attempt
+        if request.value is not None:
+            self._on_item(task if is_present else None, request, from_value(request.value, buffers))
+        elif is_present and self.streams.is_wanted(task_id):
+            self.streams.on_total(task_id, request.number - 1)
+        return self._answer(task_id) if is_present else UNWANTED
+
+    def _on_item(self, task: PendingTask | None, request: ReportGeneratorItem, stored: StoredObject) -> None:
+        """``task``: None if it is not its present attempt that reports."""
+        number = request.number
+        object_id = item_id(request.task_id, number)
+        if task is not None and self.streams.is_wanted(task.task_id) and self.streams.on_item(task.task_id, number):
+            self._core.references.add_owned(object_id)
+        elif task is not None and task.items_lost and number in task.items_lost and self._is_lost(object_id):
+            del task.items_lost[number]
+        else:
+            self._refuse(object_id, stored)
+            return
+        if task.stream is not None and stored.place is not None:
+            task.stream.has_large = True
+        self._core.objects.on_result(object_id, stored)
+
+    def lost_items(self, task: PendingTask) -> list[int]:
+        """Items that have come, and that somebody needs who does not find them any more."""
+        assert task.stream is not None
+        if not task.stream.has_large:
+            return []
+        return [number for number in task.stream.numbers() if self._is_lost(item_id(task.task_id, number))]
+
+    def _is_lost(self, object_id: bytes) -> bool:
+        return object_id not in self._core.store.objects and self._core.references.is_in_scope(object_id)
+
+    def on_wait(self, request: WaitForReader, call: Call) -> GeneratorItemReply | None:
+        """Answers when so many items were read, or when nobody will."""
+        if not self._is_present(request.task_id, request.attempt):
+            return UNWANTED
+        if self._core.tasks.tasks[request.task_id].has_lost_results:
+            return GeneratorItemReply(EVERYTHING, False)
+        if self.streams.wait_read(request.task_id, request.count, call):
+            return None
+        return self._answer(request.task_id)
+
+    def _is_present(self, task_id: bytes, attempt: int) -> bool:
+        task = self._core.tasks.tasks.get(task_id)
+        return task is not None and task.attempt == attempt
+
+    def _answer(self, task_id: bytes) -> GeneratorItemReply:
+        stream = self.streams.get(task_id)
+        if stream is not None and self.streams.is_wanted(task_id):
+            return GeneratorItemReply(stream.read, False)
+        task = self._core.tasks.tasks.get(task_id)
+        return GeneratorItemReply(EVERYTHING, False) if task is not None and task.items_lost else UNWANTED
+
+    def _refuse(self, object_id: bytes, stored: StoredObject) -> None:
+        """It is not wanted, or was here before."""
+        effects = Effects()
+        for info in stored.nested:
+            self._core.references.receive_ticket(info, effects)
+        self._core.borrowing.apply(effects)
+        if stored.place is not None:
+            known = self._core.store.objects.get(object_id)
+            if known is None or known.place != stored.place:
+                self._core.directory.discard([object_id], stored.place.attempt, stored.place.raylet)
+
+    # --- from the reader
+
+    def on_read(self, task_id: bytes, number: int) -> None:
+        """A user thread has taken an item, and the stream's reference to it."""
+        self._let_go(task_id, self.streams.on_read(task_id, number))
+
+    def hurry(self, task: PendingTask) -> None:
+        """Its next attempt begins when this one has ended, and its reader waits for that: do not hold it up (G91)."""
+        if task.stream is not None:
+            waiting, task.stream.waiting = task.stream.waiting, []
+            for _, call in waiting:
+                call.reply(GeneratorItemReply(EVERYTHING, False))
+
+    def on_dropped(self, task_id: bytes) -> None:
+        """A user thread has dropped the generator (G97)."""
+        end = self.streams.on_dropped(task_id)
+        self._free(task_id, end.unread)
+        if end.end is not None:
+            self._core.store.delete([item_id(task_id, end.end + 1)])
+        self._let_go(task_id, end.waiting)
+
+    def _free(self, task_id: bytes, numbers: list[int]) -> None:
+        effects = Effects()
+        for number in numbers:
+            self._core.references.remove_local([item_id(task_id, number)], effects)
+        self._core.borrowing.apply(effects)
+
+    def _let_go(self, task_id: bytes, waiting: list[Call]) -> None:
+        for call in waiting:
+            call.reply(self._answer(task_id))
+
+    # --- from the judge of the task
+
+    def contradiction(self, task: PendingTask) -> RayError | None:
+        """The task says that all went well: whether that can be."""
+        if not self.streams.is_open(task.task_id):
+            return None
+        reason = self.streams.contradiction(task.task_id)
+        return StreamingGeneratorReplayInconsistentError(reason=reason) if reason else None
+
+    def on_ended(self, task: PendingTask, value: StoredObject | None) -> None:
+        """The task is over; ``value`` is an error, or says that there is none (G92, G93)."""
+        if self.streams.is_open(task.task_id):
+            assert value is not None
+            self._end(task, value)
+        if task.items_lost:
+            self._give_up(task, value)
+
+    def _give_up(self, task: PendingTask, value: StoredObject | None) -> None:
+        """It has ended, and has not made these again: there will be an error in their place (G95)."""
+        lost, task.items_lost = task.items_lost, None
+        for number in lost or ():
+            object_id = item_id(task.task_id, number)
+            if not self._is_lost(object_id):
+                continue
+            if value is not None and value.is_error:
+                self._core.objects.on_value(object_id, value)
+            else:
+                reason = f"item {number} was lost, and is not among those that the last attempt has yielded"
+                self._core.objects.put_error(object_id, StreamingGeneratorReplayInconsistentError(reason=reason))
+
+    def _end(self, task: PendingTask, value: StoredObject) -> None:
+        ending = self.streams.on_ended(task.task_id, value.is_error)
+        if ending is None:
+            return
+        self._free(task.task_id, ending.surplus)
+        if value.is_error:
+            object_id = item_id(task.task_id, ending.end)
+            self._core.references.add_owned(object_id)
+            self._core.objects.on_value(object_id, value)
+        self._core.store.put(item_id(task.task_id, ending.end + 1), END_OF_STREAM)
+        self._let_go(task.task_id, ending.waiting)
+
+    def unreported(self, task: PendingTask) -> list[bytes]:
+        """What a dead attempt may have put into the object store of its node without having told us."""
+        if task.stream is None:
+            return []
+        first = task.stream.arrived + 1
+        numbers = [*(task.items_lost or ()), *range(first, first + GENERATOR_REPORTS_IN_FLIGHT + 1)]
+        return [item_id(task.task_id, number) for number in numbers]

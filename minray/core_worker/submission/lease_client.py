@@ -1,0 +1,263 @@
+"""Carries out what the submitter decides: asks raylets for leases, pushes tasks to workers, and judges broken ones.
+
+Ray: the sending half of src/ray/core_worker/task_submission/normal_task_submitter.cc, src/ray/raylet_rpc_client/
+
+When a worker cannot be reached any more, its raylet is asked what became of it: the answer is its death certificate and
+the number of the last task that had begun, so that tasks which had not begun are pushed elsewhere without using up a
+retry. A raylet that cannot be reached either means that the node is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from minray.common.ids import short
+from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
+from minray.core_worker.submission.task_manager import PendingTask
+from minray.exceptions import RayError, RaySystemError
+from minray.platform.base import PlatformError, RecordTooLarge
+from minray.protocol.base import Address, Done, Request
+from minray.protocol.core_worker import NOT_STARTED, PushTask, PushTaskReply, ReclaimTasks, Rerun
+from minray.protocol.raylet import (
+    CANCELLED,
+    ENVIRONMENT_FAILED,
+    GRANTED,
+    GROUP_REMOVED,
+    REJECTED,
+    SPILLBACK,
+    UNSCHEDULABLE,
+    CancelWorkerLease,
+    GetLeaseFailure,
+    LeaseFailure,
+    LeaseReply,
+    RequestWorkerLease,
+    ReturnWorkerLease,
+)
+from minray.rpc.connection import Peer, Peers, PeerUnreachable, ignore
+from minray.rpc.patient_caller import PatientCaller
+
+logger = logging.getLogger(__name__)
+
+FAILURE_TIMEOUT_S = 5.0
+"""How long a raylet may take to see that a worker is dead."""
+REJECTED_DELAY_S = 0.05
+"""After a spillback that was rejected, or led to a raylet that is gone: the raylets' views of each other need this long to
+agree, and longer if nobody but us knows yet that a node has died. And after a request that was cancelled, but not by us: it
+would be again, at once, as long as the raylet believes that our job has finished, or that we are dead."""
+
+
+class Outcomes(Protocol):
+    """What the core worker does when a pushed task is over."""
+
+    def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Sequence[Any]) -> None: ...
+
+    def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
+        """It may have run; None: its whole node died."""
+
+    def finish_with_error(self, task: PendingTask, error: RayError) -> None:
+        """It cannot be pushed to anybody."""
+
+    def on_unstarted(self, tasks: list[PendingTask]) -> None:
+        """These were pushed but never began."""
+
+    def on_missing(self, object_ids: Sequence[bytes]) -> None:
+        """These arguments are being made again."""
+
+    def rerun(self, task: PendingTask) -> Rerun:
+        """This is not its first attempt: which of its results and items it is to make."""
+
+    def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
+        """No worker will ever be granted for this shape."""
+
+
+class LeaseClient:
+    """The submitter's ``Actions``, for one process."""
+
+    def __init__(self, peers: Peers, patient: PatientCaller, local_raylet: Peer, own: Address, outcomes: Outcomes) -> None:
+        self._peers = peers
+        self._patient = patient
+        self._local_raylet = local_raylet
+        self._own = own
+        self._outcomes = outcomes
+        self._now = asyncio.get_running_loop().time
+        self.submitter: NormalTaskSubmitter
+        """Set right after construction; the two know each other."""
+        self._unstarted: list[PendingTask] = []
+        """Answered NOT_STARTED in this turn of the loop; they go back together, in order."""
+        self._judging: set[asyncio.Task[None]] = set()
+
+    # --- Actions
+
+    def push(self, worker: LeasedWorker, task: PendingTask) -> None:
+        message = PushTask(
+            task.task_id,
+            task.attempt,
+            worker.lease_id,
+            task.sequence,
+            worker.acknowledged(),
+            task.prepared.header,
+            task.depth,
+            task.args,
+            task.arguments,
+            task.nested,
+            task.inline_buffers,
+            worker.gpu_ids,
+            rerun=self._outcomes.rerun(task) if task.attempt else None,
+        )
+        self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
+
+    def request_lease(self, request: LeaseRequest) -> None:
+        message = RequestWorkerLease(
+            request.lease_id,
+            self._own,
+            request.key.shape,
+            request.depth,
+            request.backlog,
+            request.grant_or_reject,
+            retriable=request.retriable,
+            dependencies=list(request.key.dependencies),
+        )
+        self._raylet(request.raylet).send(message, partial(self._on_lease, request))
+
+    def cancel_lease(self, request: LeaseRequest) -> None:
+        self._tell(request.raylet, CancelWorkerLease(request.lease_id))
+
+    def return_lease(self, worker: LeasedWorker, kill_worker: bool, reason: str) -> None:
+        self._tell(worker.raylet, ReturnWorkerLease(worker.lease_id, kill_worker, reason))
+
+    def reclaim(self, worker: LeasedWorker) -> None:
+        self._peers.to(worker.address).send(ReclaimTasks(worker.lease_id), ignore)
+
+    def wake_after(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay_s, lambda: self.submitter.on_timer(loop.time()))
+
+    def wake_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(lambda: self.submitter.on_turn(self._now()))
+
+    # --- answers
+
+    def _raylet(self, address: Address | None) -> Peer:
+        return self._local_raylet if address is None else self._peers.to(address)
+
+    def _tell(self, raylet: Address | None, request: Request[Done]) -> None:
+        """What must arrive while the raylet lives, lest its resources stay ours for ever."""
+        if raylet is None:
+            self._local_raylet.send(request, ignore)
+        else:
+            self._patient.send(raylet, request, ignore)
+
+    def _on_lease(
+        self, request: LeaseRequest, reply: LeaseReply | None, error: PlatformError | None, _buffers: Sequence[Any]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if reply is None:
+            self._on_lease_error(request, error)
+        elif reply.kind == GRANTED:
+            self.submitter.on_lease_reply(request, reply, now)
+        elif reply.kind == SPILLBACK:
+            self.submitter.on_lease_redirected(request, reply.raylet, True, now)
+        elif reply.kind == REJECTED or (reply.kind == CANCELLED and not request.cancelled):
+            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
+        elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED):
+            self._outcomes.on_unschedulable(request, reply)
+            self.submitter.on_lease_ended(request, now)
+        else:
+            assert reply.kind == CANCELLED, reply
+            self.submitter.on_lease_ended(request, now)
+
+    def _on_lease_error(self, request: LeaseRequest, error: PlatformError | None) -> None:
+        loop = asyncio.get_running_loop()
+        if request.raylet is not None and isinstance(error, PeerUnreachable):
+            # It may be alive and grant it yet: whatever it knows of this lease by then shall end.
+            self._tell(request.raylet, CancelWorkerLease(request.lease_id))
+            self._tell(request.raylet, ReturnWorkerLease(request.lease_id, False, "its raylet was out of reach"))
+            loop.call_later(REJECTED_DELAY_S, self._go_home, request)
+        elif self._local_raylet.death is None:
+            logger.warning("lease request %s failed: %s", short(request.lease_id), error)
+            loop.call_later(1.0, lambda: self.submitter.on_lease_ended(request, loop.time()))
+
+    def _go_home(self, request: LeaseRequest) -> None:
+        """Not to where the arguments are said to be: that may be the one that is gone."""
+        self.submitter.on_lease_redirected(request, None, False, self._now())
+
+    def _on_pushed(
+        self,
+        worker: LeasedWorker,
+        task: PendingTask,
+        reply: PushTaskReply | None,
+        error: PlatformError | None,
+        buffers: Sequence[Any],
+    ) -> None:
+        if reply is None and not isinstance(error, RecordTooLarge):
+            self.on_unreachable(worker, str(error))
+            return
+        if task.worker is not worker:
+            return
+        now = self._now()
+        submitter = self.submitter
+        if reply is not None and reply.worker_exiting:
+            submitter.on_worker_used_up(worker)
+        if reply is None:
+            submitter.on_task_answered(worker, task, now)
+            self._outcomes.finish_with_error(task, RaySystemError(reason=str(error)))
+        elif reply.status == NOT_STARTED:
+            self._outcomes.on_missing(reply.missing)
+            submitter.on_task_given_back(worker, task, now)
+            if not self._unstarted:
+                asyncio.get_running_loop().call_soon(self._give_unstarted)
+            self._unstarted.append(task)
+        else:
+            submitter.on_task_answered(worker, task, now)
+            self._outcomes.on_reply(task, reply, buffers)
+        submitter.refill(worker, now)
+
+    def _give_unstarted(self) -> None:
+        tasks, self._unstarted = self._unstarted, []
+        self._outcomes.on_unstarted(tasks)
+
+    # --- death
+
+    def on_unreachable(self, worker: LeasedWorker, reason: str) -> None:
+        """The channel to a worker is gone for good."""
+        lost = self.submitter.on_worker_lost(worker)
+        if lost:
+            name = f"judge({short(worker.lease_id)})"
+            judging = asyncio.get_running_loop().create_task(self._judge(worker, lost), name=name)
+            self._judging.add(judging)
+            judging.add_done_callback(self._judging.discard)
+        else:
+            logger.debug("leased worker %s is gone: %s", worker.pid, reason)
+
+    def on_node_death(self, node_id: bytes) -> None:
+        """Its workers are gone, and there is nobody to be asked about them."""
+        workers = [worker for worker in self.submitter.leased_workers() if worker.address.node_id == node_id]
+        lost = [(task, worker) for worker in workers for task in self.submitter.on_worker_lost(worker)]
+        for task, worker in lost:
+            self._outcomes.on_died(task, worker, None)
+
+    async def _judge(self, worker: LeasedWorker, lost: list[PendingTask]) -> None:
+        """Ask the raylet what became of the worker, then decide the fate of each task that it had."""
+        failure: LeaseFailure | None
+        try:
+            failure = await self._raylet(worker.raylet).call(GetLeaseFailure(worker.lease_id, FAILURE_TIMEOUT_S))
+        except PlatformError:
+            failure = None
+        if failure is not None and failure.known:
+            unstarted = [task for task in lost if task.sequence > failure.started >= 0]
+        else:
+            unstarted = []
+        for task in lost:
+            if task not in unstarted:
+                self._outcomes.on_died(task, worker, failure)
+        if unstarted:
+            self._outcomes.on_unstarted(unstarted)
+
+    def close(self) -> None:
+        for judging in list(self._judging):
+            judging.cancel()

@@ -1,0 +1,104 @@
+"""Finished tasks that are remembered, because their results may be lost and would have to be made again.
+
+Ray: the second half of src/ray/core_worker/task_manager.h (submissible tasks), ReferenceCounter::EvictLineage
+
+Pure. A task is remembered while one of its results that is in the object store has an entry in the reference counter: its
+value is needed, or another remembered task takes it. What the task itself takes is needed as long: large arguments, and
+references inside of others; small values are part of it, as it was sent to a worker. So the lineage of an object is a
+graph of tasks, which shrinks from its end: whoever drops the last reference to the last result of a chain forgets all of it.
+
+The memory for this is bounded. When it is used up, the older half is forgotten; the values stay, but can be lost (G72).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from minray.common.ids import task_of
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.submission.task_manager import PendingTask
+
+TASK_BYTES = 1000
+"""What a task without arguments takes, in round figures."""
+
+
+class _Remembered(NamedTuple):
+    """One task."""
+
+    task: PendingTask
+    needs: tuple[bytes, ...]
+    """Objects that it takes, beside the values that it carries along."""
+    results: set[bytes]
+    """Those for which it is remembered."""
+    size: int
+
+
+class Lineage:
+    """The remembered tasks of one process."""
+
+    def __init__(self, references: ReferenceCounter, max_bytes: int) -> None:
+        self._references = references
+        self._max_bytes = max_bytes
+        self._tasks: dict[bytes, _Remembered] = {}
+        """By task id, the one that ended first comes first."""
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def find(self, task_id: bytes) -> PendingTask | None:
+        remembered = self._tasks.get(task_id)
+        return None if remembered is None else remembered.task
+
+    def needs_of(self, task_id: bytes) -> tuple[bytes, ...]:
+        """The arguments of a remembered task that it does not carry along."""
+        return self._tasks[task_id].needs
+
+    def keep(self, task: PendingTask, results: Iterable[bytes], effects: Effects) -> None:
+        """A task has ended, perhaps not for the first time: remember it for these results, or not, if there are none."""
+        remembered = _Remembered(task, _needs_of(task), set(results), _size_of(task))
+        if remembered.results:
+            self._references.add_lineage(remembered.needs)
+        self._forget(task.task_id, effects)
+        if remembered.results:
+            self._tasks[task.task_id] = remembered
+            self.bytes += remembered.size
+            if self.bytes > self._max_bytes:
+                self._evict(effects)
+
+    def on_forgotten(self, object_id: bytes, effects: Effects) -> None:
+        """This process has no entry for an object any more."""
+        remembered = self._tasks.get(task_of(object_id))
+        if remembered is not None:
+            remembered.results.discard(object_id)
+            if not remembered.results:
+                self._forget(remembered.task.task_id, effects)
+
+    def _forget(self, task_id: bytes, effects: Effects) -> None:
+        remembered = self._tasks.pop(task_id, None)
+        if remembered is not None:
+            self.bytes -= remembered.size
+            self._references.remove_lineage(remembered.needs, effects)
+
+    def _evict(self, effects: Effects) -> None:
+        while self.bytes > self._max_bytes // 2:
+            self._forget(next(iter(self._tasks)), effects)
+
+
+def _needs_of(task: PendingTask) -> tuple[bytes, ...]:
+    needs = [info.object_id for info in task.nested]
+    for argument in task.arguments:
+        if argument.value is None:
+            needs.append(argument.object_id)
+        else:
+            needs += [info.object_id for info in argument.value.nested]
+    return tuple(needs)
+
+
+def _size_of(task: PendingTask) -> int:
+    size = TASK_BYTES + len(task.args) + sum(map(len, task.inline_buffers))
+    for argument in task.arguments:
+        if argument.value is not None:
+            size += len(argument.value.data) + sum(map(len, argument.value.inline_buffers))
+    return size

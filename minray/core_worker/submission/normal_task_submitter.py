@@ -1,0 +1,530 @@
+"""Which worker runs which task: leases, their reuse, and pipelining.
+
+Ray: src/ray/core_worker/task_submission/normal_task_submitter.h
+
+Pure: it decides, and acts only through its ``Actions`` port. One ``KeyQueue`` per lease shape and set of large arguments:
+tasks that wait, workers that are leased, lease requests that are open. ``assign`` is all there is to scheduling; it is
+called at once when a worker is idle, else once for all the changes of a turn:
+
+  1. give waiting tasks to leased workers: to idle ones first; deeper only behind tasks whose function was measured to
+     be short, and only up to ``pipeline_target_milliseconds`` of work, so that no task waits long behind another;
+  2. ask for more workers while more tasks wait than requests are open, take requests back when none waits.
+
+A worker whose queue is empty keeps its lease for ``worker_lease_linger_milliseconds``, so that a loop of
+``get(f.remote())`` pays no lease round trip. A raylet where others wait says so (``on_revoke``): then idle leases go
+back at once, and busy ones when they are older than ``worker_lease_timeout_milliseconds``, between two tasks.
+
+A request for tasks with large arguments goes to the node that has most of them (``lease_policy``), whose raylet pins them
+before it grants; so their workers are reused for the same arguments only. Idle ones that are leased there go back before: a
+node that is full of them would send us on to another one.
+
+A worker that gives tasks back unstarted has *stalled*: what it runs blocks (perhaps on those very tasks), or takes longer
+than its function was measured to take. Nothing is queued behind that.
+
+Ray's key holds the function as well, and its pipelining was removed in 2022 together with work stealing; ours takes
+unstarted tasks back (``reclaim``) from a worker that has not answered for a while, which the measured depth makes rare.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Protocol
+
+from minray.common.config import SystemConfig
+from minray.common.ids import LeaseIdFactory
+from minray.common.task_spec import STRATEGY_DEFAULT, LeaseShape
+from minray.common.tombstones import remember
+from minray.core_worker.submission.task_manager import PUSHED, QUEUED, PendingTask, TaskManager
+from minray.protocol.base import Address
+from minray.protocol.raylet import MAX_CALLS, Dependency, LeaseReply
+
+UNKNOWN_ESTIMATE_US = 1e9
+"""The estimate of a task whose function was never measured: nothing is queued behind it."""
+LEAST_ESTIMATE_US = 50.0
+"""What any task is taken for, since receiving and answering it takes time too."""
+
+CHECK_S = 0.01
+"""How often workers with tasks queued behind one are looked at."""
+SILENCE_S = 0.005
+"""After so long without an answer the tasks that are queued on a worker are asked back if another one is idle."""
+STALL_S = 0.1
+"""And after so long in any case: the task in front of them may even be waiting for what they will do."""
+
+TIMER_SLACK_S = 0.0005
+"""A lease has lingered long enough when it is not worth a timer to wait for the rest."""
+
+
+class LeaseRequest:
+    """One open request for a worker."""
+
+    __slots__ = ("lease_id", "key", "raylet", "grant_or_reject", "backlog", "depth", "retriable", "cancelled")
+
+    def __init__(
+        self,
+        lease_id: bytes,
+        key: KeyQueue,
+        raylet: Address | None,
+        grant_or_reject: bool,
+        backlog: int,
+        depth: int,
+        retriable: bool = True,
+    ) -> None:
+        self.lease_id = lease_id
+        self.key = key
+        self.raylet = raylet
+        """None: the local one."""
+        self.grant_or_reject = grant_or_reject
+        """True after a spillback: the next answer is final."""
+        self.backlog = backlog
+        self.depth = depth
+        self.retriable = retriable
+        """The task that it was asked for may be made again."""
+        self.cancelled = False
+        """We asked to take it back; if it is granted all the same, the worker goes back at once."""
+
+
+class LeasedWorker:
+    """A worker that is ours for a while."""
+
+    __slots__ = (
+        "lease_id",
+        "address",
+        "raylet",
+        "pid",
+        "gpu_ids",
+        "key",
+        "in_flight",
+        "next_sequence",
+        "queued_us",
+        "granted_at",
+        "idle_since",
+        "progress_at",
+        "closing",
+        "used_up",
+        "stalled",
+    )
+
+    def __init__(self, request: LeaseRequest, reply: LeaseReply, now: float) -> None:
+        assert reply.worker is not None
+        self.lease_id = request.lease_id
+        self.address = reply.worker
+        self.raylet = request.raylet
+        self.pid = reply.pid
+        self.gpu_ids = reply.gpu_ids
+        self.key = request.key
+        self.in_flight: dict[int, PendingTask] = {}
+        """Pushed and not answered, by sequence, oldest first."""
+        self.next_sequence = 1
+        self.queued_us = 0.0
+        """Estimated work of what is in flight."""
+        self.granted_at = now
+        self.idle_since = now
+        """When ``in_flight`` became empty; meaningful while it is."""
+        self.progress_at = now
+        """When the oldest in flight had its turn, as far as is known: it was pushed, or the one before it was answered."""
+        self.closing = False
+        """No more tasks: it is broken or used up, or its lease is to go back when it is idle."""
+        self.used_up = False
+        """Its process runs nothing any more."""
+        self.stalled = False
+        """Tasks were given back unstarted, or asked back, and the one that they waited behind has not ended."""
+
+    def acknowledged(self) -> int:
+        """All replies up to this sequence have come."""
+        return next(iter(self.in_flight), self.next_sequence) - 1
+
+
+class KeyQueue:
+    """Everything about one lease shape, and one set of large arguments."""
+
+    __slots__ = ("shape", "dependencies", "queue", "workers", "requests", "is_due")
+
+    def __init__(self, shape: LeaseShape, dependencies: tuple[Dependency, ...] = ()) -> None:
+        self.shape = shape
+        self.dependencies = dependencies
+        self.queue: deque[PendingTask] = deque()
+        self.workers: dict[bytes, LeasedWorker] = {}
+        """By lease id, oldest first."""
+        self.requests: dict[bytes, LeaseRequest] = {}
+        """Open ones, by lease id."""
+        self.is_due = False
+        """``assign`` will be called at the end of this turn."""
+
+
+class Actions(Protocol):
+    """What the submitter lets others do."""
+
+    def push(self, worker: LeasedWorker, task: PendingTask) -> None: ...
+
+    def request_lease(self, request: LeaseRequest) -> None: ...
+
+    def cancel_lease(self, request: LeaseRequest) -> None: ...
+
+    def return_lease(self, worker: LeasedWorker, kill_worker: bool, reason: str) -> None: ...
+
+    def reclaim(self, worker: LeasedWorker) -> None: ...
+
+    def wake_after(self, delay_s: float) -> None:
+        """Call ``on_timer`` once, this much later."""
+
+    def wake_soon(self) -> None:
+        """Call ``on_turn`` once, when everything that is at hand has been said."""
+
+
+class NormalTaskSubmitter:
+    """All keys of one process."""
+
+    def __init__(
+        self,
+        config: SystemConfig,
+        lease_ids: LeaseIdFactory,
+        tasks: TaskManager,
+        actions: Actions,
+        best_raylet: Callable[[tuple[Dependency, ...]], Address | None] = lambda dependencies: None,
+    ) -> None:
+        """``best_raylet`` says where the node is that has most of these arguments; None: the local one, or none."""
+        self._lease_ids = lease_ids
+        self._tasks = tasks
+        self._actions = actions
+        self._best_raylet = best_raylet
+        self._keys: dict[tuple[LeaseShape, tuple[bytes, ...]], KeyQueue] = {}
+        """By shape and the ids of large arguments. Those without such are kept for good: a program has a handful of shapes,
+        and their functions remember where they belong. The others are forgotten when they are at rest."""
+        self._workers: dict[bytes, LeasedWorker] = {}
+        """All that are leased, by lease id."""
+        self._linger_s = config.worker_lease_linger_milliseconds / 1000
+        self._lease_timeout_s = config.worker_lease_timeout_milliseconds / 1000
+        self._max_in_flight = config.max_tasks_in_flight_per_worker
+        self._target_us = config.pipeline_target_milliseconds * 1000
+        self._max_task_us = config.pipeline_max_task_milliseconds * 1000
+        self._max_requests = config.max_pending_lease_requests_per_scheduling_category
+        self.node_count = 1
+        """Alive nodes, for the limit of open requests."""
+        self._timer_is_set = False
+        self._due: list[KeyQueue] = []
+        """Keys to be assigned at the end of this turn."""
+        self._revoked_until = 0.0
+        """Until then others are known to wait."""
+        self._leaving: OrderedDict[bytes, None] = OrderedDict()
+        """Nodes that are preempted, and leave."""
+
+    # --- events
+
+    def on_task_ready(self, task: PendingTask, now: float) -> None:
+        """All arguments exist: queue it."""
+        key = self._enqueue(task)
+        key.queue.append(task)
+        if key.is_due:
+            return
+        idle = next((worker for worker in key.workers.values() if not worker.in_flight), None)
+        if idle is not None and len(key.queue) == 1 and not key.requests and self._may_take(idle, now):
+            self._fill(idle, 1, now)  # The most frequent case of ``assign``.
+        elif idle is not None:
+            self.assign(key, now)
+        elif len(key.queue) <= self._request_limit() + 1:
+            self._assign_soon(key)
+        # else: more were waiting already, so every worker is full and every request is out; their answers will assign.
+
+    def on_tasks_unstarted(self, tasks: list[PendingTask], now: float) -> None:
+        """These were pushed but did not start; they go back to the front, in their order."""
+        for task in reversed(tasks):
+            self._enqueue(task).queue.appendleft(task)
+        for key in dict.fromkeys(map(self._key, tasks)):
+            self.assign(key, now)
+
+    def on_task_answered(self, worker: LeasedWorker, task: PendingTask, now: float) -> None:
+        """A pushed task is over on its worker, however it ended."""
+        del worker.in_flight[task.sequence]
+        task.worker = None
+        worker.progress_at = now
+        if worker.in_flight:
+            worker.queued_us -= task.estimate_us
+        else:
+            worker.queued_us = 0.0
+            worker.idle_since = now
+            worker.stalled = False
+
+    def on_task_given_back(self, worker: LeasedWorker, task: PendingTask, now: float) -> None:
+        """A pushed task will not start on its worker; ``on_tasks_unstarted`` follows."""
+        self.on_task_answered(worker, task, now)
+        worker.stalled = bool(worker.in_flight)
+
+    def on_lease_reply(self, request: LeaseRequest, reply: LeaseReply, now: float) -> None:
+        """GRANTED: the worker is ours for a while, even if nobody wants it any more."""
+        key = request.key
+        del key.requests[request.lease_id]
+        worker = LeasedWorker(request, reply, now)
+        key.workers[worker.lease_id] = self._workers[worker.lease_id] = worker
+        worker.closing = worker.address.node_id in self._leaving
+        if reply.contended:
+            self._revoked_until = now + self._lease_timeout_s
+        self.assign(key, now)
+
+    def on_lease_redirected(self, request: LeaseRequest, raylet: Address | None, grant_or_reject: bool, now: float) -> None:
+        """SPILLBACK; or nobody answers (then ``raylet`` is None: begin again at home), with a fresh lease id."""
+        key = request.key
+        del key.requests[request.lease_id]
+        if key.queue:
+            self._request(key, raylet, grant_or_reject)
+        self.assign(key, now)
+
+    def on_lease_ended(self, request: LeaseRequest, now: float) -> None:
+        """REJECTED, CANCELLED, or the request failed; what still waits asks again."""
+        key = request.key
+        del key.requests[request.lease_id]
+        self.assign(key, now)
+
+    def on_worker_lost(self, worker: LeasedWorker) -> list[PendingTask]:
+        """The worker cannot be used any more: returns what was in flight. ``return_lease`` is called."""
+        self._close(worker, kill_worker=True, reason="its channel broke")
+        lost = list(worker.in_flight.values())
+        worker.in_flight.clear()
+        for task in lost:
+            task.worker = None
+        return lost
+
+    def on_worker_used_up(self, worker: LeasedWorker) -> None:
+        """The worker has said that it takes no more tasks (``max_calls``)."""
+        worker.closing = worker.used_up = True
+
+    def on_revoke(self, now: float) -> None:
+        """A raylet says that others wait: idle leases go back at once."""
+        self._revoked_until = now + self._lease_timeout_s
+        for key in list(self._keys.values()):
+            self.assign(key, now)
+
+    def on_node_leaving(self, node_id: bytes, now: float) -> None:
+        """Its raylet says that it takes nothing new: its workers get nothing more, and go back when they are idle."""
+        remember(self._leaving, node_id, None)
+        for worker in self._workers.values():
+            if worker.address.node_id == node_id:
+                worker.closing = True
+                if len(worker.in_flight) > 1 and not worker.stalled:
+                    worker.stalled = True
+                    self._actions.reclaim(worker)
+        for key in list(self._keys.values()):
+            self.assign(key, now)
+
+    def is_preempted(self, node_id: bytes) -> bool:
+        """Whether what is lost with this node costs no retries (G21)."""
+        return node_id in self._leaving
+
+    def on_timer(self, now: float) -> None:
+        """A worker has been idle for a while, or tasks have been queued on one: fetch them for others, or give it back."""
+        self._timer_is_set = False
+        for key in list(self._keys.values()):
+            self._maybe_reclaim(key, now)
+            self.assign(key, now)
+
+    def remove_queued(self, task: PendingTask, now: float) -> None:
+        """A queued task was cancelled."""
+        key = self._key(task)
+        key.queue.remove(task)
+        self.assign(key, now)
+
+    def take_queue(self, request: LeaseRequest) -> list[PendingTask]:
+        """All that waits for what cannot be had."""
+        tasks = list(request.key.queue)
+        request.key.queue.clear()
+        return tasks
+
+    def forget_all(self) -> None:
+        """The cluster is gone, and its raylet with it: nothing is pushed any more, and no answer to a push counts."""
+        for key in self._keys.values():
+            key.queue.clear()
+            for worker in key.workers.values():
+                for task in worker.in_flight.values():
+                    task.worker = None
+                worker.in_flight.clear()
+            key.workers.clear()
+        self._workers.clear()
+
+    # --- decisions
+
+    def assign(self, key: KeyQueue, now: float) -> None:
+        """Give waiting tasks to workers, give workers back, then ask for as many more as make sense."""
+        if key.queue and key.workers:
+            takers = [worker for worker in key.workers.values() if self._may_take(worker, now)]
+            takers.sort(key=_load)
+            for index, worker in enumerate(takers):
+                self._fill(worker, -(-len(key.queue) // (len(takers) - index)), now)
+                if not key.queue:
+                    break
+        self._return_idle(key, now)
+        if key.queue:
+            wanted = min(len(key.queue), self._request_limit())
+            while len(key.requests) < wanted:
+                raylet = self._first_raylet(key)
+                if key.dependencies:
+                    self._return_idle_at(raylet)
+                self._request(key, raylet, False)
+        else:
+            for request in key.requests.values():
+                if not request.cancelled:
+                    request.cancelled = True
+                    self._actions.cancel_lease(request)
+            self._maybe_forget(key)
+
+    def refill(self, worker: LeasedWorker, now: float) -> None:
+        """A worker has answered. It gets more at once if it has nothing left, else together with others of this turn."""
+        if not worker.in_flight:
+            self.assign(worker.key, now)
+        elif worker.key.queue or worker.key.requests:
+            self._assign_soon(worker.key)
+
+    def on_turn(self, now: float) -> None:
+        """The end of a turn in which tasks became ready, or were answered."""
+        due, self._due = self._due, []
+        for key in due:
+            key.is_due = False
+            self.assign(key, now)
+
+    def _assign_soon(self, key: KeyQueue) -> None:
+        if not key.is_due:
+            key.is_due = True
+            self._due.append(key)
+            if len(self._due) == 1:
+                self._actions.wake_soon()
+
+    def _may_take(self, worker: LeasedWorker, now: float) -> bool:
+        return worker.queued_us < self._target_us and not (worker.closing or worker.stalled or self._is_overdue(worker, now))
+
+    def _fill(self, worker: LeasedWorker, most: int, now: float) -> None:
+        """Push at most so many tasks from the front of the queue."""
+        queue = worker.key.queue
+        in_flight = worker.in_flight
+        while queue and most > 0:
+            task = queue[0]
+            mean_us = task.prepared.mean_us
+            known = mean_us is not None and mean_us < self._max_task_us
+            estimate_us = max(mean_us or 0.0, LEAST_ESTIMATE_US) if known else UNKNOWN_ESTIMATE_US
+            if in_flight:
+                if worker.queued_us + estimate_us > self._target_us or len(in_flight) >= self._max_in_flight:
+                    return
+                self._wake_later(CHECK_S)
+            else:
+                worker.progress_at = now
+            queue.popleft()
+            most -= 1
+            task.estimate_us = estimate_us
+            worker.queued_us += estimate_us
+            task.worker = worker
+            task.sequence = worker.next_sequence
+            in_flight[task.sequence] = task
+            worker.next_sequence += 1
+            self._tasks.move(task, PUSHED)
+            self._actions.push(worker, task)
+
+    def _request_limit(self) -> int:
+        return self._max_requests if self._max_requests > 0 else max(10, self.node_count)
+
+    def _is_overdue(self, worker: LeasedWorker, now: float) -> bool:
+        return now < self._revoked_until and now - worker.granted_at > self._lease_timeout_s
+
+    def _return_idle(self, key: KeyQueue, now: float) -> None:
+        contended = now < self._revoked_until
+        for worker in list(key.workers.values()):
+            if worker.in_flight:
+                continue
+            if worker.closing or self._is_overdue(worker, now):
+                self._give_back(worker, "lease time is up")
+            elif not key.queue:
+                left_s = worker.idle_since + self._linger_s - now
+                if contended or left_s < TIMER_SLACK_S:
+                    self._give_back(worker, "idle")
+                else:
+                    self._wake_later(left_s)
+
+    def _return_idle_at(self, raylet: Address | None) -> None:
+        for worker in list(self._workers.values()):
+            if worker.raylet == raylet and not worker.in_flight:
+                self._give_back(worker, "idle")
+
+    def _give_back(self, worker: LeasedWorker, reason: str) -> None:
+        """It is idle; if it has used up its calls, nobody may have it any more, and its raylet asks it to end."""
+        if worker.used_up:
+            reason = MAX_CALLS
+        elif worker.address.node_id in self._leaving:
+            reason = "its node is to leave"
+        self._close(worker, kill_worker=worker.used_up, reason=reason)
+
+    def _maybe_reclaim(self, key: KeyQueue, now: float) -> None:
+        """Ask back what is queued behind a task that takes its time; while that is not known, keep idle workers for it."""
+        idle = [worker for worker in key.workers.values() if not worker.in_flight]
+        for worker in key.workers.values():
+            if len(worker.in_flight) > 1 and not worker.stalled:
+                if now - worker.progress_at > (SILENCE_S if idle else STALL_S) - TIMER_SLACK_S:
+                    worker.stalled = True
+                    self._actions.reclaim(worker)
+                else:
+                    self._wake_later(CHECK_S)
+                for other in idle:
+                    other.idle_since = now
+
+    def _first_raylet(self, key: KeyQueue) -> Address | None:
+        if key.dependencies and key.shape.strategy.kind == STRATEGY_DEFAULT:
+            return self._best_raylet(key.dependencies)
+        return None
+
+    def _request(self, key: KeyQueue, raylet: Address | None, grant_or_reject: bool) -> None:
+        depth = key.queue[0].depth if key.queue else 0
+        retriable = not key.queue or key.queue[0].retries_left != 0
+        backlog = max(0, len(key.queue) - len(key.requests) - 1)
+        request = LeaseRequest(self._lease_ids.next(), key, raylet, grant_or_reject, backlog, depth, retriable)
+        key.requests[request.lease_id] = request
+        self._actions.request_lease(request)
+
+    def _close(self, worker: LeasedWorker, kill_worker: bool, reason: str) -> None:
+        worker.closing = True
+        if self._workers.pop(worker.lease_id, None) is not None:
+            del worker.key.workers[worker.lease_id]
+            self._actions.return_lease(worker, kill_worker, reason)
+            self._maybe_forget(worker.key)
+
+    def _maybe_forget(self, key: KeyQueue) -> None:
+        """Arguments and placement groups come and go: their keys must not pile up."""
+        passes = key.dependencies or key.shape.strategy.group_id
+        if passes and not (key.queue or key.workers or key.requests):
+            name = key.shape, _ids(key.dependencies)
+            if self._keys.get(name) is key:
+                del self._keys[name]
+
+    def _wake_later(self, delay_s: float) -> None:
+        if not self._timer_is_set:
+            self._timer_is_set = True
+            self._actions.wake_after(delay_s)
+
+    def _enqueue(self, task: PendingTask) -> KeyQueue:
+        self._tasks.move(task, QUEUED)
+        return self._key(task)
+
+    def _key(self, task: PendingTask) -> KeyQueue:
+        prepared = task.prepared
+        if not task.dependencies and isinstance(prepared.key, KeyQueue):
+            return prepared.key
+        shape = prepared.template.shape
+        name = shape, _ids(task.dependencies)
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = KeyQueue(shape, task.dependencies)
+        if not (task.dependencies or shape.strategy.group_id):
+            prepared.key = key
+        return key
+
+    # --- questions
+
+    def request_of(self, task: PendingTask) -> LeaseRequest | None:
+        """An open request that could serve this task, for ``why``."""
+        return next(iter(self._key(task).requests.values()), None)
+
+    def leased_workers(self) -> list[LeasedWorker]:
+        return list(self._workers.values())
+
+
+def _ids(dependencies: tuple[Dependency, ...]) -> tuple[bytes, ...]:
+    return tuple(dependency.object_id for dependency in dependencies)
+
+
+def _load(worker: LeasedWorker) -> float:
+    return worker.queued_us if worker.in_flight else -1.0

@@ -1,0 +1,162 @@
+"""Lost objects are made again by their owner: it runs the tasks once more that have made them.
+
+Ray: src/ray/core_worker/object_recovery_manager.h, TaskManager::ResubmitTask
+
+An object is lost when no node has a copy of it (``object_directory``, which looks for another copy before it says so). From
+then on it is as if it had not been made yet: it leaves the memory store, whoever wants it waits there, or hears that it is
+not made, and the answer to all of them is what the next attempt of its task makes.
+
+Rules
+  * Each task runs again once, for all its lost results and for all who wait (G74). Results that still exist are not made
+    again, so nothing takes their place: the worker is told which ones are unwanted.
+  * What the task takes is made again first, if it is lost too, or was freed when nobody but lineage needed it (G67).
+  * It uses up a retry (G70). What cannot be made again becomes an ObjectReconstructionFailedError (``Reference.obstacle``).
+  * A copy is named by its attempt, so what is left of an earlier one is never taken for a later one.
+  * A result that is lost or needed while its task runs again without making it is looked for when that has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from minray.common.ids import short, task_of
+from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.submission.lineage import Lineage
+from minray.core_worker.submission.task_manager import PendingTask
+from minray.exceptions import ObjectLostError, ObjectReconstructionFailedError, ReconstructionFailure
+
+if TYPE_CHECKING:
+    from minray.core_worker.core_worker import CoreWorker
+
+logger = logging.getLogger(__name__)
+
+
+class ObjectRecoveryManager:
+    """The part of one core worker that remembers what it may have to make again, and does so."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+        self._is_enabled = core.config.system_config.lineage_pinning_enabled
+        self.lineage = Lineage(core.references, core.config.system_config.max_lineage_bytes)
+
+    # --- a task ends
+
+    def remember(self, task: PendingTask, values: Sequence[StoredObject | None]) -> None:
+        """These are what it has made (None: unwanted); called before they are stored, for they may be lost already."""
+        has_items = task.stream is not None and task.stream.has_large
+        if task.needs is None and not has_items:
+            for value in values:
+                if value is not None and value.place is not None:
+                    break
+            else:
+                return
+        obstacle = self._obstacle_of(task)
+        made: dict[bytes, StoredObject | None] = dict(zip(task.result_ids(), values, strict=True))
+        items = dict.fromkeys(task.item_ids() if has_items else ())
+        results = []
+        for object_id, value in (made | items).items():
+            reference = self._core.references.get(object_id)
+            stored = self._core.store.objects.get(object_id) or value
+            if reference is None:
+                continue
+            if stored is not None and stored.place is None:
+                reference.obstacle = ReconstructionFailure.PUT
+            elif stored is not None or reference.obstacle is None or object_id in items:
+                reference.obstacle = obstacle  # also of an item that was lost before its task has ended
+            if reference.obstacle is None:
+                results.append(object_id)
+        effects = Effects()
+        self.lineage.keep(task, results, effects)
+        self._core.borrowing.apply(effects)
+
+    def _obstacle_of(self, task: PendingTask) -> ReconstructionFailure | None:
+        """Why this task could not run again."""
+        if not self._is_enabled:
+            return ReconstructionFailure.LINEAGE_DISABLED
+        if not task.prepared.template.is_reconstructable():
+            return ReconstructionFailure.RETRIES_DISABLED
+        if task.cancelled:
+            return ReconstructionFailure.TASK_CANCELLED
+        return ReconstructionFailure.MAX_ATTEMPTS_EXCEEDED if task.retries_left == 0 else None
+
+    def look_after(self, task: PendingTask) -> None:
+        """It has ended, and its results are stored: is one missing that was lost, or asked for, while it ran?"""
+        task.has_lost_results = False
+        self.recover([id_ for id_ in task.result_ids() + task.item_ids() if self._core.references.is_in_scope(id_)])
+
+    # --- objects are lost
+
+    def on_lost(self, object_ids: Sequence[bytes]) -> None:
+        """No node has a copy of these objects of ours any more."""
+        effects = Effects()
+        for object_id in object_ids:
+            if self._core.references.get(object_id) is not None:  # its last reference may have been inside of one before it
+                self._core.references.forget_value(object_id, effects)
+        self._core.store.delete(object_ids)
+        self._core.borrowing.apply(effects)
+        self.recover(object_ids)
+
+    def recover(self, object_ids: Iterable[bytes]) -> None:
+        """Make these again, and whatever that takes, but for what exists, is being made, or belongs to others."""
+        core = self._core
+        lacking = list(object_ids)
+        while lacking:
+            object_id = lacking.pop()
+            reference = core.references.get(object_id)
+            if reference is None or reference.owner is not None or object_id in core.store.objects:
+                continue
+            task_id = task_of(object_id)
+            running = core.tasks.tasks.get(task_id)
+            if running is not None:
+                running.has_lost_results = True
+                core.generators.hurry(running)
+                continue
+            task = self.lineage.find(task_id)
+            if core.is_exiting:
+                error = ObjectLostError(object_id_hex=object_id.hex(), reason="the cluster is gone")
+                core.objects.put_error(object_id, error)
+            elif task is not None and reference.obstacle is None and core.tasks.may_retry(task):
+                lacking += self._run_again(task)
+            else:
+                failure = reference.obstacle or ReconstructionFailure.LINEAGE_EVICTED
+                owner = core.address.endpoint
+                core.objects.put_error(
+                    object_id, ObjectReconstructionFailedError(object_id_hex=object_id.hex(), owner=owner, reason=failure)
+                )
+
+    def _run_again(self, task: PendingTask) -> Sequence[bytes]:
+        """Returns what it takes."""
+        core = self._core
+        needs = self.lineage.needs_of(task.task_id)
+        logger.debug("task %s runs again (attempt %d): its results are lost", short(task.task_id), task.attempt)
+        core.references.add_submitted(needs, [None] * len(needs))
+        if task.handle_id and core.references.get(task.handle_id) is not None:
+            core.actors.keep(task)
+        else:
+            task.handle_id = b""
+        if task.stream is not None:  # which may fail before a worker hears what is to be made
+            task.items_lost = dict.fromkeys(core.generators.lost_items(task))
+        core.tasks.begin_again(task, needs)
+        core.resolver.resolve(task)
+        return needs
+
+    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
+        """Which results of a task that runs again are not to be made."""
+        store, references = self._core.store.objects, self._core.references
+        return tuple(
+            index
+            for index, object_id in enumerate(task.result_ids(), 1)
+            if object_id in store or not references.is_in_scope(object_id)
+        )
+
+    # --- references go
+
+    def on_freed(self, effects: Effects) -> None:
+        """Nobody needs the values of these any more; perhaps somebody needs to be able to make them again."""
+        if len(self.lineage):
+            for object_id in effects.freed:  # which may grow meanwhile
+                if self._core.references.get(object_id) is None:
+                    self.lineage.on_forgotten(object_id, effects)

@@ -1,0 +1,83 @@
+"""What user threads do with generators: wait for the next item, take it, drop the rest.
+
+Ray: ObjectRefGenerator's calls into CoreWorker::TryReadObjectRefStream and PeekObjectRefStream
+
+An item's object id is known before the item is there, so waiting for the next item is waiting for that object, which parks
+like any ``get``; behind the last item the memory store has ``END_OF_STREAM``. A thread takes an item by making the
+``ObjectRef`` for the reference that the stream has held until now, and posts that it did. An interrupt is not raised in this
+file (see ``platform.main_thread``), so that no item is taken by half.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import Any
+
+from minray.common.ids import item_id, return_id
+from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.submission.generators import END_OF_STREAM
+from minray.values.object_ref import ObjectRef
+from minray.values.object_ref_generator import ObjectRefGenerator
+
+COUNTS_REFERENCES = True
+"""See ``common/package.py``: an interrupt waits until these frames have counted."""
+
+
+class GeneratorReader:
+    """All generators of one process; see ``object_ref_generator.ItemReader``."""
+
+    def __init__(self, core: CoreWorker, wait: Any) -> None:
+        self._core = core
+        self._wait = wait
+        """``UserApi.wait``."""
+        self._objects = core.store.objects
+        self._post = core.platform.user_code.post
+        self._post_later = core.platform.user_code.post_later
+
+    def new(self, task_id: bytes) -> ObjectRefGenerator[Any]:
+        completed: ObjectRef[None] = ObjectRef(return_id(task_id, 1), self._core.address, self._core.drop_ref)
+        return ObjectRefGenerator(completed, self)
+
+    def peek(self, task_id: bytes, number: int) -> ObjectRef[Any]:
+        return ObjectRef(item_id(task_id, number), self._core.address, None)
+
+    def wait_for(self, task_id: bytes, number: int) -> None:
+        if item_id(task_id, number) not in self._objects:
+            self._wait([self.peek(task_id, number)], 1, None, False)
+
+    def future_of(self, task_id: bytes, number: int) -> concurrent.futures.Future[None]:
+        object_id = item_id(task_id, number)
+        if object_id in self._objects:  # perhaps this driver has left: then all futures of its user code have failed
+            here = concurrent.futures.Future[None]()
+            here.set_result(None)
+            return here
+        known = self._core.platform.user_code.future()
+
+        def on_known() -> None:
+            if known.set_running_or_notify_cancel():
+                known.set_result(None)
+
+        # who loses patience waits no more: the generator may be dropped next, and then no such item comes
+        self._core.waiting.follow(known, object_id, self._core.address, on_known)
+        return known
+
+    def is_here(self, task_id: bytes, number: int) -> bool:
+        stored = self._objects.get(item_id(task_id, number))
+        return stored is not None and stored is not END_OF_STREAM and not self._core.waiting.must_fetch(stored)
+
+    def is_end(self, task_id: bytes, number: int) -> bool:
+        return self._objects.get(item_id(task_id, number)) is END_OF_STREAM
+
+    def take_next(self, generator: ObjectRefGenerator[Any]) -> ObjectRef[Any] | None:
+        task_id, number = generator._next()
+        if self.is_end(task_id, number):
+            return None
+        object_id = item_id(task_id, number)
+        if self._core.call_sites is not None:
+            self._core.call_sites.note([object_id], "generator item")
+        generator._read = number
+        self._post(self._core.generators.on_read, task_id, number)
+        return ObjectRef(object_id, self._core.address, self._core.drop_ref)
+
+    def drop(self, task_id: bytes) -> None:
+        self._post_later(self._core.generators.on_dropped, task_id)

@@ -1,0 +1,466 @@
+"""What user threads may call: submit, get, put, wait, cancel, why.
+
+Ray: the methods of CoreWorker that python/ray/_raylet.pyx calls
+
+Nothing here touches the tables of the core worker but to look a value up; everything else is posted to its loop, in
+order. A thread that has to wait parks. In a worker, a parked task lends its CPUs and gives unstarted neighbours back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from minray import cloudpickle
+from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
+from minray.common.ids import PUT_INDEX, return_id
+from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate
+from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.execution.task_intake import ReceivedTask
+from minray.core_worker.fetching.store_provider import Fetched, LargeObject
+from minray.core_worker.fetching.waiting_threads import call_for
+from minray.core_worker.ownership.memory_store import StoredObject, Waiter
+from minray.core_worker.ownership.object_locator import Location
+from minray.core_worker.submission.actor_task_submitter import ActorClient
+from minray.core_worker.submission.task_manager import FunctionExport, PendingTask, PreparedTemplate
+from minray.core_worker.user_threads.generator_reader import GeneratorReader
+from minray.errors.packed_exception import for_coroutines, unpack_exception
+from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
+from minray.observability.state_reader import ClusterObjects
+from minray.platform.base import Parker, PlatformError
+from minray.protocol.base import Address, R, decode, encode
+from minray.protocol.core_worker import RefInfo, TaskHeader
+from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources
+from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
+from minray.rpc.connection import PeerUnreachable
+from minray.rpc.pubsub import read_table
+from minray.values import serialization
+from minray.values.object_ref import ObjectRef
+from minray.values.serialization import Serialized
+
+COUNTS_REFERENCES = True
+"""See ``common/package.py``: an interrupt waits until these frames have counted."""
+
+logger = logging.getLogger(__name__)
+
+EXPORTED = FunctionExport(b"", True)
+"""Methods come with their class."""
+
+
+class UserApi:
+    """The user's side of one core worker; safe in any thread but the loop's."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self.core = core
+        self.mark = object()
+        """Stands for this connection in definitions, which may outlive it and shall not keep it."""
+        self._user_code = core.platform.user_code
+        self.post = self._post = self._user_code.post
+        self._objects = core.store.objects
+        self._own = core.address
+        self._inline_limit = core.config.system_config.max_direct_call_object_size
+        self._function_count = 0
+        self._generators = GeneratorReader(core, self.wait)
+
+    # --- tasks
+
+    def prepare(self, template: TaskTemplate, export: FunctionExport) -> PreparedTemplate:
+        """Make a function with its options ready to be called."""
+        return PreparedTemplate(template, encode(TaskHeader(template, self._own)), export)
+
+    def prepare_call(self, template: TaskTemplate, client: ActorClient) -> PreparedTemplate:
+        """The same for a method of an actor."""
+        return PreparedTemplate(template, encode(TaskHeader(template, self._own)), EXPORTED, client)
+
+    def export(self, export: FunctionExport, function: Callable[..., Any]) -> None:
+        """Pickle a definition and make it known to the cluster; its tasks wait until it is (G15).
+
+        Raises whatever pickling raises, and ValueError for a definition that is too large to be sent.
+        """
+        pickled = cloudpickle.dumps(function, 5)
+        if len(pickled) > FUNCTION_SIZE_ERROR_THRESHOLD:
+            name, size = getattr(function, "__qualname__", repr(function)), len(pickled) >> 20
+            raise ValueError(
+                f"remote function or class {name} is too large: {size} MiB of at most"
+                f" {FUNCTION_SIZE_ERROR_THRESHOLD >> 20}. Does it use a large object of the program? Put that (minray.put)"
+                " and give the function the reference"
+            )
+        self._post(self.core.export, export, pickled)
+
+    def base_environment(self) -> RuntimeEnv:
+        """The runtime environment that tasks submitted here inherit."""
+        return self.core.environment
+
+    def captured(self) -> SchedulingStrategy | None:
+        """The placement group in which tasks submitted here run unless they say otherwise."""
+        strategy = self.placed()
+        return strategy if strategy is not None and strategy.captures_children else None
+
+    def placed(self) -> SchedulingStrategy | None:
+        """What has brought the running task, or the actor that this process is, to its place; None in a driver."""
+        core = self.core
+        actor = core.actor_receiver.actor
+        running = core.executor.current if actor is None else actor.constructor
+        return None if running is None else running.header.template.shape.strategy
+
+    def new_function_id(self) -> bytes:
+        self._function_count += 1
+        return self.core.config.worker_id[:12] + self._function_count.to_bytes(4, "big")
+
+    def submit(
+        self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
+    ) -> Any:
+        """One call: its reference, a list of them, None for ``num_returns=0``, or a generator of them."""
+        core = self.core
+        task, _held = self.make_task(prepared, args, kwargs, handle_id)
+        task_id = task.task_id
+        num_returns = prepared.template.num_returns
+        if core.call_sites is not None:
+            core.call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
+        self._post(core.submit, task)
+        if prepared.template.is_streaming:
+            return self._generators.new(task_id)
+        if num_returns == 1:
+            return ObjectRef(task_id + b"\0\0\0\1", self._own, core.drop_ref)
+        if num_returns == 0:
+            return None
+        return [ObjectRef(return_id(task_id, index), self._own, core.drop_ref) for index in range(1, num_returns + 1)]
+
+    def make_task(
+        self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
+    ) -> tuple[PendingTask, Sequence[ObjectRef[Any]]]:
+        """A call with its arguments turned into bytes; and references in them, to be kept until it is posted."""
+        core = self.core
+        task_id = core.task_ids.next()
+        retries = prepared.template.max_retries
+        running = core.executor.current
+        parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
+        if not args and not kwargs:
+            return PendingTask(task_id, prepared, b"", (), (), (), parent_id, depth, retries, handle_id), ()
+        call = serialization.serialize_call(args, kwargs, self._inline_limit, self._put_serialized)
+        value = call.value
+        assert value is not None
+        slots = tuple((ref._id, ref._owner) for ref in call.slots)
+        nested = tuple(RefInfo(ref._id, ref._owner, b"") for ref in value.refs)
+        buffers = tuple(map(bytes, value.buffers))
+        task = PendingTask(task_id, prepared, value.data, slots, nested, buffers, parent_id, depth, retries, handle_id)
+        return task, [*call.slots, *value.refs]
+
+    def cancel(self, ref: ObjectRef[Any], force: bool, recursive: bool) -> None:
+        self._post(self.core.cancel, ref._id, ref._owner, force, recursive)
+
+    # --- objects
+
+    def put(self, value: Any) -> ObjectRef[Any]:
+        return self._put_serialized(serialization.serialize(value))
+
+    def _put_serialized(self, value: Serialized) -> ObjectRef[Any]:
+        core = self.core
+        object_id = core.task_ids.next() + PUT_INDEX
+        nested = [RefInfo(ref._id, ref._owner, b"") for ref in value.refs] if value.refs else ()
+        if value.size() > self._inline_limit:
+            place = core.provider.put(object_id, 0, value, self._own)
+            stored = StoredObject(b"", (), False, nested, place)
+        else:
+            own = value.copied()
+            stored = StoredObject(own.data, own.buffers, False, nested)
+        if core.call_sites is not None:
+            core.call_sites.note([object_id], "put object")
+        self._objects[object_id] = stored
+        self._post(core.objects.on_put, object_id, stored)
+        return ObjectRef(object_id, self._own, core.drop_ref)
+
+    def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+        """The values in order; raises the first error that is known, or GetTimeoutError."""
+        deadline = None if timeout_s is None else self._user_code.time() + timeout_s
+        values = self._known(refs)
+        left_s = timeout_s
+        while None in values:  # not once only: what has come may be lost before this thread goes on
+            if left_s is not None and left_s < 0:
+                raise GetTimeoutError(timeout_s=timeout_s)
+            missing = [ref for ref, stored in zip(refs, values, strict=True) if stored is None]
+            self._wait(missing, len(missing), True, left_s)
+            values = self._known(refs)
+            left_s = None if deadline is None else deadline - self._user_code.time() or -1.0
+        found = [stored for stored in values if stored is not None]
+        if any(stored.place is not None for stored in found):
+            found = self._reach(refs, found, timeout_s, deadline)
+        return [self.value_of(stored, found) for stored in found]
+
+    def _known(self, refs: Sequence[ObjectRef[Any]]) -> list[StoredObject | None]:
+        """What is here; if not all of it is, raises the first error that is."""
+        values = [self._objects.get(ref._id) for ref in refs]
+        if None in values:
+            for stored in values:
+                if stored is not None and stored.is_error:
+                    self.value_of(stored, [known for known in values if known is not None])
+        return values
+
+    def _reach(
+        self, refs: Sequence[ObjectRef[Any]], values: list[StoredObject], timeout_s: float | None, deadline: float | None
+    ) -> list[StoredObject]:
+        """The same values, with those from the object store on this node and pinned. Raises GetTimeoutError."""
+        large = [index for index, stored in enumerate(values) if stored.place is not None]
+        wanted = [LargeObject.known(refs[index]._id, refs[index]._owner, values[index]) for index in large]
+        left_s = None if deadline is None else max(0.0, deadline - self._user_code.time())
+        found = self.core.fetcher.get(wanted, left_s, _held_up(self.core.executor.current))
+        for index, value in zip(large, found, strict=True):
+            if value is None:
+                raise GetTimeoutError(timeout_s=timeout_s)
+            values[index].is_fetched = True
+            values[index] = value
+        return values
+
+    def value_of(self, stored: StoredObject, beside: Sequence[StoredObject] = ()) -> Any:
+        """Deserialise, or raise; whoever hears of an error need not look at those ``beside`` it."""
+        if stored.is_error:
+            for error in (stored, *beside):
+                error.note_seen()
+            raise unpack_exception(bytes(stored.data))
+        refs = self.core.objects.make_refs(stored) if stored.nested else []
+        return serialization.deserialize(stored.data, stored.buffers, refs)
+
+    def wait(
+        self, refs: list[ObjectRef[Any]], num_returns: int, timeout_s: float | None, fetch_local: bool = True
+    ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
+        """Two lists in input order: ready ones (at most ``num_returns``), and the rest (G8, G9)."""
+        if len({ref._id for ref in refs}) != len(refs):
+            raise ValueError("wait takes each reference once, but the list has duplicates")
+        deadline = None if timeout_s is None else self._user_code.time() + timeout_s
+        chosen, missing, elsewhere = self._sort_out(refs, num_returns, fetch_local)
+        while len(chosen) < num_returns and (timeout_s is None or timeout_s >= 0):
+            self._wait(missing, num_returns - len(chosen), False, timeout_s, elsewhere)
+            chosen, missing, elsewhere = self._sort_out(refs, num_returns, fetch_local)
+            if deadline is not None:
+                timeout_s = deadline - self._user_code.time() or -1.0
+        if len(chosen) == 1:
+            rest = refs.copy()
+            return [rest.pop(chosen[0])], rest
+        ready = set(chosen)
+        return [refs[index] for index in chosen], [ref for index, ref in enumerate(refs) if index not in ready]
+
+    def _sort_out(
+        self, refs: list[ObjectRef[Any]], most: int, fetch_local: bool
+    ) -> tuple[list[int], list[ObjectRef[Any]], list[LargeObject]]:
+        """The first that are ready; and unless these are enough, what is not known, and what is on other nodes.
+
+        At one look, for more may come at any moment: what is counted here as ready is not waited for, and the reverse.
+        """
+        objects = self._objects
+        chosen: list[int] = []
+        missing: list[ObjectRef[Any]] = []
+        elsewhere: list[LargeObject] = []
+        for index, ref in enumerate(refs):
+            stored = objects.get(ref._id)
+            if stored is None:
+                missing.append(ref)
+            elif fetch_local and stored.place is not None and self.core.waiting.must_fetch(stored):
+                elsewhere.append(LargeObject.known(ref._id, ref._owner, stored))
+            else:
+                chosen.append(index)
+                if len(chosen) == most:
+                    break
+        return chosen, missing, elsewhere
+
+    def _wait(
+        self,
+        refs: Sequence[ObjectRef[Any]],
+        needed: int,
+        stop_at_error: bool,
+        timeout_s: float | None,
+        elsewhere: Sequence[LargeObject] = (),
+    ) -> None:
+        """Park until so many of these have come, or the time is up: ``refs`` are not known, others are ``elsewhere``."""
+        core, user_code = self.core, self._user_code
+        parker = user_code.parker()
+        running = core.executor.current
+        waiter = Waiter(needed, stop_at_error, parker.release, _id_of(running))
+        wanted = [(ref._id, ref._owner) for ref in refs]
+        try:
+            self._user_code.post_later(call_for, parker, core.waiting.begin, wanted, waiter, _held_up(running), elsewhere)
+            self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
+        finally:
+            self._user_code.post_later(core.waiting.end, [object_id for object_id, _ in wanted], waiter)
+
+    def _park(self, parker: Parker, wanted: Sequence[tuple[bytes, Address]], timeout_s: float | None) -> None:
+        warning_s = self.core.config.system_config.get_warning_s
+        if warning_s <= 0 or (timeout_s is not None and timeout_s <= warning_s):
+            parker.wait(timeout_s)
+            return
+        if not parker.wait(warning_s):
+            self._user_code.collect_garbage()
+            missing = next((one for one in wanted if one[0] not in self._objects), wanted[0])
+            print(f"minray: still waiting after {warning_s:g} s: {self._explain(*missing)}", file=sys.stderr)
+            parker.wait(None if timeout_s is None else timeout_s - warning_s)
+
+    def free(self, refs: Sequence[ObjectRef[Any]], local_only: bool) -> None:
+        """Returns when their owners have freed them; or this node what it need not have."""
+        if local_only:
+            self.run_on_loop(lambda: self.core.deletion.evict([ref._id for ref in refs]))
+        else:
+            self.run_on_loop(lambda: self.core.deletion.delete([(ref._id, ref._owner) for ref in refs]))
+
+    def placement_group_ready(self, group_id: bytes, value: Any) -> ObjectRef[Any]:
+        """A reference whose object has this value as soon as the placement group is there."""
+        core = self.core
+        object_id = core.task_ids.next() + PUT_INDEX
+        own = serialization.serialize(value).copied()
+        self._post(core.placement_groups.begin_ready, object_id, group_id, StoredObject(own.data, own.buffers, False, ()))
+        return ObjectRef(object_id, self._own, core.drop_ref)
+
+    # --- futures, explanations, calls to the loop
+
+    def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
+        """Done on the loop when the value is here; for ``await`` and ``ObjectRef.future``."""
+        here = self._objects.get(ref._id)
+        if here is not None and here.place is None:  # perhaps this driver leaves: then all futures of its user code fail
+            return self._finish(concurrent.futures.Future(), here)
+        result = self._user_code.future()
+
+        def on_known() -> None:
+            stored = self._objects[ref._id]
+            if stored.place is None:
+                self._finish(result, stored)
+            else:
+                self.core.fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)
+
+        def on_fetched(values: list[Fetched], _held: ObjectRef[Any] = ref) -> None:
+            """Whoever awaits a value need not hold its reference; this does, while it is on its way."""
+            known = self._objects.get(ref._id)
+            if known is not None:
+                known.is_fetched = True
+            self._finish(result, self.core.fetcher.as_stored(values[0]))
+
+        self.core.waiting.follow(result, ref._id, ref._owner, on_known, _id_of(self.core.executor.current))
+        return result
+
+    def _finish(self, result: concurrent.futures.Future[Any], stored: StoredObject) -> concurrent.futures.Future[Any]:
+        """With the value, or its error, unless nobody waits any more."""
+        if result.set_running_or_notify_cancel():
+            value, error = self._outcome(stored)
+            try:
+                if error is None:
+                    result.set_result(value)
+                else:
+                    result.set_exception(error)
+            except BaseException:  # SystemExit of a user's callback would end the loop, or leave others waiting.
+                logger.warning("a callback of a future has not returned", exc_info=True)
+        return result
+
+    def _outcome(self, stored: StoredObject) -> tuple[Any, BaseException | None]:
+        """The value, or what it raises: an error that a future has must not lead to a frame that has the future."""
+        try:
+            return self.value_of(stored), None
+        except RayError as error:
+            return None, for_coroutines(error).with_traceback(None)
+        except BaseException as error:
+            return None, error
+
+    def why(self, ref: ObjectRef[Any]) -> str:
+        """The chain of reasons, as one sentence with arrows."""
+        return self._explain(ref._id, ref._owner)
+
+    def _explain(self, object_id: bytes, owner: Address) -> str:
+        lines: list[str] = self.run_on_loop(lambda: self.core.explainer.explain_in_time(object_id, owner))
+        return " <- ".join(lines)
+
+    def known_nodes(self) -> list[NodeInfo]:
+        """All nodes that the gcs knows, dead ones too."""
+        return self._read_channel(NODES, NodeInfo)
+
+    def resource_reports(self) -> list[NodeResources]:
+        """The last report of each node."""
+        return self._read_channel(RESOURCES, NodeResources)
+
+    def known_placement_groups(self) -> list[PlacementGroupInfo]:
+        """All that the gcs knows, those that were removed lately too."""
+        return self._read_channel(PLACEMENT_GROUPS, PlacementGroupInfo)
+
+    def locations_of(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> dict[bytes, Location]:
+        """Where they are, by object id; without those whose owner cannot say. Raises GetTimeoutError."""
+        objects = [(ref._id, ref._owner) for ref in refs]
+
+        async def locate() -> dict[bytes, Location]:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self.core.locator.locate(objects)
+            except TimeoutError:
+                raise GetTimeoutError(timeout_s=timeout_s) from None
+
+        locations: dict[bytes, Location] = self.run_on_loop(locate)
+        return locations
+
+    def objects_of_cluster(self, timeout_s: float, object_ids: Sequence[bytes] | None = None) -> ClusterObjects:
+        """What all processes say of the largest objects, or of these. Raises RaySystemError and TimeoutError."""
+        found: ClusterObjects = self.run_on_loop(lambda: self.core.state_reader.read(timeout_s, object_ids=object_ids))
+        return found
+
+    def _read_channel(self, channel: str, record: type[R]) -> list[R]:
+        async def ask() -> list[R]:
+            return [decode(record, value) for value in await read_table(self.core.gcs, channel)]
+
+        rows: list[R] = self.run_on_loop(ask)
+        return rows
+
+    def run_on_loop(self, make_coroutine: Callable[[], Any]) -> Any:
+        """Run a coroutine on the core worker's loop and park for its result. RaySystemError if it asks in vain."""
+        parker = self._user_code.parker()
+        outcome: list[Any] = []
+
+        async def run() -> None:
+            try:
+                outcome.append((await make_coroutine(), None))
+            except asyncio.CancelledError:
+                outcome.append((None, LocalRayletDiedError(reason="this driver has left its cluster")))
+            except PeerUnreachable as error:
+                outcome.append((None, RaySystemError(reason=f"the cluster does not answer: {error}")))
+            except PlatformError as error:
+                outcome.append((None, RaySystemError(reason=f"the cluster does not do what it is asked: {error}")))
+            except Exception as error:
+                outcome.append((None, error))
+            parker.release()
+
+        self._post(call_for, parker, lambda: self._begin(run()))
+        parker.wait(None)
+        result, error = outcome.pop()
+        try:
+            if error is not None:
+                raise error
+            return result
+        finally:
+            del error  # its traceback leads to this frame: the two would keep each other, and all that the callers hold
+
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine, name="user_call")
+        self.core.background.add(task)
+        task.add_done_callback(self.core.background.discard)
+
+    # --- hooks of ObjectRef
+
+    def pickle_out_of_band(self, ref: ObjectRef[Any], *, pinned: bool) -> tuple[bytes, bytes]:
+        if pinned:
+            self._post(self.core.references.pin, ref._id)
+        return ref._id, encode(ref._owner)
+
+    def unpickle_out_of_band(self, object_id: bytes, owner: bytes) -> ObjectRef[Any]:
+        address = decode(Address, owner)
+        self._post(self.core.objects.on_ref_unpickled, object_id, address)
+        return ObjectRef(object_id, address, self.core.drop_ref)
+
+    def call_site_of(self, ref: ObjectRef[Any]) -> str:
+        sites = self.core.call_sites
+        return sites.of(ref._id) if sites is not None else ""
+
+
+def _id_of(running: ReceivedTask | None) -> bytes:
+    """Empty outside of tasks."""
+    return b"" if running is None else running.task_id
+
+
+def _held_up(running: ReceivedTask | None) -> ReceivedTask | None:
+    """The task that stands still while its thread waits; an actor's calls lend nothing."""
+    return None if running is None or running.actor_id else running

@@ -1,0 +1,143 @@
+"""The first and the last moment of a forked child: it lets go of everything that is the zygote's, runs its role, and ends.
+
+Ray: src/ray/util/process.h and python/ray/_private/workers/default_worker.py play these parts
+
+Rules
+  * A child dies with its zygote, leads its process group, and holds no descriptor but its own: standard input from nowhere,
+    output to where its parent wanted it, line by line, its readiness pipe and its control link. Who has a control link sees
+    the end of that, and has a moment to clean up after a zygote that was killed; all others get a signal.
+  * Signals are as in a fresh Python process; SIGUSR1 writes the stacks of all threads to standard error.
+  * The process ends without unwinding when the role returns; exit handlers belong to nobody here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from minray.platform.threads.user_code import close_output
+
+READY_PAYLOAD_BYTES = 64 * 1024
+INTERCEPTED_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+"""Handled by the zygote, blocked around its forks."""
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_libc = ctypes.CDLL(None)
+
+
+@dataclass(slots=True)
+class ChildEnds:
+    """What a forked child holds of the world outside."""
+
+    name: str
+    session_dir: str
+    marks: memoryview
+    """Its own 64 bytes, readable by its parent after its death."""
+    all_marks: memoryview
+    """The slots of all children; for parents."""
+    control: socket.socket | None
+    """The link to the zygote, if it was spawned with one."""
+    ready_descriptor: int | None
+
+    def ready(self, payload: bytes) -> None:
+        """Tell whoever spawned this child that it is ready, or why it will not be; once."""
+        assert self.ready_descriptor is not None, "spawned without ready"
+        assert len(payload) <= READY_PAYLOAD_BYTES
+        with io.FileIO(self.ready_descriptor, "w") as pipe, suppress(BrokenPipeError):
+            unsent = memoryview(payload)
+            while unsent:
+                unsent = unsent[pipe.write(unsent) or 0 :]
+        self.ready_descriptor = None
+
+
+RunRole = Callable[[str, bytes, ChildEnds], None]
+"""Runs ``(role, config, ends)`` in the child; the child ends when it returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What the forked child carries out of the zygote's loop."""
+
+    role: str
+    config: bytes
+    ends: ChildEnds
+
+
+def become(birth: Birth, zygote_pid: int, standard: tuple[int, int, int]) -> None:
+    """In the forked child, with signals blocked: be a process of its own, with ``standard`` as descriptors 0, 1, 2."""
+    if birth.ends.control is None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != zygote_pid:
+        os._exit(1)  # The zygote died before the death signal was set.
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERCEPTED_SIGNALS)
+    os.setsid()
+    set_name(birth.role)
+    for target, source in enumerate(standard):
+        os.dup2(source, target)
+    _close_all_others(birth.ends)
+    # New objects, because the old ones remember what kind of file the zygote's output is.
+    sys.stdout = sys.__stdout__ = _line_buffered(1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _line_buffered(2)  # type: ignore[misc]
+    gc.enable()
+
+
+def live(birth: Birth, run_role: RunRole) -> None:
+    """Run the role and end the process with it. The ``random`` module has seeded itself anew at the fork."""
+    code = 1
+    try:
+        run_role(birth.role, birth.config, birth.ends)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+    except BaseException as error:
+        try:
+            traceback.print_exc()
+        except Exception:  # user code has raised what it is linked to, and that does not want to be looked at
+            traceback.print_tb(error.__traceback__)
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    finally:
+        close_output()
+        os._exit(code)
+
+
+def prctl(option: int, value: object) -> None:
+    """Ask the kernel for something of Linux; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        _libc.prctl(option, value, 0, 0, 0)
+
+
+def set_name(role: str) -> None:
+    """Be ``minray:<role>`` in lists of processes."""
+    prctl(PR_SET_NAME, ctypes.create_string_buffer(f"minray:{role}".encode()[:15]))
+
+
+def _line_buffered(descriptor: int) -> io.TextIOWrapper:
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _close_all_others(ends: ChildEnds) -> None:
+    kept = {0, 1, 2, ends.ready_descriptor, ends.control.fileno() if ends.control is not None else None}
+    for descriptor in [int(name) for name in os.listdir("/dev/fd")]:
+        if descriptor not in kept:
+            with suppress(OSError):  # The listing's own descriptor is in the list.
+                os.close(descriptor)
+
+
+def trim_memory() -> None:
+    """Give back what was allocated and freed; where the C library cannot, nothing happens."""
+    with suppress(AttributeError):
+        _libc.malloc_trim(0)

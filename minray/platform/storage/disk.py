@@ -1,0 +1,150 @@
+"""Files of one directory, written and read in threads, so that the loop of their process never waits for a disk.
+
+Ray: python/ray/_private/external_storage.py (FileSystemStorage), src/ray/common/file_system_monitor.h
+
+Rules
+  * Only this user can read a file, and it is never a file that was there before.
+  * The directory stays open from its first use on, so a link that is put in its place leads nowhere. What is read is the
+    file that was written: this user's, with the same inode.
+  * A file is written once, and closed before anybody hears of it. If the disk refuses to take more, the file is cut after
+    the last piece that is whole; a file without any is removed.
+  * A file system that is fuller than the threshold is full: others need the rest.
+  * Checksums are made in the same threads, of each piece while it is warm.
+
+Files are not synced: they are worth nothing when their process is gone, and the kernel may keep them in its cache for as
+long as it has memory to spare.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+
+from minray.platform.base import Buffer, DiskBusy, DiskFailed, DiskFull
+from minray.platform.storage.disk_threads import DiskThreads
+from minray.platform.storage.private_paths import PrivateDirectory
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+logger = logging.getLogger(__name__)
+
+
+class RealDisk:
+    """See ``base.Disk``."""
+
+    def __init__(self, path: str, capacity_threshold: float) -> None:
+        self._path = path
+        self._capacity_threshold = capacity_threshold
+        self._inodes: dict[str, int] = {}
+        """Of the files that were written and not removed, by name."""
+        self._threads = DiskThreads("minray-disk")
+
+    @cached_property
+    def _directory(self) -> PrivateDirectory:
+        return PrivateDirectory(self._path)
+
+    async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
+        failing = f"{self._place(name)} could not be written"
+        return await self._threads.run(failing, partial(self._write, name, pieces, failing))
+
+    async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
+        failing = f"{self._place(name)} could not be read"
+        return await self._threads.run(failing, partial(self._read, name, start, pieces, failing))
+
+    def remove(self, name: str) -> None:
+        self._threads.post(partial(self._remove, name))  # If it is closed, the directory goes with its session.
+
+    async def close(self) -> None:
+        self._threads.close()
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self._path, name)
+
+    # --- in the threads
+
+    def _write(self, name: str, pieces: Sequence[Buffer], failing: str) -> list[int]:
+        checksums: list[int] = []
+        try:
+            check_capacity(self._path, sum(memoryview(piece).nbytes for piece in pieces), self._capacity_threshold)
+            file = open(self._directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)
+        except OSError as error:
+            raise failure(failing, error) from error
+        self._inodes[name] = os.fstat(file.fileno()).st_ino
+        size = 0
+        try:
+            with file:
+                try:
+                    for piece in pieces:
+                        _write_piece(file.fileno(), piece)
+                        checksums.append(zlib.crc32(piece))
+                        size += memoryview(piece).nbytes
+                finally:
+                    os.ftruncate(file.fileno(), size)
+        except OSError as error:
+            if not size:
+                self._remove(name)
+            raise failure(failing, error, checksums) from error
+        return checksums
+
+    def _read(self, name: str, start: int, pieces: Sequence[memoryview], failing: str) -> list[int]:
+        checksums: list[int] = []
+        try:
+            with open(name, "rb", buffering=0, opener=self._directory.open) as file:
+                if os.fstat(file.fileno()).st_ino != self._inodes.get(name):
+                    raise DiskFailed(f"{failing}: it is another file than the one that was written")
+                file.seek(start)
+                for piece in pieces:
+                    rest = piece
+                    while rest.nbytes:
+                        count = file.readinto(rest)
+                        if not count:
+                            raise DiskFailed(f"{failing}: it is shorter than it was")
+                        rest = rest[count:]
+                    checksums.append(zlib.crc32(piece))
+        except OSError as error:
+            raise failure(failing, error) from error
+        return checksums
+
+    def _remove(self, name: str) -> None:
+        self._inodes.pop(name, None)
+        with suppress(FileNotFoundError):
+            try:
+                self._directory.unlink(name)
+            except OSError as error:
+                logger.warning("%s could not be removed: %s", self._place(name), error.strerror)
+
+
+def check_capacity(place: str | int, size: int, threshold: float) -> None:
+    """Raises OSError if so many bytes more would make a file system, by path or open file, fuller than the threshold."""
+    system = os.statvfs(place)
+    used, free = system.f_blocks - system.f_bfree, system.f_bavail
+    if used * system.f_frsize + size > threshold * (used + free) * system.f_frsize:
+        percent = 100 * used / (used + free) if used + free else 100.0
+        most = f"{100 * threshold:g} %"
+        message = f"its file system is {percent:.1f} % full; with {size} bytes more it would be fuller than {most}"
+        raise OSError(errno.ENOSPC, message)
+
+
+def _write_piece(descriptor: int, piece: Buffer) -> None:
+    rest = memoryview(piece).cast("B")
+    while rest.nbytes:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def failure(what: str, error: OSError, checksums: Sequence[int] = ()) -> DiskFailed:
+    """As it is told above the seam."""
+    return kind_of(error)(f"{what}: {error.strerror}", checksums)
+
+
+def kind_of(error: Exception) -> type[DiskFailed]:
+    """Which of them tells of this error."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in BUSY or isinstance(error, MemoryError | ConnectionError | TimeoutError):
+        return DiskBusy
+    return DiskFull if number in FULL else DiskFailed

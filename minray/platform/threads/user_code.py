@@ -1,0 +1,411 @@
+"""The border between the loop's thread and the threads that run users' code, in real processes.
+
+Ray: src/ray/core_worker/core_worker.h (its io_service thread)
+
+A driver has one IO thread with a uvloop loop, on which its CoreWorker lives (``IoThread``); its other threads are the
+user's own (``DriverUserCode``), and nothing of them, signal handlers least of all, is touched. A worker is another matter:
+see ``main_thread``.
+
+Rules
+  * ``post`` takes no lock, so that it may be called anywhere, also by a destructor in the middle of another ``post``.
+    It relies on single operations of deque and attributes being indivisible.
+  * What is posted for later never overtakes what was posted earlier, so that a reference is counted before it is dropped.
+  * No wake-up is lost: the flag goes down before the queue is looked at, and up after something was put into it.
+  * Times of threads and of the loop compare: both are the monotonic clock. (uvloop's own ``time`` stands still between
+    turns of the loop, so user threads do not ask it.)
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import atexit
+import gc
+import os
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from types import FrameType
+from typing import Any, TypeVar
+
+from minray.common.clock import Clock
+from minray.platform.base import WOULD_BLOCK, Threads
+from minray.platform.threads.spinning import Spinner
+from minray.platform.transport.stream_connection import Outbox
+
+Result = TypeVar("Result")
+POSTS_PER_TURN = 100
+"""Posted callbacks that are called before IO has its turn: what the first ones send shall not wait for the last."""
+YIELD_S = 1e-6
+"""A driver's thread that has posted a whole turn's worth, of which the loop has not called any, lets it have the interpreter
+for as short as a thread can sleep: else the loop would get that after 5 ms, and what was posted first would begin as late.
+(Not in workers: where tasks submit tasks, all cores are busy already.)"""
+DROPS_AT_ONCE = 1000
+"""So many of those that were dropped are told of before what was posted for later meanwhile: a million may wait."""
+TURN_S = 0.0005
+"""Between pieces of user code in a worker's main thread its loop gets a turn this often, so that their answers do not wait
+for each other."""
+_sleep = time.sleep
+"""The real one, whatever tests put in its place."""
+STOP_S = 5.0
+"""How long the loop's tasks may take to end when they are cancelled."""
+
+
+class LockParker:
+    """Blocks one user thread: waiting is one acquire of a raw lock. Once released, it stays so."""
+
+    __slots__ = ("_lock", "_make_error", "_released")
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        """Held until ``release``."""
+        self._lock.acquire()
+        self._released = False
+        self._make_error: Callable[[], Exception] | None = None
+        """Of ``fail``."""
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if not self._released:
+            seconds = -1 if timeout_s is None else min(max(timeout_s, 0.0), threading.TIMEOUT_MAX)
+            if not self._lock.acquire(True, seconds):
+                return False
+        if self._make_error is not None:
+            raise self._make_error()
+        return True
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            try:
+                self._lock.release()
+            except RuntimeError:
+                pass  # Two threads released it at once.
+
+    def fail(self, make_error: Callable[[], Exception]) -> None:
+        self._make_error = make_error
+        self.release()
+
+
+class BorderParker(LockParker):
+    """Of a thread that waits for the loop, which may end meanwhile."""
+
+    __slots__ = ("_border",)
+
+    def __init__(self, border: LoopBorder) -> None:
+        super().__init__()
+        self._border = border
+
+    def wait(self, timeout_s: float | None) -> bool:
+        border, is_released = self._border, False
+        try:
+            border.parked.add(self)
+            is_released = border.on_closed is not None or super().wait(timeout_s)
+        finally:
+            border.parked.discard(self)
+            if not is_released:
+                border.spinner.give_up()
+        if border.on_closed is not None:
+            raise border.on_closed()
+        return is_released
+
+    def release(self) -> None:
+        self._border.parked.discard(self)
+        self._border.spinner.end()
+        super().release()
+
+
+class LoopBorder:
+    """What any thread may ask of the loop."""
+
+    gives_way = False
+    """Whether threads that post a lot wait for the loop now and then."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """Callbacks that have not been called."""
+        self._posted_later: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """Those that nobody waits for."""
+        self._dropped: deque[bytes] = deque()
+        """What was dropped and ``on_dropped`` has not heard of."""
+        self.on_dropped: Callable[[Sequence[bytes]], None] = _ignore
+        self._later_due = 0
+        """So many of those for later are called, and ..."""
+        self._dropped_due = 0
+        """... so many of those that were dropped are told of, as soon as ..."""
+        self._before_later = 0
+        """... so many of the former have been, which were posted earlier."""
+        self._waking = False
+        """Whether ``_drain`` is on its way."""
+        self.outbox: Outbox | None = None
+        """Written out when posted callbacks have been called."""
+        self.spinner = Spinner(loop)
+        """Keeps the loop awake while short calls are waited for."""
+        self.parked: set[BorderParker] = set()
+        """What threads wait with, and is not released."""
+        self.on_closed: Callable[[], Exception] | None = None
+        """Once the loop calls nobody back any more: what threads that wait for that are told."""
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call back on the loop; a loop that is closed for good calls nobody."""
+        self._posted.append((callback, args))
+        if not self._waking:
+            self._begin_waking()
+        elif self.gives_way and not len(self._posted) % POSTS_PER_TURN and not self.is_loop_thread():
+            _sleep(YIELD_S)
+
+    def post_later(self, callback: Callable[..., None], *args: Any) -> None:
+        self._posted_later.append((callback, args))
+        if not self._waking:
+            self._begin_waking()
+
+    def drop(self, name: bytes) -> None:
+        self._dropped.append(name)
+        if not self._waking:
+            self._begin_waking()
+
+    def _begin_waking(self) -> None:
+        try:
+            self._waking = True
+            self._wake()
+        except RuntimeError:
+            self._posted.clear()
+            self._posted_later.clear()
+            self._dropped.clear()
+            self._waking = False
+        except BaseException:  # a KeyboardInterrupt, at any place in here: the next one must wake the loop again
+            self._waking = False
+            raise
+
+    def _wake(self) -> None:
+        """Have ``_drain`` called on the loop."""
+        self._loop.call_soon_threadsafe(self._drain)
+
+    def parker(self) -> BorderParker:
+        self.refuse_on_loop()
+        return BorderParker(self)
+
+    def refuse_on_loop(self) -> None:
+        """RuntimeError there: what is to come would wait for the loop."""
+        if self.is_loop_thread():
+            raise RuntimeError(WOULD_BLOCK)
+
+    def future(self) -> Future[Any]:
+        return Future()
+
+    def time(self) -> float:
+        return Clock.monotonic()
+
+    def collect_garbage(self) -> None:
+        if gc.isenabled():
+            gc.collect()
+
+    def run_exit_handlers(self) -> None:
+        atexit._run_exitfuncs()
+
+    def is_loop_thread(self) -> bool:
+        return asyncio._get_running_loop() is self._loop
+
+    def threads(self) -> list[tuple[str, FrameType | None]]:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        frames: dict[int, FrameType | None] = {**sys._current_frames()}
+        frames[threading.get_ident()] = None
+        return [(names.get(ident, f"thread {ident}"), frame) for ident, frame in frames.items()]
+
+    def _drain(self) -> None:
+        """Call what was posted until now; what comes meanwhile waits for the next turn, so that IO has its share."""
+        self._waking = False
+        if self.outbox is not None:
+            self.outbox.hold()
+        if not self._later_due and not self._dropped_due:
+            self._dropped_due = min(len(self._dropped), DROPS_AT_ONCE)
+            self._later_due = len(self._posted_later)
+            self._before_later = len(self._posted)
+        try:
+            self._before_later -= self._call(self._posted, len(self._posted))
+        finally:
+            if self.outbox is not None:
+                self.outbox.flush()
+        if self._before_later <= 0:
+            self._later_due -= self._call(self._posted_later, self._later_due)
+            if self._dropped_due and not self._later_due:
+                self._tell_of_dropped()
+        if self._has_posted() and not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._drain)
+        elif self.parked:
+            self.spinner.begin()
+
+    def _has_posted(self) -> bool:
+        """Whether there is anything to be called."""
+        return bool(self._posted or self._posted_later or self._dropped)
+
+    def _call(self, posted: deque[tuple[Callable[..., None], tuple[Any, ...]]], most: int) -> int:
+        """Call some of those that were posted first; returns how many."""
+        count = min(most, POSTS_PER_TURN)
+        for _ in range(count):
+            callback, args = posted.popleft()
+            try:
+                callback(*args)
+            except Exception as error:
+                self._loop.call_exception_handler({"message": f"posted {callback!r} failed", "exception": error})
+        return count
+
+    def _tell_of_dropped(self) -> None:
+        names = [self._dropped.popleft() for _ in range(min(self._dropped_due, POSTS_PER_TURN))]
+        self._dropped_due -= len(names)
+        try:
+            self.on_dropped(names)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "hearing of what was dropped failed", "exception": error})
+
+
+def _ignore(_names: Sequence[bytes]) -> None:
+    """Nobody keeps count."""
+
+
+class DriverUserCode(LoopBorder):
+    """A driver's user code: threads of the user's own, which only call in."""
+
+    gives_way = True
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.futures: set[Future[Any]] = set()
+        """Those that are not done."""
+        self._collector: threading.Thread | None = None
+
+    def future(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.futures.add(future)
+        if self.on_closed is not None:
+            self._fail(future, self.on_closed())
+        else:
+            future.add_done_callback(self.futures.discard)
+        return future
+
+    def close(self, on_closed: Callable[[], Exception]) -> None:
+        """The loop has ended: whoever waits, now or later, raises this."""
+        self.on_closed = on_closed
+        for parker in list(self.parked):
+            parker.release()
+        with ExitStack() as stack:  # SystemExit of a user's callback ends their thread, when all have failed
+            for future in list(self.futures):
+                stack.callback(self._fail, future, on_closed())
+
+    def _fail(self, future: Future[Any], error: Exception) -> None:
+        """Perhaps another thread has done so at the same moment."""
+        with suppress(KeyError):
+            self.futures.remove(future)
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+
+    def run(self, work: Callable[..., None], then: Callable[..., None] | None = None, *args: Any) -> None:
+        raise RuntimeError("a driver has no thread that runs work")
+
+    def threads_beside(self, limit: int) -> Threads:
+        raise RuntimeError("a driver has no threads that run work")
+
+    def follow(self, then: Callable[..., None], *args: Any) -> None:
+        raise RuntimeError("a driver has no thread that runs work")
+
+    def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        raise RuntimeError("a driver has no thread that runs an event loop")
+
+    def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        raise RuntimeError("a driver has no thread that runs an event loop")
+
+    def collect_later(self) -> None:
+        """In a thread of its own: those of users may be busy for ever, and the loop's must not block in destructors."""
+        if self._collector is None or not self._collector.is_alive():
+            self._collector = threading.Thread(target=self.collect_garbage, name="minray-garbage", daemon=True)
+            self._collector.start()
+
+    def interrupt(self, applies: Callable[[], bool]) -> None:
+        raise RuntimeError("a driver's threads are not ours to interrupt")
+
+    def enter_environment(
+        self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
+    ) -> None:
+        raise RuntimeError("a driver's environment is not ours to change")
+
+
+class IoThread:
+    """A daemon thread with a loop of its own."""
+
+    def __init__(self, name: str = "minray-io", is_lasting: bool = False) -> None:
+        """``is_lasting``: it has several users, whose ``stop`` changes nothing; each of them ends what it has begun."""
+        self.loop = _new_loop()
+        self._is_lasting = is_lasting
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+        """From another thread: run to the end and return the result. TimeoutError, as any exception here, cancels it."""
+        assert threading.current_thread() is not self._thread, "this would wait for itself"
+        future: Future[Result] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Cancel every task, end the thread, close the loop; may be called again."""
+        if self._is_lasting or self.loop.is_closed():
+            return
+        try:
+            self.run(_cancel_all(), STOP_S)
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(STOP_S)
+        if not self._thread.is_alive():
+            with warnings.catch_warnings():  # Connections that are still waiting for their peer's goodbye end here.
+                warnings.simplefilter("ignore", ResourceWarning)
+                self.loop.close()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    open_standard_streams()
+    try:
+        import uvloop
+    except ImportError:
+        warnings.warn("uvloop is not installed; minray will be slower with asyncio's own loop", RuntimeWarning, stacklevel=3)
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def open_standard_streams() -> None:
+    """A daemon may have closed them, and nothing of ours may have their numbers: a child's own streams would take its place,
+    and libuv aborts the process when it closes such a file."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, which is this one.
+
+
+def close_output() -> None:
+    """At the end of a process: what threads have printed is written, also what has no end of a line yet."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # user code may have put anything in their place
+            stream.close()
+
+
+async def _cancel_all() -> None:
+    """Cancel all tasks but this, and wait for them: a task may need a turn or two to clean up."""
+    tasks = asyncio.all_tasks() - {task for task in [asyncio.current_task()] if task is not None}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    await asyncio.get_running_loop().shutdown_asyncgens()

@@ -1,0 +1,332 @@
+"""The listening side of the gRPC transport.
+
+Ray: src/ray/rpc/grpc_server.cc, src/ray/rpc/server_call.h
+
+Rules
+  * A call is looked at when gRPC knows its method and metadata, before its message is read: without the ticket of an
+    open session it is turned away.
+  * A peer that breaks the rules of ``grpc_wire`` is logged in one line, and its session ends. Those that have no session are
+    logged once a minute at most (``peer_log.py``).
+  * Exceptions of ``on_incoming`` are our bugs: they are logged, and the session goes on.
+
+What we do not like yet: gRPC does not tell whose process is at the other end of a unix socket, so there the private
+directory and the token have to do. Bytes that are not HTTP/2 are refused by gRPC itself, and peers that say nothing are let
+go by it, which says so to nobody; and when gRPC stops it removes whatever file is at its path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import grpc
+import grpc.aio
+import msgspec
+
+from minray.platform.base import Buffer, Counters, OnIncoming, PlatformError, RemoteFailure, check_size
+from minray.platform.transport import endpoints
+from minray.platform.transport.grpc_wire import (
+    CLOSE,
+    DOWNLOAD,
+    MALFORMED,
+    OPEN,
+    OPERATION,
+    SERVER_OPTIONS,
+    TCP_OPTIONS,
+    TICKET,
+    UPLOAD,
+    Assembly,
+    Context,
+    InOrder,
+    Violation,
+    count_frame,
+    decode_number,
+    decode_request,
+    decode_upload,
+    encode,
+    pieces,
+    sizes_of,
+)
+from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, HandshakeRefused, ServerHandshake
+from minray.platform.transport.peer_log import PeerLog
+
+logger = logging.getLogger("minray.platform.transport.grpc_transport")
+
+STOP_GRACE_S = 0.2
+"""So long a closed listener lets calls end that it has not cut off itself."""
+
+
+class GrpcIncoming(msgspec.Struct, eq=False):
+    """One arrived message: an ``Incoming``."""
+
+    method: str
+    payload: bytes
+    buffers: Sequence[Buffer]
+    peer: bytes
+    session: _Session
+    call_id: int
+    """0 when there is nothing (more) to answer."""
+
+    def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
+        if self.call_id:
+            self.session.answer(self.call_id, "", payload, buffers)
+            self.call_id = 0
+
+    def fail(self, failure: RemoteFailure) -> None:
+        if self.call_id:
+            self.session.answer(self.call_id, failure.kind, failure.message.encode(), ())
+            self.call_id = 0
+
+
+class _Session:
+    """One channel, as its listener sees it."""
+
+    def __init__(self, peer: bytes, name: str, on_incoming: OnIncoming, counters: Counters) -> None:
+        self.ended = asyncio.Event()
+        """The channel is gone, or shall go."""
+        self._peer = peer
+        self._name = name
+        self._on_incoming = on_incoming
+        self._counters = counters
+        self._requests = InOrder()
+        self._heard = 0
+        """Messages delivered."""
+        self._all_heard: tuple[int, asyncio.Event] | None = None
+        """Set while the client waits, having closed, until so many messages have been delivered."""
+        self._answers: dict[int, asyncio.Future[bytes]] = {}
+        """The open calls."""
+        self._last_reply = 0
+        """The number of the last reply without buffers."""
+        self._uploads: dict[int, list[memoryview]] = {}
+        """Buffers whose request has not come yet."""
+        self._downloads: dict[int, Sequence[Buffer]] = {}
+        """Buffers of replies, until the client has taken them."""
+
+    def end(self) -> None:
+        self.ended.set()
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            answer.cancel()
+        self._downloads.clear()
+
+    async def handle(self, method: str, request: bytes, context: Context) -> bytes:
+        """One operation: deliver it in its turn, wait for its answer."""
+        try:
+            call_id, sequence, payload, sizes = decode_request(request)
+            buffers: Sequence[Buffer] = ()
+            if sizes:
+                buffers = self._uploads.pop(call_id, ())
+                if sizes_of(buffers) != sizes:
+                    raise Violation(f"the buffers of call {call_id} were not uploaded")
+            if call_id in self._answers:
+                raise Violation(f"call {call_id} came twice")
+            if call_id:
+                self._answers[call_id] = asyncio.get_running_loop().create_future()
+            deliver = partial(self._deliver, GrpcIncoming(method, payload, buffers, self._peer, self, call_id))
+            answer = self._answers.get(call_id)
+            if sizes:
+                deliver()
+            else:
+                self._requests.arrive(sequence, deliver)
+        except MALFORMED as error:
+            await self._refuse(error, context)
+        if answer is None:
+            return b""
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled():
+                raise  # gRPC cancelled this call, not the end of the session
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the session has ended")
+
+    def _deliver(self, incoming: GrpcIncoming) -> None:
+        if self.ended.is_set():
+            return
+        self._heard += 1
+        try:
+            self._on_incoming(incoming)
+        except Exception:
+            logger.exception("on_incoming raised for %s; %s goes on", incoming.method, self._name)
+        if self._all_heard is not None and self._heard >= self._all_heard[0]:
+            self._all_heard[1].set()
+
+    def answer(self, call_id: int, failure: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        check_size("a reply", payload, buffers)
+        answer = self._answers.pop(call_id, None)
+        if answer is None or answer.done():
+            return
+        if buffers:
+            self._downloads[call_id] = buffers
+        else:
+            self._last_reply += 1
+        message = encode((failure, 0 if buffers else self._last_reply, payload, sizes_of(buffers)))
+        self._counters.replies += 1
+        count_frame(self._counters, message)
+        answer.set_result(message)
+
+    async def upload(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
+        try:
+            call_id, sizes = decode_upload(await anext(requests))
+            assembly = Assembly(sizes)
+            async for piece in requests:
+                assembly.add(piece)
+            self._uploads[call_id] = assembly.finish()
+        except (*MALFORMED, StopAsyncIteration) as error:
+            await self._refuse(error, context)
+        return b""
+
+    async def download(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+        try:
+            buffers = self._downloads.pop(decode_number(request), ())
+        except MALFORMED as error:
+            await self._refuse(error, context)
+        for piece in pieces(buffers, self._counters):
+            yield piece
+
+    async def close(self, request: bytes, context: Context) -> bytes:
+        try:
+            sent = decode_number(request)
+        except MALFORMED as error:
+            await self._refuse(error, context)
+        if self._heard < sent:
+            all_heard = asyncio.Event()
+            self._all_heard = (sent, all_heard)
+            await all_heard.wait()
+        return b""
+
+    async def _refuse(self, error: Exception, context: Context) -> NoReturn:
+        logger.warning("closing %s: %s", self._name, error)
+        self.end()
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        raise AssertionError("abort raises")
+
+
+class GrpcListener(grpc.GenericRpcHandler):
+    """An open endpoint and its sessions: a ``Listener``."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        new_handshake: Callable[[], ServerHandshake],
+        new_ticket: Callable[[], bytes],
+        on_incoming: OnIncoming,
+        counters: Counters,
+    ) -> None:
+        self.endpoint = endpoint
+        self._new_handshake = new_handshake
+        self._new_ticket = new_ticket
+        self._on_incoming = on_incoming
+        self._counters = counters
+        self._sessions: dict[bytes, _Session] = {}
+        """The channels that came in and have not ended, by ticket."""
+        self._peer_log = PeerLog(logger)
+        """Says which peers were turned away."""
+        self._ended_tickets: deque[object] = deque(maxlen=1000)
+        """The last sessions that ended: their late calls are turned away without a log line."""
+        self._server: grpc.aio.Server | None = None
+        """None before it listens and after ``close``."""
+        self._inode = 0
+        """Identifies the socket file, so that only our own is removed."""
+
+    async def open(
+        self, where: endpoints.UnixEndpoint | endpoints.TcpEndpoint, credentials: grpc.ServerCredentials | None
+    ) -> None:
+        if isinstance(where, endpoints.UnixEndpoint):
+            endpoints.make_room(where)
+        options = SERVER_OPTIONS if isinstance(where, endpoints.UnixEndpoint) else SERVER_OPTIONS + TCP_OPTIONS
+        self._server = grpc.aio.server(handlers=[self], options=options)
+        try:
+            if isinstance(where, endpoints.UnixEndpoint):
+                self._server.add_insecure_port(f"unix:{quote(where.path)}")
+                self._inode = endpoints.inode(where)
+            else:
+                address = str(where).removeprefix("tcp:")
+                if credentials is None:
+                    port = self._server.add_insecure_port(address)
+                else:
+                    port = self._server.add_secure_port(address, credentials)
+                self.endpoint = str(endpoints.TcpEndpoint(where.host, port))
+        except RuntimeError as error:
+            await self.close()
+            raise PlatformError(f"{self.endpoint}: cannot be bound, perhaps because it is in use ({error})") from None
+        await self._server.start()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Called by gRPC for every call, before its message is read."""
+        method = details.method
+        if method == OPEN:
+            return grpc.stream_stream_rpc_method_handler(self._open)
+        ticket = dict(details.invocation_metadata).get(TICKET)
+        session = self._sessions.get(ticket) if isinstance(ticket, bytes) else None
+        if session is None or session.ended.is_set():
+            is_late = session is not None or ticket in self._ended_tickets
+            return grpc.stream_stream_rpc_method_handler(partial(self._turn_away, method, is_late))
+        if method.startswith(OPERATION):
+            return grpc.unary_unary_rpc_method_handler(partial(session.handle, method.removeprefix(OPERATION)))
+        if method == UPLOAD:
+            return grpc.stream_unary_rpc_method_handler(session.upload)
+        if method == DOWNLOAD:
+            return grpc.unary_stream_rpc_method_handler(session.download)
+        if method == CLOSE:
+            return grpc.unary_unary_rpc_method_handler(session.close)
+        return None
+
+    async def _turn_away(self, method: str, is_late: bool, requests: AsyncIterator[bytes], context: Context) -> None:
+        if not is_late:
+            text = f"refusing {method} of {context.peer()} at {self.endpoint}: it has no ticket"
+            self._peer_log.warn(_machine(context), text)
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no ticket")
+
+    async def _open(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        name = f"the session of {context.peer()} at {self.endpoint}"
+        server = self._new_handshake()
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                while server.peer is None:
+                    message = bytearray(await anext(requests))
+                    answer = server.receive(message)
+                    if message or not answer:
+                        raise HandshakeRefused("a malformed handshake message", "garbage")
+                    if server.peer is None:
+                        yield answer
+        except HandshakeRefused as refused:
+            self._peer_log.warn(_machine(context), f"closing {name}: {refused}")
+            yield refused.answer
+            return
+        except TimeoutError:
+            self._peer_log.warn(_machine(context), f"closing {name}: no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
+            return
+        except StopAsyncIteration:
+            self._peer_log.warn(_machine(context), f"{name} ended before its handshake did")
+            return
+        ticket = self._new_ticket()
+        session = self._sessions[ticket] = _Session(server.peer, name, self._on_incoming, self._counters)
+        try:
+            yield answer
+            yield ticket
+            await session.ended.wait()
+        finally:
+            session.end()
+            del self._sessions[ticket]
+            self._ended_tickets.append(ticket)
+
+    async def close(self) -> None:
+        server, self._server = self._server, None
+        if server is None:
+            return
+        for session in list(self._sessions.values()):
+            session.end()
+        await server.stop(STOP_GRACE_S)
+        if self._inode:
+            endpoints.remove(endpoints.UnixEndpoint(self.endpoint.removeprefix("unix:")), self._inode)
+
+
+def _machine(context: Context) -> str:
+    """Where a call comes from, without the port: ``ipv4:10.0.0.7`` of ``ipv4:10.0.0.7:4711``."""
+    peer = str(context.peer())
+    return peer.rpartition(":")[0] if peer.startswith("ip") else peer

@@ -1,0 +1,370 @@
+"""The gRPC transport: the same network contract, where every operation is one gRPC call on a named method.
+
+Ray: src/ray/rpc/grpc_client.h, src/ray/rpc/client_call.h
+
+Here is the side that connects; ``grpc_server`` listens, and ``grpc_wire`` says which calls there are.
+
+Rules
+  * gRPC may reorder calls: requests and replies without buffers are numbered, and delivered in order on either side.
+    A number that never comes must not block what follows for ever: any failed call ends the channel.
+  * At most ``MAX_CALLS_IN_FLIGHT`` calls are under way on a channel, because one connection carries no more streams
+    without being told to go away; the others wait here.
+  * Before gRPC connects to a unix socket, a connection of our own finds out whose process listens there.
+  * gRPC does not survive a fork. Only processes of a cluster that asked for it import this module; the zygote never.
+    A child that user code forks of such a process cannot use gRPC, nor join a cluster by it, and keeps its sockets open.
+  * A process uses gRPC on one event loop: calls that end late report to the loop they were made on, even if it is closed.
+
+What we do not like yet: calls that wait long for their reply keep their place in flight, so that 2,000 of them stop
+the channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Or gRPC prints to standard error what it also raises.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Or its handlers crash one in five children that user code forks.
+import grpc
+import grpc.aio
+
+from minray.platform.base import (
+    AuthenticationFailed,
+    Buffer,
+    ChannelBroken,
+    ConnectFailed,
+    ConnectRefused,
+    Counters,
+    Host,
+    OnIncoming,
+    OnReply,
+    PlatformError,
+    RemoteFailure,
+    check_size,
+)
+from minray.platform.transport import endpoints
+from minray.platform.transport.destinations import write
+from minray.platform.transport.grpc_server import GrpcListener
+from minray.platform.transport.grpc_wire import (
+    CHANNEL_OPTIONS,
+    CLOSE,
+    DOWNLOAD,
+    MALFORMED,
+    MAX_CALLS_IN_FLIGHT,
+    OPEN,
+    OPERATION,
+    TCP_OPTIONS,
+    TICKET,
+    TICKET_BYTES,
+    UPLOAD,
+    Assembly,
+    InOrder,
+    Stream,
+    count_frame,
+    decode_answer,
+    encode,
+    pieces,
+    sizes_of,
+)
+from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, NONCE_BYTES, ClientHandshake, ServerHandshake
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 2.0
+"""So long a closed channel waits for what it sent to arrive."""
+DRAIN_TIMEOUT_S = 1.0
+"""So long the replies of a channel that its peer has ended are waited for."""
+
+
+_imported_by = os.getpid()
+
+
+def check_not_forked() -> None:
+    """Raises RuntimeError in a copy of a process that may have used gRPC: nothing would ever be answered there."""
+    if os.getpid() != _imported_by:
+        raise RuntimeError(
+            "gRPC cannot be used in a process that was forked from one with a connection: start it anew"
+            ' (multiprocessing.get_context("spawn")), or have the cluster use transport="stream"'
+        )
+
+
+class GrpcChannel:
+    """The side that connected: a ``Channel``."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, opened: Stream, peer: bytes, ticket: bytes, name: str, counters: Counters
+    ) -> None:
+        self.peer = peer
+        self.closed = False
+        self.on_close: Callable[[], None] | None = None
+        """Set once ``connect`` returns this channel; dropped by our own ``close``."""
+        self._name = name
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        self._channel = channel
+        self._opened = opened
+        """The stream that lives as long as the channel."""
+        self._upload_buffers: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(UPLOAD)
+        self._download_buffers: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(DOWNLOAD)
+        self._await_arrival: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(CLOSE)
+        self._metadata = ((TICKET, ticket),)
+        self._calls: dict[int, OnReply] = {}
+        """Open calls by id; each ends with exactly one reply or with the channel."""
+        self._into: dict[int, Sequence[memoryview]] = {}
+        """The memory that open calls have given for the buffers of their replies."""
+        self._last_call_id = 0
+        self._last_sequence = 0
+        """The number of the last message without buffers."""
+        self._sent = 0
+        """Messages sent or waiting to be."""
+        self._replies = InOrder()
+        self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
+        """What is sent as soon as fewer than ``MAX_CALLS_IN_FLIGHT`` are under way."""
+        self._operations: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        """gRPC's callable of every method used so far."""
+        self._in_flight: set[asyncio.Task[None]] = set()
+        """The calls under way."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Everything that this channel does; kept here because the loop would forget it."""
+        self._spawn(self._watch(), "watch")
+
+    def call(
+        self,
+        method: str,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        on_reply: OnReply,
+        into: Sequence[memoryview] = (),
+    ) -> None:
+        if self.closed:
+            self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} is closed"), b"", ())
+            return
+        check_size(method, payload, buffers)
+        self._last_call_id += 1
+        self._calls[self._last_call_id] = on_reply
+        if into:
+            self._into[self._last_call_id] = into
+        self._send(method, self._last_call_id, payload, buffers)
+
+    def notify(self, method: str, payload: bytes) -> None:
+        if not self.closed:
+            check_size(method, payload, ())
+            self._send(method, 0, payload, ())
+
+    def close(self) -> None:
+        self.on_close = None
+        if not self.closed:
+            self._end("this process closed it")
+            self._spawn(self._close(), "close")
+
+    def _send(self, method: str, call_id: int, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        self._counters.requests += 1
+        self._sent += 1
+        if not buffers:
+            self._last_sequence += 1
+        message = encode((call_id, 0 if buffers else self._last_sequence, payload, sizes_of(buffers)))
+        self._waiting.append(partial(self._perform, method, call_id, message, buffers))
+        self._start()
+
+    def _start(self) -> None:
+        while self._waiting and len(self._in_flight) < MAX_CALLS_IN_FLIGHT:
+            task = self._spawn(self._waiting.popleft()(), "call")
+            self._in_flight.add(task)
+            task.add_done_callback(self._on_landed)
+
+    def _on_landed(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        self._start()
+
+    async def _perform(self, method: str, call_id: int, message: bytes, buffers: Sequence[Buffer]) -> None:
+        """One operation from its request to the delivery of its reply."""
+        try:
+            if buffers:
+                await self._upload(call_id, buffers)
+            operation = self._operations.get(method)
+            if operation is None:
+                operation = self._operations[method] = self._channel.unary_unary(OPERATION + method)
+            count_frame(self._counters, message)
+            answer = await operation(message, metadata=self._metadata)
+            if call_id:
+                await self._receive(call_id, answer)
+        except grpc.aio.AioRpcError as error:
+            self._break(f"{error.code().name}: {error.details()}")
+        except (asyncio.CancelledError, grpc.aio.UsageError):  # how gRPC says that its channel was closed meanwhile
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._break("cancelled")
+        except MALFORMED as error:
+            logger.warning("closing %s: %s", self._name, error)
+            self._break(f"it broke the protocol: {error}")
+
+    async def _upload(self, call_id: int, buffers: Sequence[Buffer]) -> None:
+        async def requests() -> AsyncIterator[bytes]:
+            yield encode((call_id, sizes_of(buffers)))
+            for piece in pieces(buffers, self._counters):
+                yield piece
+
+        await self._upload_buffers(requests(), metadata=self._metadata)
+
+    async def _receive(self, call_id: int, message: bytes) -> None:
+        failure, sequence, payload, sizes = decode_answer(message)
+        if not sizes:
+            self._replies.arrive(sequence, partial(self._deliver, call_id, failure, payload, ()))
+            return
+        assembly = Assembly(sizes)
+        async for piece in self._download_buffers(encode(call_id), metadata=self._metadata):
+            assembly.add(piece)
+        buffers = assembly.finish()
+        if call_id in self._into and not failure:  # and the channel was not closed meanwhile
+            buffers = write(self._into[call_id], buffers)
+        self._deliver(call_id, failure, payload, buffers)
+
+    def _deliver(self, call_id: int, failure: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        on_reply = self._calls.pop(call_id, None)
+        self._into.pop(call_id, None)
+        if on_reply is None:
+            return  # the channel was closed meanwhile
+        try:
+            if failure:
+                on_reply(RemoteFailure(failure, payload.decode(errors="replace")), b"", ())
+            else:
+                on_reply(None, payload, buffers)
+        except Exception:
+            logger.exception("on_reply raised; %s goes on", self._name)
+
+    # Ending
+
+    async def _watch(self) -> None:
+        """The listener says nothing more on this stream; when it ends, so does the channel."""
+        try:
+            await self._opened.read()
+            reason = "the peer closed it"
+        except grpc.aio.AioRpcError as error:
+            reason = f"{error.code().name}: {error.details()}"
+        self._break(reason)
+
+    def _break(self, reason: str) -> None:
+        if not self.closed:
+            self.closed = True
+            self._waiting.clear()
+            self._spawn(self._drain(reason), "end")
+
+    async def _drain(self, reason: str) -> None:
+        """What was answered before the end still brings its reply; what was not ends with its call or soon after."""
+        if self._in_flight:
+            await asyncio.wait(self._in_flight, timeout=DRAIN_TIMEOUT_S)
+        self._end(reason)
+        await self._channel.close()
+
+    def _end(self, reason: str) -> None:
+        self.closed = True
+        self._into.clear()
+        calls, self._calls = self._calls, {}
+        for on_reply in calls.values():
+            self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} ended: {reason}"), b"", ())
+        if self.on_close is not None:
+            self._loop.call_soon(self.on_close)
+
+    async def _close(self) -> None:
+        """Wait until what was sent has arrived, but not long; then end."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._await_arrival(encode(self._sent), metadata=self._metadata)
+        except (TimeoutError, grpc.aio.AioRpcError):
+            pass  # the peer is gone, or as good as gone
+        self._waiting.clear()
+        await self._channel.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=f"{name} of {self._name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class GrpcNetwork:
+    """The ``Network`` of clusters with ``transport="grpc"``. Credentials (TLS) apply to ``tcp:`` endpoints alone."""
+
+    def __init__(
+        self,
+        token: bytes,
+        host: Host,
+        *,
+        server_credentials: grpc.ServerCredentials | None = None,
+        channel_credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        self.counters = Counters()
+        self.token = token
+        self.host = host
+        self.server_credentials = server_credentials
+        self.channel_credentials = channel_credentials
+
+    async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> GrpcListener:
+        def new_handshake() -> ServerHandshake:
+            return ServerHandshake(self.token, identity, self.host.random_bytes(NONCE_BYTES))
+
+        new_ticket = partial(self.host.random_bytes, TICKET_BYTES)
+        listener = GrpcListener(endpoint, new_handshake, new_ticket, on_incoming, self.counters)
+        try:
+            await listener.open(endpoints.parse(endpoint), self.server_credentials)
+        except OSError as error:
+            raise PlatformError(f"{endpoint}: {error.strerror or error}") from error
+        return listener
+
+    async def connect(self, endpoint: str, target: bytes, identity: bytes, on_close: Callable[[], None]) -> GrpcChannel:
+        try:
+            where = endpoints.parse(endpoint)
+        except PlatformError as error:
+            raise ConnectFailed(str(error)) from None
+        if isinstance(where, endpoints.UnixEndpoint):
+            address, options, credentials = f"unix:{quote(where.path)}", CHANNEL_OPTIONS, None
+        else:
+            address, options = str(where).removeprefix("tcp:"), CHANNEL_OPTIONS + TCP_OPTIONS
+            credentials = self.channel_credentials
+        if credentials is None:
+            raw = grpc.aio.insecure_channel(address, options=options)
+        else:
+            raw = grpc.aio.secure_channel(address, credentials, options)
+        try:
+            if isinstance(where, endpoints.UnixEndpoint):
+                endpoints.check_listener(where)
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                channel = await self._shake_hands(raw, endpoint, target, identity)
+        except BaseException as error:
+            await raw.close()
+            if isinstance(error, grpc.aio.AioRpcError):
+                raise _connect_error(endpoint, error) from None
+            raise endpoints.connect_error(endpoint, error) from error
+        channel.on_close = on_close
+        return channel
+
+    async def _shake_hands(self, raw: grpc.aio.Channel, endpoint: str, target: bytes, identity: bytes) -> GrpcChannel:
+        client = ClientHandshake(self.token, target, identity, self.host.random_bytes(NONCE_BYTES))
+        open_session: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = raw.stream_stream(OPEN)
+        opened = open_session()
+        message: bytes = client.hello
+        while True:
+            if message:
+                await opened.write(message)
+            received = await opened.read()
+            if not isinstance(received, bytes):  # the end of the stream
+                raise ConnectFailed("the connection ended in the middle of the handshake")
+            if client.peer is not None:
+                return GrpcChannel(raw, opened, client.peer, received, f"the channel to {endpoint}", self.counters)
+            message = client.receive(bytearray(received))
+
+
+def _connect_error(endpoint: str, error: grpc.aio.AioRpcError) -> ConnectFailed:
+    details = error.details() or error.code().name
+    if "Connection refused" in details or "No such file" in details:
+        return ConnectRefused(f"{endpoint}: {details}")
+    if "handshake failed" in details.lower() or "CERTIFICATE" in details:
+        return AuthenticationFailed(f"{endpoint}: {details}")
+    return ConnectFailed(f"{endpoint}: {details}")

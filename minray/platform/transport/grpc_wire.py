@@ -1,0 +1,150 @@
+"""What both sides of the gRPC transport say: calls, their messages, and how these are checked.
+
+Ray: src/ray/protobuf/ (there each service has methods of its own), src/ray/rpc/common.h
+
+    /minray.Session/Open       stream    the handshake, a ticket, then silence; the channel lives as long as this stream
+    /minray.Rpc/<Method>       unary     ``[call_id, sequence, payload, buffer sizes]`` -> the answer, of the same shape
+    /minray.Session/Upload     client    ``[call_id, buffer sizes]``, then the bytes of a request's buffers, in pieces
+    /minray.Session/Download   server    ``call_id`` -> the bytes of a reply's buffers, in pieces
+    /minray.Session/Close      unary     ``number of messages sent`` -> an answer when all of them have arrived
+
+In the answer the kind of its failure, empty for success, takes the place of the call id. A ``call_id`` of 0 is a
+notification. Every call but ``Open`` carries the ticket as metadata; the cluster token itself is never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
+
+import grpc.aio
+import msgspec
+
+from minray.platform.base import CHUNK_BYTES, MAX_RECORD_BYTES, Buffer, Counters
+from minray.platform.transport.destinations import DoesNotFit
+from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S
+
+MAX_CALLS_IN_FLIGHT = 2000
+MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 64 * 1024
+"""One record of the largest size, and its numbers."""
+MAX_TRANSFER_BYTES = 64 * 1024**3
+"""The largest sum of buffers that one message may announce."""
+
+OPEN, UPLOAD, DOWNLOAD, CLOSE = (f"/minray.Session/{name}" for name in ("Open", "Upload", "Download", "Close"))
+OPERATION = "/minray.Rpc/"
+TICKET = "minray-ticket-bin"
+"""The metadata key of the ticket."""
+TICKET_BYTES = 32
+
+_OPTIONS = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+]
+SERVER_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    # By default the server begins to cancel calls when 1,000 wait for Python to look at them.
+    ("grpc.server.max_pending_requests", 1_000_000),
+    ("grpc.server.max_pending_requests_hard_limit", 1_000_000),
+    # Whoever connects and opens no session is let go: before his first settings, and after them.
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
+    ("grpc.max_connection_idle_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
+]
+CHANNEL_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # Channels share no connection: each one breaks on its own.
+]
+TCP_OPTIONS = [
+    # Either side asks after 10 s of silence whether the other is there, and breaks the connection after 20 s more.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+]
+"""Between machines: whose machine or network has gone without a word shall not be waited for for ever."""
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Sizes = tuple[_Natural, ...]
+encode = msgspec.msgpack.Encoder().encode
+decode_request = msgspec.msgpack.Decoder(tuple[_Natural, _Natural, bytes, _Sizes]).decode
+decode_answer = msgspec.msgpack.Decoder(tuple[str, _Natural, bytes, _Sizes]).decode
+decode_upload = msgspec.msgpack.Decoder(tuple[_Natural, _Sizes]).decode
+decode_number = msgspec.msgpack.Decoder(_Natural).decode
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Stream = grpc.aio.StreamStreamCall[bytes, bytes]
+
+
+class Violation(Exception):
+    """The peer broke a rule of this file; its channel ends."""
+
+
+MALFORMED = (Violation, DoesNotFit, msgspec.DecodeError, UnicodeDecodeError)
+
+
+class InOrder:
+    """Gives back what arrives numbered 1, 2, 3, ... in that order."""
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._early: dict[int, Callable[[], None]] = {}
+        """What has arrived before its turn."""
+
+    def arrive(self, number: int, deliver: Callable[[], None]) -> None:
+        if number < self._next or number in self._early:
+            raise Violation(f"message {number} came twice")
+        self._early[number] = deliver
+        while self._next in self._early:
+            self._next += 1
+            self._early.pop(self._next - 1)()
+
+
+class Assembly:
+    """Buffers of announced sizes, made from pieces that come in order; memory grows with what has come."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        if sum(sizes) > MAX_TRANSFER_BYTES:
+            raise Violation(f"buffers of {sum(sizes)} bytes; at most {MAX_TRANSFER_BYTES} are accepted")
+        self._sizes = sizes
+        self._buffers = [bytearray() for _ in sizes]
+        self._filling = 0
+        """Index of the first buffer that is not complete."""
+
+    def add(self, piece: bytes) -> None:
+        view = memoryview(piece)
+        while view:
+            if self._filling == len(self._sizes):
+                raise Violation("more bytes than the buffers have")
+            buffer = self._buffers[self._filling]
+            taken = view[: self._sizes[self._filling] - len(buffer)]
+            buffer += taken
+            view = view[len(taken) :]
+            if len(buffer) == self._sizes[self._filling]:
+                self._filling += 1
+
+    def finish(self) -> list[memoryview]:
+        if any(len(buffer) < size for buffer, size in zip(self._buffers, self._sizes, strict=True)):
+            raise Violation("fewer bytes than the buffers have")
+        return [memoryview(buffer).toreadonly() for buffer in self._buffers]
+
+
+def sizes_of(buffers: Sequence[Buffer]) -> tuple[int, ...]:
+    return tuple([memoryview(buffer).nbytes for buffer in buffers]) if buffers else ()
+
+
+def pieces(buffers: Sequence[Buffer], counters: Counters) -> Iterator[bytes]:
+    for buffer in buffers:
+        view = memoryview(buffer)
+        flat = view.cast("B") if view.nbytes else view
+        for start in range(0, view.nbytes, CHUNK_BYTES):
+            piece = bytes(flat[start : start + CHUNK_BYTES])
+            count_frame(counters, piece)
+            yield piece
+
+
+def count_frame(counters: Counters, message: bytes) -> None:
+    counters.frames += 1
+    counters.bytes += len(message)

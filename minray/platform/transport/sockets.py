@@ -1,0 +1,385 @@
+"""The stream transport: framed messages over unix sockets within a machine and TCP between machines.
+
+Ray: src/ray/raylet_ipc_client/ and src/ray/rpc/grpc_server.cc (Ray listens with its own frames on unix sockets only)
+
+Here connections begin: endpoints are opened, peers are greeted. What they then say to each other is in
+``stream_connection``.
+
+Rules
+  * Nothing is sent or understood before the handshake (``handshake.py``) has succeeded on both sides, which it must
+    within ten seconds and a few hundred bytes. On a unix socket the handshake begins only with a process of this user.
+  * A peer that fails it is cut off, and nobody else notices. It is logged, but not more than a line a minute
+    (``peer_log.py``). A peer that connects and leaves without a word only looked whether we listen.
+  * A unix socket's file appears with its listener and goes with it.
+  * A TCP connection breaks when nothing of the other machine is heard for 30 seconds, also if nothing was asked: the kernels
+    ask each other whether they are there. That a process is busy or stopped makes no difference.
+
+Left out: a failed TLS negotiation is not logged, because asyncio tells no protocol of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import weakref
+from collections.abc import Callable
+from typing import cast
+
+from minray.platform.base import AuthenticationFailed, ConnectFailed, Host, OnIncoming, PlatformError
+from minray.platform.transport import endpoints
+from minray.platform.transport.chunk_writer import descriptor_of
+from minray.platform.transport.handshake import (
+    HANDSHAKE_TIMEOUT_S,
+    NONCE_BYTES,
+    ClientHandshake,
+    HandshakeRefused,
+    ServerHandshake,
+)
+from minray.platform.transport.peer_log import PeerLog
+from minray.platform.transport.stream_connection import (
+    MAX_TRANSFER_BYTES,
+    Outbox,
+    ServerConnection,
+    StreamChannel,
+)
+
+logger = logging.getLogger(__name__)
+
+LISTEN_BACKLOG = 1024
+KEEPALIVE = {
+    "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 30_000,
+}
+"""Options of TCP connections: seconds of silence, seconds between questions, how many of them; milliseconds without an
+acknowledgement. Systems that have fewer of them take those that they have."""
+
+
+class _ServerGreeting(asyncio.Protocol):
+    """A connection that came in and has not proven anything yet."""
+
+    def __init__(self, listener: StreamListener) -> None:
+        self._listener = listener
+        self._handshake = ServerHandshake(
+            listener.network.token, listener.identity, listener.network.host.random_bytes(NONCE_BYTES)
+        )
+        self._received = bytearray()
+        """At most one incomplete handshake message."""
+        self._silent = True
+        """Nothing has arrived: somebody only looked whether we listen, which is no reason for a log line."""
+        self._over = False
+        """Refused, or handed over to a ``ServerConnection``."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        _break_when_silent(self._transport)
+        self._peer, place = _describe_peer(self._transport)
+        self._name = f"the connection of {place} to {self._listener.endpoint}"
+        self._timeout = asyncio.get_running_loop().call_later(
+            HANDSHAKE_TIMEOUT_S, self._refuse, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"
+        )
+        self._listener.connections.add(self)
+        try:
+            _check_user(self._transport)
+        except AuthenticationFailed as error:
+            self._refuse(str(error))
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        self._silent = False
+        before = len(self._received) + len(data)
+        self._received += data
+        try:
+            answer = self._handshake.receive(self._received)
+            if self._received and len(self._received) < before:
+                raise HandshakeRefused("it sent more than the handshake", "garbage")
+        except HandshakeRefused as refused:
+            self._transport.write(refused.answer)
+            self._refuse(str(refused))
+            return
+        if answer:
+            self._transport.write(answer)
+        if self._handshake.peer is not None:
+            self._finish()
+            connection = self._listener.connection(self._transport, self._handshake.peer, self._name)
+            self._transport.set_protocol(connection)
+
+    def fileno(self) -> int:
+        return descriptor_of(self._transport)
+
+    def _refuse(self, reason: str) -> None:
+        self._listener.network.peer_log.warn(self._peer, f"closing {self._name}: {reason}")
+        self._finish()
+        self._transport.close()
+
+    def _finish(self) -> None:
+        self._over = True
+        self._timeout.cancel()
+        self._listener.on_gone(self)
+
+    def close(self) -> None:
+        self._finish()
+        self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._over:
+            if not self._silent:
+                self._listener.network.peer_log.warn(self._peer, f"{self._name} ended in the middle of the handshake")
+            self._finish()
+
+
+class _ClientGreeting(asyncio.Protocol):
+    """A connection of ours whose server has not proven anything yet."""
+
+    def __init__(self, network: StreamNetwork, endpoint: str, target: bytes, identity: bytes) -> None:
+        self._network = network
+        self._name = f"the channel to {endpoint}"
+        self._handshake = ClientHandshake(network.token, target, identity, network.host.random_bytes(NONCE_BYTES))
+        self._received = bytearray()
+        """At most one incomplete handshake message."""
+        self.channel: asyncio.Future[StreamChannel] = asyncio.get_running_loop().create_future()
+        """The outcome."""
+        self._transport: asyncio.Transport | None = None
+        """None until the connection is made."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        _break_when_silent(self._transport)
+        try:
+            _check_user(self._transport)
+        except AuthenticationFailed as error:
+            self.channel.set_exception(error.with_traceback(None))  # which would lead back to this object
+            return
+        self._transport.write(self._handshake.hello)
+
+    def data_received(self, data: bytes) -> None:
+        if self.channel.done():
+            return
+        assert self._transport is not None
+        before = len(self._received) + len(data)
+        self._received += data
+        try:
+            answer = self._handshake.receive(self._received)
+            if self._received and len(self._received) < before:
+                raise AuthenticationFailed("it sent more than the handshake")
+        except PlatformError as error:
+            self.channel.set_exception(error.with_traceback(None))  # which would lead back to this object
+            return
+        if answer:
+            self._transport.write(answer)
+        if self._handshake.peer is not None:
+            channel = StreamChannel(self._transport, self._handshake.peer, self._name, self._network.outbox)
+            self._transport.set_protocol(channel)
+            self._network.channels.add(channel)
+            self.channel.set_result(channel)
+
+    def abandon(self) -> None:
+        """End the attempt, whatever its state."""
+        self.channel.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.channel.done():
+            self.channel.set_exception(ConnectFailed("the connection ended in the middle of the handshake"))
+
+
+class StreamListener:
+    """An open endpoint and the connections that came in through it: a ``Listener``."""
+
+    def __init__(self, network: StreamNetwork, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> None:
+        self.network = network
+        self.endpoint = endpoint
+        self.identity = identity
+        self.on_incoming = on_incoming
+        self.connections: set[ServerConnection | _ServerGreeting] = set()
+        """Every connection that has not ended; ``on_gone`` removes."""
+        self._server: asyncio.Server | None = None
+        """None before it listens and after ``close``."""
+        self._inode = 0
+        """Identifies the socket file, so that only our own is removed."""
+        self._all_gone: asyncio.Event | None = None
+        """Set when ``close`` waits for the last connection."""
+
+    async def open(self, endpoint: endpoints.UnixEndpoint | endpoints.TcpEndpoint) -> None:
+        loop = asyncio.get_running_loop()
+        if isinstance(endpoint, endpoints.UnixEndpoint):
+            endpoints.make_room(endpoint)
+            self._server = await loop.create_unix_server(self._greet, endpoint.path, backlog=LISTEN_BACKLOG)
+            self._inode = endpoints.inode(endpoint)
+            return
+        # Of several addresses (localhost has two) the first: port 0 would become a different number on each.
+        addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        self._server = await loop.create_server(
+            self._greet, str(addresses[0][4][0]), endpoint.port, backlog=LISTEN_BACKLOG, ssl=self.network.server_ssl
+        )
+        self.endpoint = str(endpoints.TcpEndpoint(endpoint.host, self._server.sockets[0].getsockname()[1]))
+
+    def _greet(self) -> _ServerGreeting:
+        return _ServerGreeting(self)
+
+    def connection(self, transport: asyncio.Transport, peer: bytes, name: str) -> ServerConnection:
+        """Take over what a greeting has let in."""
+        network = self.network
+        connection = ServerConnection(transport, peer, name, network.outbox, self.on_incoming, self.on_gone)
+        self.connections.add(connection)
+        return connection
+
+    def on_gone(self, connection: ServerConnection | _ServerGreeting) -> None:
+        self.connections.discard(connection)
+        if self._all_gone is not None and not self.connections:
+            self._all_gone.set()
+
+    def descriptors(self) -> list[int]:
+        """Of its own sockets, and of those that came in through them."""
+        own = () if self._server is None else self._server.sockets
+        return [one.fileno() for one in (*own, *self.connections)]
+
+    async def close(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        if self._inode:
+            endpoints.remove(endpoints.UnixEndpoint(self.endpoint.removeprefix("unix:")), self._inode)
+        self._all_gone = asyncio.Event()
+        for connection in list(self.connections):
+            connection.close()
+        if self.connections:
+            await self._all_gone.wait()
+
+
+class StreamNetwork:
+    """The ``Network`` of real clusters, unless they ask for gRPC. TLS contexts apply to ``tcp:`` endpoints alone."""
+
+    def __init__(
+        self,
+        token: bytes,
+        host: Host,
+        *,
+        server_ssl: ssl.SSLContext | None = None,
+        client_ssl: ssl.SSLContext | None = None,
+        max_transfer_bytes: int = MAX_TRANSFER_BYTES,
+        write_bytes: int | None = None,
+    ) -> None:
+        """``write_bytes``: how much of large buffers is written at once; more is faster, if small messages may wait."""
+        self.outbox = Outbox(max_transfer_bytes, write_bytes)
+        self.counters = self.outbox.counters
+        self.token = token
+        self.host = host
+        self.server_ssl = server_ssl
+        self.client_ssl = client_ssl
+        self.peer_log = PeerLog(logger)
+        """Says which connections were refused."""
+        self.channels: weakref.WeakSet[StreamChannel] = weakref.WeakSet()
+        """All that have not ended, and maybe some that have."""
+        self._listeners: weakref.WeakSet[StreamListener] = weakref.WeakSet()
+        _networks.add(self)
+
+    async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> StreamListener:
+        listener = StreamListener(self, endpoint, identity, on_incoming)
+        self._listeners.add(listener)
+        try:
+            await listener.open(endpoints.parse(endpoint))
+        except OSError as error:
+            raise PlatformError(f"{endpoint}: {error.strerror or error}") from error
+        return listener
+
+    async def connect(self, endpoint: str, target: bytes, identity: bytes, on_close: Callable[[], None]) -> StreamChannel:
+        try:
+            where = endpoints.parse(endpoint)
+        except PlatformError as error:
+            raise ConnectFailed(str(error)) from None
+        greeting = _ClientGreeting(self, endpoint, target, identity)
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                await self._open(where, greeting)
+                channel = await greeting.channel
+            if channel.closed:
+                raise ConnectFailed("the connection ended right after the handshake")
+        except BaseException as error:
+            greeting.abandon()
+            del greeting  # It has the error too, whose traceback leads to this frame.
+            raise endpoints.connect_error(endpoint, error) from error
+        channel.on_close = on_close
+        return channel
+
+    def descriptors(self) -> list[int]:
+        """Of all sockets that are open."""
+        found = [channel.fileno() for channel in self.channels]
+        for listener in self._listeners:
+            found += listener.descriptors()
+        return [descriptor for descriptor in found if descriptor >= 0]
+
+    async def _open(self, where: endpoints.UnixEndpoint | endpoints.TcpEndpoint, greeting: _ClientGreeting) -> None:
+        loop = asyncio.get_running_loop()
+        if isinstance(where, endpoints.UnixEndpoint):
+            await loop.create_unix_connection(lambda: greeting, where.path)
+            return
+        # One address after the other: when all fail, asyncio would hide which error it was.
+        addresses = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+        server_hostname = where.host if self.client_ssl else None
+        for left, address in zip(reversed(range(len(addresses))), addresses, strict=True):
+            try:
+                await loop.create_connection(
+                    lambda: greeting, str(address[4][0]), where.port, ssl=self.client_ssl, server_hostname=server_hostname
+                )
+                return
+            except OSError:
+                if not left:
+                    raise
+
+
+_networks: weakref.WeakSet[StreamNetwork] = weakref.WeakSet()
+"""Of this process."""
+
+
+def _let_go() -> None:
+    """In a child that a program forks: by connections that it keeps open, others would believe its parent alive. The
+    numbers stay taken, since objects of the parent's remember them."""
+    if not _networks:
+        return
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for network in list(_networks):
+        try:
+            for descriptor in network.descriptors():
+                os.dup2(nowhere, descriptor, inheritable=False)
+        except Exception:
+            logger.exception("a child that was forked keeps connections of its parent's")
+    os.close(nowhere)
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _break_when_silent(transport: asyncio.Transport) -> None:
+    """Between machines: a peer whose machine or network has gone without a word shall not be waited for for ever."""
+    connected = transport.get_extra_info("socket")
+    if connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _check_user(transport: asyncio.Transport) -> None:
+    """Raises ``AuthenticationFailed`` if it leads to a process of another user of this machine."""
+    connected = transport.get_extra_info("socket")
+    if connected.family == socket.AF_UNIX:
+        endpoints.check_peer(connected)
+
+
+def _describe_peer(transport: asyncio.Transport) -> tuple[str, str]:
+    """Which machine or process it is, by which its log lines are counted, and which of its connections."""
+    address = transport.get_extra_info("peername")
+    if address:
+        return address[0], f"{address[0]}:{address[1]}"
+    other = endpoints.peer(transport.get_extra_info("socket"))
+    name = "a process of this machine" if other is None else f"process {other[0]}"
+    return name, name

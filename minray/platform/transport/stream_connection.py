@@ -1,0 +1,551 @@
+"""Frames: the life of one connection after its handshake, on either side.
+
+Ray: src/ray/raylet_ipc_client/client_connection.cc (framed messages on unix sockets; between machines Ray has gRPC only)
+
+    frame    u32 length, then a batch or a chunk
+    batch    MessagePack: an array of messages ``[call_id, word, payload, buffer sizes]``; an empty one is a goodbye
+    chunk    0xC1 (the byte that MessagePack never uses), u64 call_id, u32 buffer index, then raw bytes of that buffer
+
+``word`` is the method of a request, and in a reply the kind of its failure, empty for success. ``call_id`` is 0 in a
+notification. Only the side that connected calls, so the direction says which of the two a message is.
+
+Rules
+  * What is sent during one turn of the loop leaves as one frame; what callbacks send while a frame is being read leaves
+    when it has been read, and what posted callbacks send when they have been called, without another turn.
+  * Buffers follow the message that announces them, in chunks (``ChunkWriter``): a small message overtakes what is left of a
+    gigabyte. A message is delivered when its buffers are complete, so **the order of messages holds among those without
+    buffers**.
+  * Of a large chunk the kernel shall have much before it wakes the loop: Python is slow when copying has emptied caches.
+  * A buffer's memory is taken in one piece when its first chunk begins, and not before, unless the caller of ``call`` has
+    given it. What is missing of a chunk is received straight into its place if that saves a copy worth the call.
+  * When a connection has ended, nothing is written into anybody's memory: what still comes is dropped.
+  * A peer that breaks a rule is logged in one line and cut off. Nothing of it is unpickled here, ever.
+  * Exceptions of callbacks are our bugs: they are logged, and the connection goes on.
+
+Left out: a limit on what may wait to be written to a slow peer; whoever sends must have a reason to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Annotated
+
+import msgspec
+
+from minray.platform.base import (
+    CHUNK_BYTES,
+    MAX_RECORD_BYTES,
+    Buffer,
+    ChannelBroken,
+    Counters,
+    OnIncoming,
+    OnReply,
+    RecordTooLarge,
+    RemoteFailure,
+)
+from minray.platform.transport.chunk_writer import CHUNK_HEAD, CHUNK_MARK, CHUNK_START, ChunkWriter, descriptor_of
+from minray.platform.transport.destinations import DoesNotFit, cut
+
+logger = logging.getLogger("minray.platform.transport.sockets")
+
+BATCH_BYTES = 1024 * 1024
+"""A batch is closed when it reaches this size, so that the peer can begin with it."""
+WRITE_BYTES = 1024 * 1024
+"""How much of the waiting buffers is written at once, unless said otherwise: what a small message may have to wait for."""
+MAX_FRAME_BYTES = MAX_RECORD_BYTES + 64 * 1024
+"""One record of the largest size, its method and its ids."""
+MAX_TRANSFER_BYTES = 64 * 1024**3
+"""The largest sum of buffers that one message may announce."""
+CLOSE_TIMEOUT_S = 2.0
+"""A closed channel is cut off when the peer takes nothing for this long."""
+
+_LENGTH = struct.Struct("<I")
+_GOODBYE = b"\x01\0\0\0\x90"
+"""A frame with an empty batch: the last of a side that has closed; the other one ends the connection."""
+_MESSAGE_OVERHEAD_BYTES = 64
+"""About what a message costs beside its payload; only for closing batches in time."""
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Message = tuple[int, str, bytes, tuple[int, ...]]
+_encode_into = msgspec.msgpack.Encoder().encode_into
+_decode_batch: Callable[[memoryview], list[_Message]] = msgspec.msgpack.Decoder(
+    list[tuple[_Natural, str, bytes, tuple[_Natural, ...]]]
+).decode
+
+
+RECEIVE_BYTES = 256 * 1024
+"""How much is read at once, if it is not received straight into its place."""
+STRAIGHT_BYTES = 64 * 1024
+"""So much of a chunk must be missing to be received straight into its place."""
+WAKE_BYTES = 1024 * 1024
+"""Of a large chunk so much must be here before the loop is woken for it."""
+_NOWHERE = memoryview(b"")
+
+
+class Outbox:
+    """What the connections of one process share: who has something to send at the end of this turn, where bytes arrive."""
+
+    def __init__(self, max_transfer_bytes: int = MAX_TRANSFER_BYTES, write_bytes: int | None = None) -> None:
+        self.counters = Counters()
+        self.max_transfer_bytes = max_transfer_bytes
+        """The largest sum of buffers that a peer may announce."""
+        self.write_bytes = write_bytes or WRITE_BYTES
+        """How much of the waiting buffers is written at once."""
+        self.receive_buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
+        """One for all, since what has arrived is looked at before anything else arrives; costs what was ever used of it."""
+        self._due: list[_Connection] = []
+        self._held = False
+
+    def hold(self) -> None:
+        """Somebody who sends much promises to call ``flush`` when he is through."""
+        self._held = True
+
+    def add(self, connection: _Connection) -> None:
+        self._due.append(connection)
+        if not self._held and len(self._due) == 1:
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._held = False
+        due, self._due = self._due, []
+        for connection in due:
+            connection.flush()
+
+
+class _Violation(Exception):
+    """The peer broke a rule of the wire; its connection ends."""
+
+
+class _Arrival:
+    """A message whose buffers are still on their way."""
+
+    __slots__ = ("buffers", "call_id", "filled", "left", "payload", "sizes", "word")
+
+    def __init__(self, message: _Message) -> None:
+        self.call_id, self.word, self.payload, self.sizes = message
+        self.buffers: dict[int, memoryview] = {}
+        """By index, those whose place is known; as long as they will be."""
+        self.filled: dict[int, int] = {}
+        """How much of each has arrived, or will have with the chunk that is being read."""
+        self.left = sum(self.sizes)
+        """Bytes that have not arrived; delivered at zero."""
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """What both sides of an open connection share: frames, batches, chunks and the end."""
+
+    def __init__(self, transport: asyncio.Transport, peer: bytes, name: str, outbox: Outbox) -> None:
+        self.peer = peer
+        self.closed = False
+        """Nothing is delivered or accepted for sending any more, only a goodbye is listened for; set by ``_end``."""
+        self._name = name
+        """What log lines and errors call this connection."""
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._outbox = outbox
+        self._counters = outbox.counters
+        self._outgoing: list[_Message] = []
+        """The batch of this turn of the loop."""
+        self._outgoing_bytes = 0
+        """About the size of ``_outgoing``."""
+        self._flush_is_due = False
+        """Somebody will call ``flush`` soon."""
+        self._chunks = ChunkWriter(transport, outbox.write_bytes, outbox.counters)
+        """What is left of buffers; their messages are written, or in ``_outgoing``."""
+        self._closing = False
+        """Our side closed the connection; it ends when all is written."""
+        self._cut_off: asyncio.TimerHandle | None = None
+        """Ends a closed connection whose peer does not take what is left."""
+        self._heard = False
+        """The peer has sent something since ``_maybe_cut_off`` looked last."""
+        self._partial = bytearray()
+        """The beginning of a frame."""
+        self._needed = 0
+        """How long ``_partial`` must be before it is worth another look."""
+        self._arriving: dict[int, _Arrival] = {}
+        self._chunk_of: _Arrival | None = None
+        """The message whose chunk is being read; None between chunks."""
+        self._chunk_left = 0
+        """Bytes of this chunk that have not arrived."""
+        self._chunk_rest = _NOWHERE
+        """Where these belong; nowhere once the connection has ended."""
+        self._wakes_at = 1
+        """So many bytes must be here before the kernel says that there are any."""
+
+    def fileno(self) -> int:
+        """-1 when it has ended."""
+        return descriptor_of(self._transport)
+
+    # Sending
+
+    def _send(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        size = len(payload) + 9 * len(buffers)
+        if size > MAX_RECORD_BYTES:
+            raise RecordTooLarge(
+                f"{word or 'a reply'} of {size} bytes is larger than {MAX_RECORD_BYTES}; send buffers beside it"
+            )
+        if self._outgoing_bytes + size > BATCH_BYTES and self._outgoing:
+            self._write_batch()
+        sizes: tuple[int, ...] = ()
+        if buffers:
+            views = [memoryview(buffer) for buffer in buffers]
+            sizes = tuple([view.nbytes for view in views])
+            self._chunks.add(call_id, views)
+        self._outgoing.append((call_id, word, payload, sizes))
+        self._outgoing_bytes += size + _MESSAGE_OVERHEAD_BYTES
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._outbox.add(self)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._flush_is_due = False
+        if self._transport.is_closing():
+            self._outgoing.clear()
+            self._chunks.clear()
+            return
+        if self._outgoing:
+            self._write_batch()
+        if self._chunks.write():
+            self._flush_soon()
+        if self._closing and not self._chunks:
+            self._write_goodbye()
+
+    def _write_batch(self) -> None:
+        frame = bytearray(_LENGTH.size)
+        _encode_into(self._outgoing, frame, _LENGTH.size)
+        _LENGTH.pack_into(frame, 0, len(frame) - _LENGTH.size)
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        self._counters.frames += 1
+        self._counters.bytes += len(frame)
+        self._chunks.let_pass(frame)
+
+    def pause_writing(self) -> None:
+        self._chunks.is_paused = True
+
+    def resume_writing(self) -> None:
+        self._chunks.is_paused = False
+        if self._chunks:
+            self._flush_soon()
+
+    # Receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._chunk_rest if self._receives_straight() else self._outbox.receive_buffer
+
+    def _receives_straight(self) -> bool:
+        return len(self._chunk_rest) >= STRAIGHT_BYTES
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard = self._flush_is_due = True
+        try:
+            if self._receives_straight():
+                self._pass_on(nbytes)
+            else:
+                self._receive(self._outbox.receive_buffer[:nbytes])
+        except (_Violation, DoesNotFit, msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._refuse(str(error))
+        self.flush()
+
+    def _receive(self, data: memoryview | bytearray) -> None:
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed:
+                return
+            data, self._partial = self._partial, bytearray()
+        view = memoryview(data)
+        offset, end = 0, len(data)
+        while offset < end:
+            if self._chunk_left:
+                offset += self._receive_chunk(view[offset:])
+                continue
+            start = offset + _LENGTH.size
+            if start >= end:
+                return self._keep(view[offset:], _LENGTH.size + 1)
+            (length,) = _LENGTH.unpack_from(data, offset)
+            if not 0 < length <= MAX_FRAME_BYTES:
+                raise _Violation(f"a frame of {length} bytes; at most {MAX_FRAME_BYTES} are accepted")
+            if data[start] == CHUNK_MARK:
+                if end - offset < CHUNK_HEAD.size:
+                    return self._keep(view[offset:], CHUNK_HEAD.size)
+                self._begin_chunk(*CHUNK_HEAD.unpack_from(data, offset))
+                offset += CHUNK_HEAD.size
+                continue
+            if start + length > end:
+                return self._keep(view[offset:], _LENGTH.size + length)
+            batch = _decode_batch(view[start : start + length])
+            if not batch:
+                if not self.closed:
+                    self._end("the peer closed it")
+                self._transport.close()
+                return None
+            for message in batch:
+                if message[3]:
+                    self._announce(message)
+                else:
+                    self._deliver(message[0], message[1], message[2], ())
+            offset = start + length
+
+    def _keep(self, rest: memoryview, needed: int) -> None:
+        self._partial = bytearray(rest)
+        self._needed = needed
+
+    def _announce(self, message: _Message) -> None:
+        arrival = _Arrival(message)
+        if arrival.left > self._outbox.max_transfer_bytes:
+            raise _Violation(f"buffers of {arrival.left} bytes; at most {self._outbox.max_transfer_bytes} are accepted")
+        if arrival.call_id in self._arriving:
+            raise _Violation(f"message {arrival.call_id} was announced twice")
+        self._place(arrival)
+        self._arriving[arrival.call_id] = arrival
+        self._maybe_deliver(arrival)
+
+    def _place(self, arrival: _Arrival) -> None:
+        """Say where its buffers belong, if that is known."""
+
+    def _begin_chunk(self, length: int, mark: int, call_id: int, index: int) -> None:
+        arrival = self._arriving.get(call_id)
+        size = length - CHUNK_START
+        if arrival is None or index >= len(arrival.sizes):
+            raise _Violation(f"a chunk of buffer {index} of message {call_id}, which was not announced")
+        filled = arrival.filled.get(index, 0)
+        if not 0 < size <= min(CHUNK_BYTES, arrival.sizes[index] - filled):
+            raise _Violation(f"a chunk of {size} bytes, which is more than the chunk or its buffer may have")
+        arrival.filled[index] = filled + size
+        self._chunk_of, self._chunk_left = arrival, size
+        if self.closed:
+            return
+        if index not in arrival.buffers:
+            try:
+                arrival.buffers[index] = memoryview(bytearray(arrival.sizes[index]))
+            except MemoryError:
+                raise _Violation(f"a buffer of {arrival.sizes[index]} bytes, for which there is no memory") from None
+        self._chunk_rest = arrival.buffers[index][filled : filled + size]
+        if size > 2 * WAKE_BYTES:
+            self._wake_at(WAKE_BYTES)
+
+    def _receive_chunk(self, data: memoryview) -> int:
+        """Take what belongs to the current chunk; returns how many bytes that was."""
+        piece = data[: self._chunk_left]
+        if self._chunk_rest:
+            self._chunk_rest[: len(piece)] = piece
+        self._pass_on(len(piece))
+        return len(piece)
+
+    def _pass_on(self, size: int) -> None:
+        """So much of the current chunk has arrived and is where it belongs."""
+        assert self._chunk_of is not None
+        self._chunk_rest = self._chunk_rest[size:]
+        self._chunk_left -= size
+        self._chunk_of.left -= size
+        if self._chunk_left < self._wakes_at:
+            self._wake_at(1)
+        if not self._chunk_left:
+            arrival, self._chunk_of, self._chunk_rest = self._chunk_of, None, _NOWHERE
+            self._maybe_deliver(arrival)
+
+    def _wake_at(self, nbytes: int) -> None:
+        """Never more than are left of the chunk, which the peer has said it will send."""
+        if nbytes != self._wakes_at and self._chunks.goes_straight and not self._transport.is_closing():
+            self._wakes_at = nbytes
+            with suppress(OSError):  # It has ended; or the system has no such thing.
+                self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
+
+    def _maybe_deliver(self, arrival: _Arrival) -> None:
+        if not arrival.left:
+            del self._arriving[arrival.call_id]
+            buffers = [arrival.buffers.get(i, _NOWHERE).toreadonly() for i in range(len(arrival.sizes))]
+            self._deliver(arrival.call_id, arrival.word, arrival.payload, buffers)
+
+    def _deliver(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        raise NotImplementedError
+
+    # Ending
+
+    def _refuse(self, reason: str) -> None:
+        if not self.closed:
+            logger.warning("closing %s: %s", self._name, reason)
+            self._end(f"it broke the protocol: {reason}")
+        self._transport.abort()
+
+    def _end(self, reason: str) -> None:
+        """Everything that happens once when the connection can no longer be used."""
+        self.closed = True
+        self._chunk_rest = _NOWHERE
+        self._wake_at(1)
+        for arrival in self._arriving.values():
+            arrival.buffers.clear()
+
+    def _close(self) -> None:
+        """Write what is left, then end; both take as long as the peer keeps reading."""
+        if not self.closed:
+            self._end("this process closed it")
+            self._closing = True
+            self.flush()
+            self._maybe_cut_off()
+
+    def _write_goodbye(self) -> None:
+        # The peer ends the connection. What it still sends is read and dropped until then: to close a TCP socket with
+        # unread data would reset the connection, and lose what is on its way to the peer.
+        self._closing = False
+        self._transport.write(_GOODBYE)
+
+    def _maybe_cut_off(self, left_before: int | None = None) -> None:
+        """Called from time to time after our close: a peer that neither takes nor sends anything is cut off."""
+        left = self._transport.get_write_buffer_size() + len(self._chunks)
+        if left == left_before and not self._heard:
+            self._transport.abort()
+        else:
+            self._heard = False
+            self._cut_off = self._loop.call_later(CLOSE_TIMEOUT_S, self._maybe_cut_off, left)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._cut_off is not None:
+            self._cut_off.cancel()
+        self._chunks.clear()
+        if not self.closed:
+            if self._partial or self._chunk_left:
+                logger.warning("%s ended in the middle of a frame", self._name)
+            self._end(str(error) if error else "the peer closed it")
+
+
+class StreamChannel(_Connection):
+    """The side that connected: a ``Channel``."""
+
+    def __init__(self, transport: asyncio.Transport, peer: bytes, name: str, outbox: Outbox) -> None:
+        super().__init__(transport, peer, name, outbox)
+        self.on_close: Callable[[], None] | None = None
+        """Set once ``connect`` returns this channel; dropped by our own ``close``."""
+        self._calls: dict[int, OnReply] = {}
+        """Open calls by id; each ends with exactly one reply or with the channel."""
+        self._into: dict[int, Sequence[memoryview]] = {}
+        """The memory that open calls have given for the buffers of their replies."""
+        self._last_call_id = 0
+
+    def call(
+        self,
+        method: str,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        on_reply: OnReply,
+        into: Sequence[memoryview] = (),
+    ) -> None:
+        if self.closed:
+            self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} is closed"), b"", ())
+            return
+        call_id = self._last_call_id + 1
+        self._send(call_id, method, payload, buffers)
+        self._last_call_id = call_id
+        self._calls[call_id] = on_reply
+        if into:
+            self._into[call_id] = into
+        self._counters.requests += 1
+
+    def notify(self, method: str, payload: bytes) -> None:
+        if not self.closed:
+            self._send(0, method, payload, ())
+            self._counters.requests += 1
+
+    def close(self) -> None:
+        self.on_close = None
+        self._close()
+
+    def _place(self, arrival: _Arrival) -> None:
+        into = self._into.get(arrival.call_id)
+        if into is not None and not arrival.word:
+            arrival.buffers.update(enumerate(cut(into, arrival.sizes)))
+
+    def _deliver(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        if self.closed:
+            return
+        on_reply = None if call_id in self._arriving else self._calls.pop(call_id, None)
+        if on_reply is None:
+            raise _Violation(f"a reply to call {call_id}, which is not open")
+        if self._into:
+            self._into.pop(call_id, None)
+        try:
+            if word:
+                on_reply(RemoteFailure(word, payload.decode(errors="replace")), b"", ())
+            else:
+                on_reply(None, payload, buffers)
+        except Exception:
+            logger.exception("on_reply raised; %s goes on", self._name)
+
+    def _end(self, reason: str) -> None:
+        super()._end(reason)
+        self._into.clear()
+        calls, self._calls = self._calls, {}
+        for on_reply in calls.values():
+            self._loop.call_soon(on_reply, ChannelBroken(f"{self._name} ended: {reason}"), b"", ())
+        if self.on_close is not None:
+            self._loop.call_soon(self.on_close)
+
+
+class StreamIncoming(msgspec.Struct, eq=False):
+    """One arrived message; a Struct because it is made a hundred thousand times a second."""
+
+    method: str
+    payload: bytes
+    buffers: Sequence[Buffer]
+    peer: bytes
+    connection: ServerConnection
+    call_id: int
+    """0 when there is nothing (more) to answer."""
+
+    def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
+        if self.call_id:
+            self.connection.reply(self.call_id, "", payload, buffers)
+            self.call_id = 0
+
+    def fail(self, failure: RemoteFailure) -> None:
+        if self.call_id:
+            self.connection.reply(self.call_id, failure.kind, failure.message.encode(), ())
+            self.call_id = 0
+
+
+class ServerConnection(_Connection):
+    """The side that was connected to."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        peer: bytes,
+        name: str,
+        outbox: Outbox,
+        on_incoming: OnIncoming,
+        on_gone: Callable[[ServerConnection], None],
+    ) -> None:
+        super().__init__(transport, peer, name, outbox)
+        self._on_incoming = on_incoming
+        self._on_gone = on_gone
+        """Called once, when nothing of the connection is left."""
+
+    def reply(self, call_id: int, failure: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        if not self.closed:
+            self._send(call_id, failure, payload, buffers)
+            self._counters.replies += 1
+
+    def close(self) -> None:
+        self._close()
+
+    def _deliver(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
+        if self.closed:
+            return
+        try:
+            self._on_incoming(StreamIncoming(word, payload, buffers, self.peer, self, call_id))
+        except Exception:
+            logger.exception("on_incoming raised for %s; %s goes on", word, self._name)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._on_gone(self)
