@@ -5,7 +5,8 @@ Ray: python/ray/exceptions.py. Names and bases are Ray's.
 * A user's exception arrives as `RayTaskError(ValueError)`: an instance of both, with the original at `.cause`.
 * Every other error here is the system's. All of its fields are optional, and its message is made of those that are known.
 
-How an exception travels from the process that raised it to the one that asks is `packed_exception`'s to say.
+The folder ``errors/`` has the classes at the root of the tree, and how an exception travels from the process that raised
+it to the process that asks. They are named here, so that pickles and users find them under Ray's name.
 """
 
 from __future__ import annotations
@@ -13,142 +14,16 @@ from __future__ import annotations
 import enum
 import signal
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
-HOPS = 20
-"""So many tasks that failed because of an argument are named, the first and the last ones."""
-
-
-class TaskFailure(NamedTuple):
-    """Who failed, and where in the user's code."""
-
-    task_name: str
-    pid: int
-    """0: nobody's code failed, the system says so."""
-    node_id: str
-    ip: str
-    traceback_str: str
-    """Written by the executor, without frames of minray; it ends with the original `Type: message`."""
-
-    def __str__(self) -> str:
-        if not self.pid:
-            return self.traceback_str
-        where = f"(pid={self.pid}, node={self.node_id[:12]}, ip={self.ip})"
-        return f"task {self.task_name} failed {where}\n{self.traceback_str}"
-
-
-class Hops(NamedTuple):
-    """The tasks that did not run because of this error, oldest first."""
-
-    task_names: tuple[str, ...] = ()
-    """At most HOPS; the middle ones are dropped."""
-    total: int = 0
-    """The number of all of them."""
-
-    def and_then(self, task_name: str) -> Hops:
-        names = (*self.task_names, task_name)
-        return Hops(names if len(names) <= HOPS else names[: HOPS // 2] + names[HOPS // 2 + 1 :], self.total + 1)
-
-    def lines(self) -> list[str]:
-        lines = [f"at least one argument of task {name} failed" for name in self.task_names]
-        if self.total > len(self.task_names):
-            lines.insert(HOPS // 2, f"(and so did those of {self.total - len(self.task_names)} tasks in between)")
-        return lines[::-1]
-
-
-class RayError(Exception):
-    """The base of everything minray raises for a task. An instance of RayError itself stands in for an exception that
-    could not be pickled; it then has `original_type`, `original_str` and `original_traceback_str`."""
-
-    # RayError and RayTaskError define as little as possible: whatever they define hides an attribute of the user's
-    # exception. In particular no __init__, so that `type(error)("better message")` means what it says.
-
-    original_type: str
-    original_str: str
-    original_traceback_str: str
-
-    _minray_hops: Hops = Hops()
-
-    def __str__(self) -> str:
-        return "\n".join([*self._minray_hops.lines(), super().__str__()])
-
-
-class RayTaskError(RayError):
-    """A task raised. `get` raises a subclass of this and of the exception's own type, if that can be subclassed."""
-
-    _minray_failure: TaskFailure | None = None
-    """None only if user code has constructed the instance: `raise type(error)("better message")`."""
-    _minray_cause: BaseException | None = None
-    _minray_cause_class: type[Exception] | None = None
-    """Of a dual class: the user's."""
-
-    @property
-    def cause(self) -> BaseException | None:
-        """The original exception, with its remote traceback."""
-        return self._minray_cause
-
-    @property
-    def task_failure(self) -> TaskFailure | None:
-        return self._minray_failure
-
-    def as_instanceof_cause(self) -> RayTaskError:
-        """This error: ``get`` raises one that is an instance of its cause's type already, if there can be one."""
-        return self
-
-    def __str__(self) -> str:
-        if self._minray_failure is None:
-            return super().__str__()
-        return "\n".join([*self._minray_hops.lines(), str(self._minray_failure)])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from minray.errors.packed_exception import reduce_task_error  # that needs this file for everything
-
-        return reduce_task_error(self)
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return self.__reduce__()
-
-
-# --- errors of the system ---------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False, repr=False)
-class _SystemError(RayError):
-    """What the errors below share: fields, all optional, and a message that is made of them unless one is given."""
-
-    # `message` is positional because pickle and copy construct an exception from its args.
-    message: str = ""
-    _: KW_ONLY
-    reason: str = ""
-    """What is known besides the fields."""
-
-    def __post_init__(self) -> None:
-        self.args = (self.message or self._describe(),)
-
-    def _describe(self) -> str:
-        """The first sentence of the class's documentation, and every field that is known."""
-        sentence = (type(self).__doc__ or type(self).__name__).partition("\n")[0].rstrip(".")
-        details, lines = [], []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("message", "reason") or value in (None, "", ()):
-                continue
-            if isinstance(value, TaskFailure):
-                lines.append(str(value))
-            elif isinstance(value, tuple):
-                lines += [f"{field.name.replace('_', ' ')}:", *(f"  | {line}" for line in value)]
-            else:
-                words = [word for word in field.name.split("_") if word not in ("hex", "name")]
-                if words[-1] in ("bytes", "s"):
-                    words, value = words[:-1], f"{value:,} {words[-1]}"
-                details.append(" ".join([*words, str(value)]))
-        about = f" ({', '.join(details)})" if details else ""
-        return "\n".join([f"{sentence}{about}{f': {self.reason}' if self.reason else ''}", *lines])
+from minray.errors.packed_exception import RayTaskError as RayTaskError
+from minray.errors.ray_error import RayError as RayError
+from minray.errors.ray_error import SystemFailure as _SystemFailure
+from minray.errors.ray_error import UnserializableException as UnserializableException
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TaskCancelledError(_SystemError):
+class TaskCancelledError(_SystemFailure):
     """The task was cancelled."""
 
     task_name: str = ""
@@ -156,7 +31,7 @@ class TaskCancelledError(_SystemError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class WorkerCrashedError(_SystemError):
+class WorkerCrashedError(_SystemFailure):
     """The worker died while it ran the task, and no retries are left. This is its death certificate."""
 
     task_name: str = ""
@@ -198,7 +73,7 @@ _LIKELY = {
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class NodeDiedError(_SystemError):
+class NodeDiedError(_SystemFailure):
     """The node that ran the task died or cannot be reached, and no retries are left."""
 
     task_name: str = ""
@@ -206,14 +81,14 @@ class NodeDiedError(_SystemError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LocalRayletDiedError(_SystemError):
+class LocalRayletDiedError(_SystemFailure):
     """The raylet of this process's own node died."""
 
     node_id: str = ""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ObjectLostError(_SystemError):
+class ObjectLostError(_SystemFailure):
     """All copies of the object are lost."""
 
     object_id_hex: str = ""
@@ -279,14 +154,14 @@ class OwnerDiedError(ObjectLostError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class GetTimeoutError(_SystemError, TimeoutError):
+class GetTimeoutError(_SystemFailure, TimeoutError):
     """A value was not ready in time."""
 
     timeout_s: float | None = None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ObjectStoreFullError(_SystemError):
+class ObjectStoreFullError(_SystemFailure):
     """The object store is full."""
 
     needed_bytes: int | None = None
@@ -296,7 +171,7 @@ class ObjectStoreFullError(_SystemError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class OutOfDiskError(_SystemError):
+class OutOfDiskError(_SystemFailure):
     """The disk for spilled objects is full."""
 
     path: str = ""
@@ -305,7 +180,7 @@ class OutOfDiskError(_SystemError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class OutOfMemoryError(_SystemError):
+class OutOfMemoryError(_SystemFailure):
     """The node ran out of memory, the worker was killed while it ran the task, and no retries are left."""
 
     task_name: str = ""
@@ -315,33 +190,33 @@ class OutOfMemoryError(_SystemError):
     capacity_bytes: int | None = None
 
 
-class RuntimeEnvSetupError(_SystemError):
+class RuntimeEnvSetupError(_SystemFailure):
     """The runtime environment could not be set up."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TaskUnschedulableError(_SystemError):
+class TaskUnschedulableError(_SystemFailure):
     """No node may ever run the task."""
 
     task_name: str = ""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TaskPlacementGroupRemoved(_SystemError):
+class TaskPlacementGroupRemoved(_SystemFailure):
     """The placement group of the task was removed before the task was done."""
 
     task_name: str = ""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ActorPlacementGroupRemoved(_SystemError):
+class ActorPlacementGroupRemoved(_SystemFailure):
     """The placement group of the actor was removed."""
 
     actor_id: str = ""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RayActorError(_SystemError):
+class RayActorError(_SystemFailure):
     """A call of an actor could not be carried out."""
 
     actor_id: str = ""
@@ -370,29 +245,29 @@ class ActorUnavailableError(RayActorError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ActorUnschedulableError(_SystemError):
+class ActorUnschedulableError(_SystemFailure):
     """No node may ever run the actor."""
 
     actor_id: str = ""
 
 
-class PendingCallsLimitExceeded(_SystemError):
+class PendingCallsLimitExceeded(_SystemFailure):
     """The handle has as many unfinished calls as max_pending_calls allows."""
 
 
-class AsyncioActorExit(_SystemError):
+class AsyncioActorExit(_SystemFailure):
     """Ends the actor that raises it, as `exit_actor` does."""
 
 
-class ActorAlreadyExistsError(_SystemError, ValueError):
+class ActorAlreadyExistsError(_SystemFailure, ValueError):
     """An actor of this name exists in the namespace."""
 
 
-class ActorHandleNotFoundError(_SystemError, ValueError):
+class ActorHandleNotFoundError(_SystemFailure, ValueError):
     """The handle belongs to another session."""
 
 
-class RaySystemError(_SystemError):
+class RaySystemError(_SystemFailure):
     """minray itself failed."""
 
 
@@ -400,13 +275,5 @@ class StreamingGeneratorReplayInconsistentError(RaySystemError):
     """The generator was run again and has not yielded as many items as before."""
 
 
-class ObjectRefStreamEndOfStreamError(_SystemError):
+class ObjectRefStreamEndOfStreamError(_SystemFailure):
     """The generator has no more items."""
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class UnserializableException(_SystemError):
-    """The exception cannot be rebuilt in this process."""
-
-    task_failure: TaskFailure | None = None
-    """What is left of it."""

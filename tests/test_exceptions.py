@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minray import exceptions
-from minray.errors import packed_exception, tracebacks
+from minray.errors import packed_exception, ray_error, tracebacks
 from minray.errors.packed_exception import (
     describe_packed,
     is_raised_by_body,
@@ -39,6 +39,7 @@ from minray.errors.packed_exception import (
     unpack_exception,
     wrap_packed_dependency,
 )
+from minray.errors.ray_error import TaskFailure
 from minray.exceptions import (
     GetTimeoutError,
     NodeDiedError,
@@ -54,7 +55,6 @@ from minray.exceptions import (
     ReconstructionFailure,
     ReferenceCountingAssertionError,
     TaskCancelledError,
-    TaskFailure,
     UnserializableException,
     WorkerCrashedError,
 )
@@ -891,12 +891,12 @@ def test_an_error_does_not_grow_with_the_number_of_tasks_it_fails(count: int) ->
         data = wrap_packed_dependency(data, f"g{number}")
     lines = str(unpack_exception(data)).splitlines()
     hops = lines[: len(lines) - plain]
-    assert len(hops) == min(count, exceptions.HOPS + 1)
+    assert len(hops) == min(count, ray_error.HOPS + 1)
     if count:
         assert hops[0] == f"at least one argument of task g{count - 1} failed"
         assert hops[-1] == "at least one argument of task g0 failed"
-    if count > exceptions.HOPS:
-        assert f"(and so did those of {count - exceptions.HOPS} tasks in between)" in hops
+    if count > ray_error.HOPS:
+        assert f"(and so did those of {count - ray_error.HOPS} tasks in between)" in hops
 
 
 def test_an_error_that_a_task_lets_through_is_wrapped_once() -> None:

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, TypeGuard, cast
 
 from minray import cloudpickle
 from minray.errors.exception_parts import ARGS, group_of, members_of, new_exception, reduces_itself, set_members
+from minray.errors.ray_error import PUBLIC_MODULE, Hops, RayError, TaskFailure, UnserializableException
 from minray.errors.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
-from minray.exceptions import Hops, RayError, RayTaskError, TaskFailure, UnserializableException
 
 TRACEBACK_TEXT_CHARACTERS = 64 * 1024
 """Longer traceback texts lose their middle."""
@@ -40,6 +40,44 @@ LINKS = 64
 
 _Own = dict[str, Any] | None
 """The attributes of a RayTaskError where they may differ from its cause's; None if they do not."""
+
+
+class RayTaskError(RayError):
+    """A task raised. `get` raises a subclass of this and of the exception's own type, if that can be subclassed."""
+
+    __module__ = PUBLIC_MODULE
+
+    _minray_failure: TaskFailure | None = None
+    """None only if user code has constructed the instance: `raise type(error)("better message")`."""
+    _minray_cause: BaseException | None = None
+    _minray_cause_class: type[Exception] | None = None
+    """Of a dual class: the user's."""
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The original exception, with its remote traceback."""
+        return self._minray_cause
+
+    @property
+    def task_failure(self) -> TaskFailure | None:
+        return self._minray_failure
+
+    def as_instanceof_cause(self) -> RayTaskError:
+        """This error: ``get`` raises one that is an instance of its cause's type already, if there can be one."""
+        return self
+
+    def __str__(self) -> str:
+        if self._minray_failure is None:
+            return super().__str__()
+        return "\n".join([*self._minray_hops.lines(), str(self._minray_failure)])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _is_wrapper(self):
+            return unpack_exception, (_pack_unchanged(self),)
+        return _loads, (_dumps(self, None),)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
 
 
 def pack_exception(
@@ -135,13 +173,6 @@ def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
     if not is_task_error:
         failure_fields = tuple(_said_by_the_system(TaskFailure(*failure_fields).traceback_str))
     return pickle.dumps((True, failure_fields, tuple(Hops(*hops_fields).and_then(task_name)), inner))
-
-
-def reduce_task_error(error: RayTaskError) -> tuple[Any, ...]:
-    """What pickle makes of it."""
-    if _is_wrapper(error):
-        return unpack_exception, (_pack_unchanged(error),)
-    return _loads, (_dumps(error, None),)
 
 
 def _said_by_the_system(text: str) -> TaskFailure:

@@ -12,22 +12,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from minray.platform.base import (
     Buffer,
     ChannelBroken,
+    Counters,
     OnIncoming,
     OnReply,
     RemoteFailure,
     check_size,
 )
 from minray.platform.transport.destinations import DoesNotFit, write
-from minray.simulation.loop import TICKS_PER_SECOND, SimProcess, to_ticks
-from minray.simulation.trace import RECEIVE
-
-if TYPE_CHECKING:
-    from minray.simulation.network import SimNetwork, SimWire
+from minray.simulation.loop import TICKS_PER_SECOND, SimLoop, SimProcess, to_ticks
+from minray.simulation.trace import RECEIVE, Trace
 
 BANDWIDTH_UNIT_BYTES = 1024 * 1024
 BANDWIDTH_UNIT_S = 0.000_5
@@ -58,10 +56,47 @@ class Message:
         return self.method if self.kind in (CALL, NOTIFY) else f"{self.method} {self.kind}".lstrip()
 
 
+class Wire(Protocol):
+    """What carries the messages of all channels, as a channel sees it: ``network.SimWire``."""
+
+    loop: SimLoop
+    trace: Trace
+    aims_at_messages: bool
+    """Whether faults strike at messages, so that they must be named in time."""
+
+    def latency_s(self, source: SimProcess, target: SimProcess) -> float:
+        """Seconds that a message takes."""
+
+    def is_cut(self, source: SimProcess, target: SimProcess) -> bool:
+        """Whether messages from ``source`` to ``target`` are held back."""
+
+    def hold(self, pipe: Pipe) -> None:
+        """Keep a pipe that a cut holds, and release it when the cut is mended."""
+
+    def send(self, end: ChannelEnd, message: Message) -> None:
+        """Put a message on its way."""
+
+
+class Attachment(Protocol):
+    """The network of one process, as the ends of its channels see it: ``network.SimNetwork``."""
+
+    @property
+    def wire(self) -> Wire:
+        """The wire that the process is attached to."""
+
+    process: SimProcess
+    counters: Counters
+    ends: dict[ChannelEnd, None]
+    """Open ends of this process."""
+
+    def count_frame(self, end: ChannelEnd) -> None:
+        """Count a message as a frame of its own, unless it goes with the one before."""
+
+
 class Pipe:
     """One direction of a channel: messages on their way."""
 
-    def __init__(self, wire: SimWire, source: SimProcess, target: SimProcess, receive: Callable[[Message], None]) -> None:
+    def __init__(self, wire: Wire, source: SimProcess, target: SimProcess, receive: Callable[[Message], None]) -> None:
         self._wire = wire
         self.source = source
         self.target = target
@@ -193,7 +228,7 @@ class SimIncoming:
 class ChannelEnd:
     """One end of a channel; the connecting side uses it as ``base.Channel``."""
 
-    def __init__(self, network: SimNetwork, peer: bytes, on_close: Callable[[], None], on_incoming: OnIncoming) -> None:
+    def __init__(self, network: Attachment, peer: bytes, on_close: Callable[[], None], on_incoming: OnIncoming) -> None:
         self.network = network
         self.peer = peer
         self.closed = False

@@ -15,14 +15,11 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from minray.platform.base import Buffer, DiskBusy, DiskFailed, DiskFull
 from minray.simulation.faults import SLOW_DISK_S, Oracle
 from minray.simulation.loop import SimProcess
-
-if TYPE_CHECKING:
-    from minray.simulation.machine import SimNode
+from minray.simulation.node import SimNode
 
 SEEK_S = 0.000_1
 BYTES_PER_S = 1 << 30

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from minray.platform.base import ExitStatus, OnOutput, Platform, SpawnFailed, StorageFailed
@@ -26,6 +26,7 @@ from minray.simulation.interpreter import wall_time
 from minray.simulation.loop import Failure, ProcessGone, SimLoop, SimProcess
 from minray.simulation.memory import SimArena, SimMemory
 from minray.simulation.network import SimNetwork, SimWire
+from minray.simulation.node import SimNode, Table
 from minray.simulation.trace import FAULT, LIFE, OUTPUT, Trace
 from minray.simulation.user_code import SimUserCode, this_thread
 
@@ -39,7 +40,6 @@ SYNC_S = 0.002
 
 Main = Callable[[Platform, bytes], Coroutine[Any, Any, int | None]]
 """What a role does: runs to its end, and returns the exit code."""
-Table = dict[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -49,39 +49,6 @@ class Role:
     main: Main
     identity: Callable[[bytes], bytes]
     """Finds the incarnation in the configuration."""
-
-
-@dataclass
-class SimNode:
-    """One machine."""
-
-    name: str
-    cpu_count: int = 4
-    memory_bytes: int = 8 << 30
-    memory_used: int = 1 << 30
-    process_memory: dict[int, int] = field(default_factory=dict)
-    """By pid, where a test says so."""
-    disk: dict[str, dict[str, Table]] = field(default_factory=dict)
-    """Durable stores by path."""
-    files: dict[str, bytes] = field(default_factory=dict)
-    """Spilled objects, by path; ``SimDisk`` writes."""
-    reserved: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Of the disk, for arenas: by process, where and how many bytes; ``SimDiskArena`` writes."""
-    disk_bytes: int = 1 << 40
-    """How much the files, and what is reserved, may have together."""
-    disk_full: bool = False
-    """Nothing can be written."""
-    disk_broken: bool = False
-    """No file can be read or written."""
-    disk_tears: bool = False
-    """Files come back other than they were written."""
-    lost: bool = False
-
-    def disk_room(self) -> int:
-        """How many bytes can be written."""
-        files = sum(len(content) for content in self.files.values())
-        reserved = sum(size for blocks in self.reserved.values() for size in blocks.values())
-        return 0 if self.disk_full else max(0, self.disk_bytes - files - reserved)
 
 
 class SimChild:

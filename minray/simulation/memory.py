@@ -14,14 +14,11 @@ Left out: a creator that is stalled hands out memory all the same; a real one le
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING
 
 from minray.platform.base import DiskFailed, DiskFull, MemoryFailed
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimProcess
-
-if TYPE_CHECKING:
-    from minray.simulation.machine import SimNode
+from minray.simulation.node import SimNode
 
 MOST_DISK_BYTES = 1 << 28
 """Of an arena on a simulated disk, which lies in memory."""

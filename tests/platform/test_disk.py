@@ -22,7 +22,7 @@ from minray.platform.storage.external_storage import ExternalDisk
 from minray.simulation.disk import SimDisk
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
-from minray.simulation.machine import SimNode
+from minray.simulation.node import SimNode
 from tests.helpers import turn, wait_for_condition
 
 PIECES = [b"first", b"", bytes(100_000), bytearray(b"last")]

@@ -30,8 +30,8 @@ from minray.platform.storage import memory as real_memory
 from minray.platform.storage.memory import RealMemory
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
-from minray.simulation.machine import SimNode
 from minray.simulation.memory import SimArena, SimMemory
+from minray.simulation.node import SimNode
 from tests import leaks
 from tests.platform.transports import run_asyncio, until
 

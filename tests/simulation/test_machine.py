@@ -14,7 +14,8 @@ from minray.platform.base import ConnectRefused, Incoming, MemoryFailed, Platfor
 from minray.simulation.faults import SPAWNS, FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.loop import Deadlock
-from minray.simulation.machine import Role, SimNode, SimWorld
+from minray.simulation.machine import Role, SimWorld
+from minray.simulation.node import SimNode
 from minray.simulation.trace import first_difference
 from tests.simulation.seeds import seeds
 

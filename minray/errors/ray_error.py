@@ -1,0 +1,116 @@
+"""The root of the exceptions that minray raises, and what an error says of the task that failed.
+
+Ray: RayError in python/ray/exceptions.py
+
+``minray/exceptions.py`` names these classes too, and says so in their ``__module__``: there users and pickles find them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import NamedTuple
+
+PUBLIC_MODULE = "minray.exceptions"
+"""Where users import the classes from."""
+HOPS = 20
+"""So many tasks that failed because of an argument are named, the first and the last ones."""
+
+
+class TaskFailure(NamedTuple):
+    """Who failed, and where in the user's code."""
+
+    task_name: str
+    pid: int
+    """0: nobody's code failed, the system says so."""
+    node_id: str
+    ip: str
+    traceback_str: str
+    """Written by the executor, without frames of minray; it ends with the original `Type: message`."""
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return self.traceback_str
+        where = f"(pid={self.pid}, node={self.node_id[:12]}, ip={self.ip})"
+        return f"task {self.task_name} failed {where}\n{self.traceback_str}"
+
+
+class Hops(NamedTuple):
+    """The tasks that did not run because of this error, oldest first."""
+
+    task_names: tuple[str, ...] = ()
+    """At most HOPS; the middle ones are dropped."""
+    total: int = 0
+    """The number of all of them."""
+
+    def and_then(self, task_name: str) -> Hops:
+        names = (*self.task_names, task_name)
+        return Hops(names if len(names) <= HOPS else names[: HOPS // 2] + names[HOPS // 2 + 1 :], self.total + 1)
+
+    def lines(self) -> list[str]:
+        lines = [f"at least one argument of task {name} failed" for name in self.task_names]
+        if self.total > len(self.task_names):
+            lines.insert(HOPS // 2, f"(and so did those of {self.total - len(self.task_names)} tasks in between)")
+        return lines[::-1]
+
+
+class RayError(Exception):
+    """The base of everything minray raises for a task. An instance of RayError itself stands in for an exception that
+    could not be pickled; it then has `original_type`, `original_str` and `original_traceback_str`."""
+
+    __module__ = PUBLIC_MODULE
+
+    # RayError and RayTaskError define as little as possible: whatever they define hides an attribute of the user's
+    # exception. In particular no __init__, so that `type(error)("better message")` means what it says.
+
+    original_type: str
+    original_str: str
+    original_traceback_str: str
+
+    _minray_hops: Hops = Hops()
+
+    def __str__(self) -> str:
+        return "\n".join([*self._minray_hops.lines(), super().__str__()])
+
+
+@dataclass(eq=False, repr=False)
+class SystemFailure(RayError):
+    """The base of errors of the system: fields, all optional, and a message made of them unless one is given."""
+
+    # `message` is positional because pickle and copy construct an exception from its args.
+    message: str = ""
+    _: KW_ONLY
+    reason: str = ""
+    """What is known besides the fields."""
+
+    def __post_init__(self) -> None:
+        self.args = (self.message or self._describe(),)
+
+    def _describe(self) -> str:
+        """The first sentence of the class's documentation, and every field that is known."""
+        sentence = (type(self).__doc__ or type(self).__name__).partition("\n")[0].rstrip(".")
+        details, lines = [], []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("message", "reason") or value in (None, "", ()):
+                continue
+            if isinstance(value, TaskFailure):
+                lines.append(str(value))
+            elif isinstance(value, tuple):
+                lines += [f"{field.name.replace('_', ' ')}:", *(f"  | {line}" for line in value)]
+            else:
+                words = [word for word in field.name.split("_") if word not in ("hex", "name")]
+                if words[-1] in ("bytes", "s"):
+                    words, value = words[:-1], f"{value:,} {words[-1]}"
+                details.append(" ".join([*words, str(value)]))
+        about = f" ({', '.join(details)})" if details else ""
+        return "\n".join([f"{sentence}{about}{f': {self.reason}' if self.reason else ''}", *lines])
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class UnserializableException(SystemFailure):
+    """The exception cannot be rebuilt in this process."""
+
+    __module__ = PUBLIC_MODULE
+
+    task_failure: TaskFailure | None = None
+    """What is left of it."""

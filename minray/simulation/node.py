@@ -1,0 +1,44 @@
+"""One simulated machine: its size, what is on its disk, and what is wrong with the disk.
+
+Processes of the machine write here through ``SimDisk``, ``SimDiskArena`` and the simulated storage. The faults of the world
+and the steps of a test set what is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Table = dict[str, bytes]
+
+
+@dataclass
+class SimNode:
+    """One machine."""
+
+    name: str
+    cpu_count: int = 4
+    memory_bytes: int = 8 << 30
+    memory_used: int = 1 << 30
+    process_memory: dict[int, int] = field(default_factory=dict)
+    """By pid, where a test says so."""
+    disk: dict[str, dict[str, Table]] = field(default_factory=dict)
+    """Durable stores by path."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Spilled objects, by path; ``SimDisk`` writes."""
+    reserved: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Of the disk, for arenas: by process, where and how many bytes; ``SimDiskArena`` writes."""
+    disk_bytes: int = 1 << 40
+    """How much the files, and what is reserved, may have together."""
+    disk_full: bool = False
+    """Nothing can be written."""
+    disk_broken: bool = False
+    """No file can be read or written."""
+    disk_tears: bool = False
+    """Files come back other than they were written."""
+    lost: bool = False
+
+    def disk_room(self) -> int:
+        """How many bytes can be written."""
+        files = sum(len(content) for content in self.files.values())
+        reserved = sum(size for blocks in self.reserved.values() for size in blocks.values())
+        return 0 if self.disk_full else max(0, self.disk_bytes - files - reserved)
