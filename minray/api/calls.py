@@ -86,11 +86,17 @@ def current_api() -> UserApi:
         raise RuntimeError(
             "this process was forked from a driver and has no connection of its own; call minray.init(address=...) in it"
         )
-    if auto_init is None:
-        raise RuntimeError("not connected to a cluster; call minray.init() first")
-    auto_init()
+    connect()
     assert _process_api is not None
     return _process_api
+
+
+def connect() -> None:
+    """Join or start a cluster as ``init()`` does, unless this process is connected. RuntimeError where that cannot be."""
+    if connected_api() is None:
+        if auto_init is None:
+            raise RuntimeError("not connected to a cluster; call minray.init() first")
+        auto_init()
 
 
 def _after_fork() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from minray.actor import ActorHandle
 from minray.api.calls import current_api
+from minray.api.placement_group import PlacementGroup
 from minray.core_worker.user_threads.actor_api import ActorApi
-from minray.util.placement_group import PlacementGroup
 from minray.values.object_ref import ObjectRef
 
 

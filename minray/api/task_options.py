@@ -18,6 +18,12 @@ from typing import Any
 import msgspec
 
 from minray import cloudpickle
+from minray.api.placement_group import PlacementGroup, check_fits, check_placement_group_index
+from minray.api.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from minray.common.bundles import ANY_BUNDLE, within
 from minray.common.environment_variables import is_environment
 from minray.common.ids import PlacementGroupID
@@ -34,12 +40,6 @@ from minray.common.task_spec import (
     RuntimeEnv,
     SchedulingStrategy,
     TaskTemplate,
-)
-from minray.util.placement_group import PlacementGroup, check_fits, check_placement_group_index
-from minray.util.scheduling_strategies import (
-    NodeAffinitySchedulingStrategy,
-    NodeLabelSchedulingStrategy,
-    PlacementGroupSchedulingStrategy,
 )
 
 STRATEGIES = "'DEFAULT', 'SPREAD', or a NodeAffinity-, NodeLabel- or PlacementGroupSchedulingStrategy"

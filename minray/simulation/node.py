@@ -1,7 +1,8 @@
 """One simulated machine: its size, what is on its disk, and what is wrong with the disk.
 
-Processes of the machine write here through ``SimDisk``, ``SimDiskArena`` and the simulated storage. The faults of the world
-and the steps of a test set what is wrong.
+Processes of the machine write here through ``SimDisk``, ``SimDiskArena`` and the simulated storage. The faults of the
+world and the steps of a test set what is wrong. What a machine has on its disk outlives its processes, and is gone when
+the machine is lost.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import minray as ray
+from minray.api.calls import get, wait
 
 V = TypeVar("V")
 
@@ -103,12 +103,12 @@ class ActorPool(Generic[V]):
             raise StopIteration("there are no more results")
 
     def _get(self, refs: list[Any], timeout: float | None, ignore_if_timedout: bool) -> Any:
-        ready, _ = ray.wait(refs, num_returns=1, timeout=timeout)
+        ready, _ = wait(refs, num_returns=1, timeout=timeout)
         if ready or ignore_if_timedout:
             self._release((ready or refs)[0])
         if not ready:
             raise TimeoutError(f"there is no result within {timeout} s" + (", it is given up" if ignore_if_timedout else ""))
-        return ray.get(ready[0])
+        return get(ready[0])
 
     def _release(self, ref: Any) -> None:
         """Take a result out of the pool, and let its actor go on."""

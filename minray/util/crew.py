@@ -31,8 +31,10 @@ from concurrent.futures import BrokenExecutor, Future
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import minray as ray
-from minray.api.calls import connected_api, current_process_api
+from minray import exceptions
+from minray.actor import kill
+from minray.api.calls import cluster_resources, connect, connected_api, current_process_api
+from minray.remote_function import remote
 
 T = TypeVar("T")
 logger = logging.getLogger("minray")
@@ -68,7 +70,7 @@ class Crew:
         connect()
         self.size = size if size is not None else cluster_cpus()
         self.finishes = finishes
-        make = ray.remote(_CrewMember).options(**(remote_args or {}))
+        make = remote(_CrewMember).options(**(remote_args or {}))
         self._foreman = foreman = _Foreman(self.size, lambda: make.remote(initializer, initargs), calls_per_worker, breaks)
         self._lock = threading.Lock()
         """Orders calls and the end of calls."""
@@ -335,22 +337,16 @@ class _Foreman:
 
 
 def _kill(worker: _Worker) -> None:
-    if ray.is_initialized():
+    if connected_api() is not None:
         try:
-            ray.kill(worker.actor)
+            kill(worker.actor)
         except Exception:
             logger.debug("a worker could not be killed; it ends with its cluster", exc_info=True)
 
 
-def connect() -> None:
-    """To the cluster that ``init()`` finds or starts, if this process is not connected yet."""
-    if not ray.is_initialized():
-        ray.init()
-
-
 def cluster_cpus() -> int:
     """Of the cluster that this process is connected to; at least one."""
-    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+    return max(1, int(cluster_resources().get("CPU", 1)))
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -387,17 +383,17 @@ def _broken(reason: str) -> BrokenExecutor:
 def _may_be_dead(error: BaseException) -> bool:
     """Whether this is an error of the worker; it may be the call's, which has let it through, or an argument's."""
     wanting = (
-        ray.exceptions.ActorDiedError,
-        ray.exceptions.ActorUnschedulableError,
-        ray.exceptions.ActorPlacementGroupRemoved,
-        ray.exceptions.RuntimeEnvSetupError,
+        exceptions.ActorDiedError,
+        exceptions.ActorUnschedulableError,
+        exceptions.ActorPlacementGroupRemoved,
+        exceptions.RuntimeEnvSetupError,
     )
-    return isinstance(error, wanting) and not isinstance(error, ray.exceptions.RayTaskError)
+    return isinstance(error, wanting) and not isinstance(error, exceptions.RayTaskError)
 
 
 def _original(error: BaseException) -> BaseException:
     """What the call has raised, as its own type."""
-    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
+    cause = error.cause if isinstance(error, exceptions.RayTaskError) else None
     if isinstance(cause, _Exit):
         cause = cause.stop
     return error if cause is None else cause
@@ -440,5 +436,5 @@ def _finish_all() -> None:
         else:
             crew.kill()
     for crew in list(_crews):
-        if ray.is_initialized():
+        if connected_api() is not None:
             crew.join()

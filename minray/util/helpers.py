@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import minray as ray
+from minray.api.calls import get, wait
 
 DEFAULT_CHUNK_SIZE = 10
 DEFAULT_BACKPRESSURE_SIZE = 100
@@ -81,5 +81,5 @@ def _next_portion(
     pending: list[Any], chunk_size: int, yield_obj_refs: bool, kwargs: dict[str, Any]
 ) -> tuple[list[Any], list[Any]]:
     """A portion, and the references that are left."""
-    ready, rest = ray.wait(pending, num_returns=min(chunk_size, len(pending)), **kwargs)
-    return (ready if yield_obj_refs else ray.get(ready)), rest
+    ready, rest = wait(pending, num_returns=min(chunk_size, len(pending)), **kwargs)
+    return (ready if yield_obj_refs else get(ready)), rest

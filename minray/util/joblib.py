@@ -23,7 +23,8 @@ from joblib import register_parallel_backend
 from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
 
 import minray as ray
-from minray.util.crew import Crew, cluster_cpus, connect
+from minray.api.calls import connect
+from minray.util.crew import Crew, cluster_cpus
 
 CALLBACKS_TIMEOUT_S = 5.0
 LARGE_BYTES = 100 * 1024

@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import minray as ray
+from minray.actor import named_actors
+from minray.api.calls import connected_api, nodes
+from minray.runtime_context import get_runtime_context
 
 
 def list_named_actors(all_namespaces: bool = False) -> list[Any]:
     """The names of all living actors that have one, in this namespace; with ``all_namespaces`` a dict for each, with
     ``name`` and ``namespace``."""
-    named = ray.actor.named_actors(all_namespaces)
+    named = named_actors(all_namespaces)
     if all_namespaces:
         return [{"name": name, "namespace": namespace} for namespace, name in named]
     return [name for _, name in named]
@@ -25,10 +27,10 @@ def list_named_actors(all_namespaces: bool = False) -> list[Any]:
 
 def get_node_ip_address() -> str:
     """The address by which others reach the node of this process. Raises RuntimeError if it is not connected."""
-    if not ray.is_initialized():
+    if connected_api() is None:
         raise RuntimeError("this process is not connected to a cluster; call minray.init()")
-    own = ray.get_runtime_context().get_node_id()
-    address: str = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == own)
+    own = get_runtime_context().get_node_id()
+    address: str = next(node["NodeManagerAddress"] for node in nodes() if node["NodeID"] == own)
     return address
 
 

@@ -2,219 +2,27 @@
 
 Ray: python/ray/util/placement_group.py, docs "Placement Groups"
 
-A group is made as a whole or not at all (G104); until then it waits and holds nothing. Tasks run in it with
-``scheduling_strategy=PlacementGroupSchedulingStrategy(group)``. Removing it, or the end of the job that has made it (unless
-``lifetime="detached"``), ends whatever runs in it (G106). When a node dies, its bundles move to another one (G107).
+These are Ray's names; what they do is in ``minray/api/placement_group.py``.
 """
 
-from __future__ import annotations
+from minray.api.placement_group import (
+    VALID_PLACEMENT_GROUP_STRATEGIES,
+    PlacementGroup,
+    check_placement_group_index,
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 
-from collections.abc import Sequence
-from typing import Any
-
-from minray.api import calls as worker
-from minray.common.bundles import STRATEGIES
-from minray.common.ids import PlacementGroupID
-from minray.common.resources import resource_set, to_floats
-from minray.values.object_ref import ObjectRef
-
-VALID_PLACEMENT_GROUP_STRATEGIES = STRATEGIES
-
-
-class PlacementGroup:
-    """A handle; pass it around freely, it keeps nothing alive."""
-
-    @staticmethod
-    def empty() -> PlacementGroup:
-        """The handle of no group: tasks with it run outside of any."""
-        return PlacementGroup(PlacementGroupID.nil())
-
-    def __init__(self, id: PlacementGroupID, bundle_cache: list[dict[str, float]] | None = None) -> None:
-        self.id = id
-        self.bundle_cache = bundle_cache
-
-    @property
-    def is_empty(self) -> bool:
-        return self.id.is_nil()
-
-    def ready(self) -> ObjectRef[PlacementGroup]:
-        """A reference that is ready when the group is; its value is this handle. Of a removed group an error."""
-        self._check("ready")
-        return worker.current_api().placement_group_ready(self.id.binary(), self)
-
-    def wait(self, timeout_seconds: float = 30) -> bool:
-        """Whether the group is there within this time; with 0, whether it is there now."""
-        self._check("wait")
-        worker.check_timeout(timeout_seconds)
-        api, group_id = worker.current_api(), self.id.binary()
-        return bool(api.run_on_loop(lambda: api.core.placement_groups.wait(group_id, timeout_seconds)))
-
-    @property
-    def bundle_specs(self) -> list[dict[str, float]]:
-        """What was asked for, a dict for each bundle."""
-        if self.bundle_cache is None and not self.is_empty:
-            self.bundle_cache = _bundles_of(self.id.binary())
-        return self.bundle_cache or []
-
-    @property
-    def bundle_count(self) -> int:
-        return len(self.bundle_specs)
-
-    def _settle(self) -> None:
-        """Somebody else is going to hear of it: not before the gcs has."""
-        api = worker.connected_api()
-        if api is not None and not api.core.placement_groups.is_known(self.id.binary()):
-            api.run_on_loop(lambda: api.core.placement_groups.settle(self.id.binary()))
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._settle()
-        return self.__dict__
-
-    def _check(self, method: str) -> None:
-        if self.is_empty:
-            raise ValueError(f"{method}() needs a placement group, and this is PlacementGroup.empty()")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PlacementGroup) and self.id == other.id
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    def __repr__(self) -> str:
-        return f"PlacementGroup({self.id.hex()})"
-
-
-def _bundles_of(group_id: bytes) -> list[dict[str, float]]:
-    api = worker.current_api()
-    bundles = api.run_on_loop(lambda: api.core.placement_groups.bundles_of(group_id))
-    return [to_floats(bundle) for bundle in bundles]
-
-
-def placement_group(
-    bundles: list[dict[str, float]], strategy: str = "PACK", name: str = "", lifetime: str | None = None
-) -> PlacementGroup:
-    """Ask for a group; returns at once, ``wait`` or ``ready`` tell when it is there.
-
-    ``strategy``: PACK (few nodes), SPREAD (many), STRICT_PACK (one node, or wait), STRICT_SPREAD (a node for each bundle, or
-    wait). ``name`` is for ``get_placement_group``, in this job's namespace. With ``lifetime="detached"`` it outlives the
-    job, until it is removed. Raises ValueError for anything else, and for a name that is taken.
-    """
-    described = _check_bundles(bundles)
-    if strategy not in STRATEGIES:
-        raise ValueError(f"Invalid placement group strategy {strategy}. Supported strategies are: {', '.join(STRATEGIES)}.")
-    if lifetime not in (None, "detached"):
-        raise ValueError(f"placement group `lifetime` argument must be either `None` or 'detached', not {lifetime!r}")
-    if not isinstance(name, str):
-        raise TypeError(f"name must be a str, not {type(name).__name__}")
-    api = worker.current_api()
-    groups = api.core.placement_groups
-    group = groups.describe(described, strategy, name, lifetime == "detached")
-    if name:
-        api.run_on_loop(lambda: groups.create_named(group))
-    else:
-        groups.announce(group)
-        api.post(groups.create, group)
-    return PlacementGroup(PlacementGroupID(group.group_id), [to_floats(bundle) for bundle in described])
-
-
-def _check_bundles(bundles: Any) -> list[dict[str, int]]:
-    """As resource sets. Raises ValueError for what cannot be a group."""
-    if not isinstance(bundles, list):
-        raise ValueError(f"Placement group bundles must be a list, got {type(bundles).__name__}.")
-    if not bundles:
-        raise ValueError("Placement group bundles must not be an empty list: a group of no resources is none.")
-    described = []
-    for bundle in bundles:
-        is_dict = isinstance(bundle, dict) and all(isinstance(name, str) for name in bundle)
-        if not is_dict or not all(_is_number(amount) for amount in bundle.values()):
-            raise ValueError(f"Bundles must be dicts from resource name to amount, such as {{'CPU': 1}}. Bundles: {bundles}")
-        described.append(resource_set(bundle))
-        if not described[-1]:
-            raise ValueError(f"Bundles cannot be an empty dictionary or resources with only 0 values. Bundles: {bundles}")
-    return described
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """The group ends; what runs in it is being killed then, and its resources are free a moment later.
-
-    Returns at once. Whatever this process asks about placement groups from now on is answered as if it had ended.
-    """
-    if not isinstance(placement_group, PlacementGroup):
-        raise TypeError(f"remove_placement_group takes a PlacementGroup, not {type(placement_group).__name__}")
-    api, group_id = worker.current_api(), placement_group.id.binary()
-    api.post(api.core.placement_groups.remove, group_id)
-
-
-def get_placement_group(placement_group_name: str) -> PlacementGroup:
-    """The group of this name in this job's namespace; ValueError if there is none (any more)."""
-    if not isinstance(placement_group_name, str):
-        raise TypeError(f"get_placement_group takes a name, not {type(placement_group_name).__name__}")
-    if not placement_group_name:
-        raise ValueError("Please supply a non-empty value to get_placement_group")
-    api = worker.current_api()
-    group = api.run_on_loop(lambda: api.core.placement_groups.named(placement_group_name))
-    if group is None:
-        raise ValueError(f"Failed to look up placement group with name: {placement_group_name}")
-    return PlacementGroup(PlacementGroupID(group.group_id), [to_floats(bundle.resources) for bundle in group.bundles])
-
-
-def get_current_placement_group() -> PlacementGroup | None:
-    """The group that the running task, or this actor, is in; None outside of any, and in a driver."""
-    strategy = worker.current_api().placed()
-    return PlacementGroup(PlacementGroupID(strategy.group_id)) if strategy is not None and strategy.group_id else None
-
-
-def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
-    """What the gcs knows of a group, or with None of each group by its id: states, bundles, and where they are.
-
-    The states are PENDING, PREPARED, CREATED, RESCHEDULING (bundles were lost with their node) and REMOVED.
-    """
-    if not isinstance(placement_group, PlacementGroup | None):
-        raise TypeError(f"placement_group_table takes a PlacementGroup or None, not {type(placement_group).__name__}")
-    api = worker.current_api()
-    if placement_group is None:
-        api.run_on_loop(api.core.placement_groups.settle_all)
-        return {group.group_id.hex(): _row(group) for group in api.known_placement_groups()}
-    group_id = placement_group.id.binary()
-    group = api.run_on_loop(lambda: api.core.placement_groups.get(group_id))
-    return _row(group) if group is not None else {}
-
-
-def _row(group: Any) -> dict[str, Any]:
-    return {
-        "placement_group_id": group.group_id.hex(),
-        "name": group.name,
-        "bundles": {index: to_floats(bundle.resources) for index, bundle in enumerate(group.bundles)},
-        "bundles_to_node_id": {index: bundle.node_id.hex() for index, bundle in enumerate(group.bundles)},
-        "strategy": group.strategy,
-        "state": group.state,
-    }
-
-
-def check_placement_group_index(placement_group: PlacementGroup, bundle_index: int) -> None:
-    """Raises ValueError for a bundle that the group does not have."""
-    if placement_group.is_empty:
-        if bundle_index != -1:
-            raise ValueError("If placement group is not set, the value of bundle index must be -1.")
-    elif not -1 <= bundle_index < placement_group.bundle_count:
-        raise ValueError(
-            f"placement group bundle index {bundle_index} is invalid. "
-            f"Valid placement group indexes: 0-{placement_group.bundle_count - 1}, or -1 for any"
-        )
-
-
-def check_fits(placement_group: PlacementGroup, bundle_index: int, needs: dict[str, float]) -> None:
-    """Raises ValueError for needs that no bundle, or not this one, can ever meet."""
-    bundles: Sequence[dict[str, float]] = placement_group.bundle_specs
-    if bundle_index >= 0:
-        bundles = bundles[bundle_index : bundle_index + 1]
-    if bundles and not any(all(bundle.get(name, 0) >= amount for name, amount in needs.items()) for bundle in bundles):
-        which = "any bundle" if bundle_index < 0 else f"bundle {bundle_index}"
-        raise ValueError(
-            f"Cannot schedule this in the placement group, because the resource request {needs} cannot fit into "
-            f"{which} of the placement group, {list(bundles)}."
-        )
+__all__ = [
+    "VALID_PLACEMENT_GROUP_STRATEGIES",
+    "PlacementGroup",
+    "check_placement_group_index",
+    "get_current_placement_group",
+    "get_placement_group",
+    "placement_group",
+    "placement_group_table",
+    "remove_placement_group",
+]

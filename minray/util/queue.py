@@ -16,7 +16,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import minray as ray
+from minray.actor import kill
+from minray.api import calls
+from minray.remote_function import remote
 
 
 class Empty(queue.Empty):
@@ -35,7 +37,7 @@ class Queue:
         if not isinstance(maxsize, int):
             raise TypeError(f"maxsize must be an int, not {type(maxsize).__name__}")
         self.maxsize = maxsize
-        actor_class = ray.remote(_QueueActor)
+        actor_class = remote(_QueueActor)
         self.actor: Any = actor_class.options(**(actor_options or {})).remote(maxsize)
 
     @property
@@ -49,7 +51,7 @@ class Queue:
 
     def size(self) -> int:
         """How many items are there; it may be another number when the caller reads it."""
-        size: int = ray.get(self._open_actor.qsize.remote())
+        size: int = calls.get(self._open_actor.qsize.remote())
         return size
 
     def qsize(self) -> int:
@@ -69,7 +71,7 @@ class Queue:
         _check(timeout, block)
         answer = self._open_actor.put.remote(item, timeout if block else 0)
         with _given_up_together(answer):
-            if not ray.get(answer):
+            if not calls.get(answer):
                 raise Full
 
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
@@ -88,7 +90,7 @@ class Queue:
         _check(timeout, block)
         answer = self._open_actor.get.remote(timeout if block else 0)
         with _given_up_together(answer):
-            return _first(ray.get(answer))
+            return _first(calls.get(answer))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """``get`` for coroutines."""
@@ -108,7 +110,7 @@ class Queue:
         if not isinstance(items, Iterable):
             raise TypeError(f"put_nowait_batch takes an iterable of items, not {type(items).__name__}")
         batch = list(items)
-        size: int = ray.get(self._open_actor.put_batch.remote(batch))
+        size: int = calls.get(self._open_actor.put_batch.remote(batch))
         if size >= 0:
             raise Full(f"{len(batch)} items do not fit into a queue that has {size} of {self.maxsize}")
 
@@ -118,7 +120,7 @@ class Queue:
             raise TypeError(f"num_items must be an int, not {type(num_items).__name__}")
         if num_items < 0:
             raise ValueError(f"num_items must not be negative, but is {num_items}")
-        size, batch = ray.get(self._open_actor.get_batch.remote(num_items))
+        size, batch = calls.get(self._open_actor.get_batch.remote(num_items))
         if batch is None:
             raise Empty(f"{num_items} items were wanted from a queue that has {size}")
         items: list[Any] = batch
@@ -130,13 +132,13 @@ class Queue:
         if self.actor is None:
             return
         if force or not self._ends_within(grace_period_s):
-            ray.kill(self.actor, no_restart=True)
+            kill(self.actor, no_restart=True)
         self.actor = None
 
     def _ends_within(self, grace_period_s: float) -> bool:
         """Ask the actor to end. It lets its calls finish, and after that a later one fails."""
-        ray.wait([self.actor.__ray_terminate__.remote()], timeout=grace_period_s)
-        ended, _ = ray.wait([self.actor.qsize.remote()], timeout=grace_period_s)
+        calls.wait([self.actor.__ray_terminate__.remote()], timeout=grace_period_s)
+        ended, _ = calls.wait([self.actor.qsize.remote()], timeout=grace_period_s)
         return bool(ended)
 
 
@@ -146,7 +148,7 @@ def _given_up_together(answer: Any) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
-        ray.cancel(answer)
+        calls.cancel(answer)
         raise
 
 
