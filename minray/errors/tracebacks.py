@@ -23,7 +23,15 @@ FRAMES = 200
 
 WORKERS_PROGRAM = ("<string>", "<module>")
 """File and function of the line that a worker was started with."""
-_RUNTIME_DIRECTORIES = (DIRECTORY + os.sep, PACKAGE + os.sep)
+
+
+def spellings(directory: str) -> tuple[str, str]:
+    """The beginnings of a path below this directory: in a traceback, and in faulthandler's, which knows ASCII only."""
+    prefix = directory + os.sep
+    return prefix, prefix.encode("ascii", "backslashreplace").decode()
+
+
+_RUNTIME_DIRECTORIES = (*spellings(DIRECTORY), *spellings(PACKAGE))
 
 
 class Frame(NamedTuple):

@@ -9,6 +9,7 @@ same for all of one cluster: the transport with its token, storage, memory, disk
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from minray.common.config import SystemConfig
 from minray.platform.base import CHUNK_BYTES, Disk, Host, Network, Platform, Processes
@@ -17,10 +18,12 @@ from minray.platform.storage.disk import RealDisk
 from minray.platform.storage.external_storage import ExternalDisk, is_external
 from minray.platform.storage.memory import RealMemory
 from minray.platform.storage.storage import open_storage
-from minray.platform.threads.main_thread import MainThreadUserCode
 from minray.platform.threads.user_code import DriverUserCode, IoThread
 from minray.platform.transport.lanes import Lane
 from minray.platform.transport.sockets import StreamNetwork
+
+if TYPE_CHECKING:
+    from minray.platform.threads.main_thread import MainThreadUserCode  # which only workers have
 
 
 def make_platform(

@@ -36,6 +36,7 @@ from typing import Any, Never, TypeVar, TypeVarTuple
 
 from minray import core_worker, rpc
 from minray.api import calls
+from minray.common import sequence_ranges
 from minray.common.environment_variables import update_environment
 from minray.common.package import DIRECTORY, HOLDS_LOCKS, has_mark
 from minray.platform.base import WOULD_BLOCK
@@ -53,7 +54,7 @@ from minray.simulation.loop import (
 
 STUCK_S = 60.0
 """Real seconds after which user code that does not come to a border fails the run."""
-SWITCHED = (*core_worker.__path__, *rpc.__path__, str(calls.__file__))
+SWITCHED = (*core_worker.__path__, *rpc.__path__, str(calls.__file__), str(sequence_ranges.__file__))
 """Folders and files whose code user threads run beside a loop,"""
 LOCKED = (str(logging.__file__), str(concurrent.futures._base.__file__))
 """but for files with locks in them (``HOLDS_LOCKS`` of ours, these of Python's), and what is called from there."""
@@ -153,7 +154,7 @@ class UserThread:
         frame = sys._current_frames().get(self.ident)
         if self._idle or self._ended or not self.process.alive or frame is None:
             return ""
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(DIRECTORY):
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(DIRECTORY + os.sep):
             frame = frame.f_back
         place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         return f"  {self.process.name:<20} {'user thread':<30} {place}"

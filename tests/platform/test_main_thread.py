@@ -15,7 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from minray.core_worker.execution import outgoing_stream
+from minray.core_worker.fetching import results
+from minray.core_worker.user_threads import actor_api, generator_reader, user_api
+from minray.platform.threads import main_thread
 from minray.platform.threads.main_thread import MainThreadUserCode
+from minray.values import object_ref
 from tests.platform.main_thread_program import run_program
 
 # --- Turns ---
@@ -192,6 +197,21 @@ def test_an_interrupt_does_not_cut_a_post_short(post: str) -> None:
             code.run(lambda: work([]))
         code.run(lambda: None, lambda: code.post_later(code.stop))
     """) == ["True"] * 5 + ["over"]
+
+
+def is_bad_moment_in(namespace: dict[str, object], path: str) -> bool:
+    """Whether an interrupt waits for a frame of a file of that path, with these global names."""
+    names = {**namespace, "frame_here": sys._getframe}
+    exec(compile("frame = frame_here()", path, "exec"), names)
+    return main_thread._is_bad_moment(names["frame"])  # type: ignore[arg-type]
+
+
+def test_an_interrupt_is_put_off_in_minrays_own_files_only() -> None:
+    """A program in a folder called minray may have a file of the name of one that counts references."""
+    for module in (object_ref, actor_api, generator_reader, outgoing_stream, results, user_api):
+        assert is_bad_moment_in(vars(module), str(module.__file__))
+    assert not is_bad_moment_in({}, "/home/user/minray/values/object_ref.py")
+    assert not is_bad_moment_in(vars(main_thread), str(main_thread.__file__))
 
 
 def test_an_interrupt_that_does_not_apply_and_a_stray_one_do_nothing() -> None:

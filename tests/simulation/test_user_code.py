@@ -8,17 +8,25 @@ import logging
 import os
 import random
 import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
 
+import minray
+from minray.common import sequence_ranges
 from minray.common.sequence_ranges import SequenceRanges
+from minray.core_worker.execution import task_profile
+from minray.core_worker.introspection import metric_registry
+from minray.core_worker.submission import actor_clients
+from minray.node import worker_output
 from minray.simulation.interpreter import EPOCH_S, simulated_meanings
 from minray.simulation.loop import Deadlock, NotSimulated, SimLoop, SimProcess
-from minray.simulation.user_code import SimParker, SimUserCode
+from minray.simulation.user_code import SimParker, SimUserCode, _may_hold_lock
 
 
 @pytest.fixture
@@ -321,6 +329,28 @@ def test_who_may_hold_a_lock_is_not_switched(loop: SimLoop, process: SimProcess,
 
     run(loop, user_code, lambda: logging.getLogger(__name__).warning("%s", Shown()))  # with the lock of a handler
     assert caplog.messages == ["0 s later"]
+
+
+def frame_in(namespace: dict[str, object], path: str) -> FrameType:
+    """A frame of a file of that path, with these global names."""
+    names = {**namespace, "frame_here": sys._getframe}
+    exec(compile("frame = frame_here()", path, "exec"), names)
+    assert isinstance(names["frame"], FrameType)
+    return names["frame"]
+
+
+def test_only_minrays_own_files_have_its_locks() -> None:
+    for module in (actor_clients, metric_registry, task_profile, worker_output):
+        assert _may_hold_lock(frame_in(vars(module), str(module.__file__)))
+    assert not _may_hold_lock(frame_in({}, "/home/user/minray/node/worker_output.py"))
+    assert not _may_hold_lock(frame_in(vars(sequence_ranges), str(sequence_ranges.__file__)))
+
+
+def test_a_deadlock_names_the_line_of_a_program_beside_the_package(loop: SimLoop, user_code: SimUserCode) -> None:
+    """The path of such a program may begin with that of the package: minray_programs."""
+    code = compile("parker.wait(None)", f"{os.path.dirname(minray.__file__)}_programs/program.py", "exec")
+    with pytest.raises(Deadlock, match=r"worker/1 +user thread +program.py:1"):
+        run(loop, user_code, lambda: exec(code, {"parker": SimParker(user_code.thread)}))
 
 
 def test_user_code_that_waits_for_nothing_is_a_deadlock(loop: SimLoop, user_code: SimUserCode) -> None:
