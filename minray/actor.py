@@ -33,7 +33,7 @@ from minray.api.signature import ANYTHING, Signature, parameters_of
 from minray.api.task_options import check_bool, check_one_placement, given_options
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.execution.task_executor import CALL, READY, TERMINATE
-from minray.core_worker.submission.task_manager import PreparedTemplate
+from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import ActorAlreadyExistsError, ActorHandleNotFoundError, AsyncioActorExit, PendingCallsLimitExceeded

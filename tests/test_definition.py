@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minray.api.definition import Definition
-from minray.core_worker.submission.task_manager import FunctionExport
+from minray.core_worker.records.pending_task import FunctionExport
 
 JOB = b"job1"
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minray.api import calls as worker
-from minray.core_worker.submission.task_manager import FunctionExport
+from minray.core_worker.records.pending_task import FunctionExport
 from minray.core_worker.user_threads.user_api import UserApi
 
 

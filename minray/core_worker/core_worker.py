@@ -24,14 +24,14 @@ from minray.core_worker.execution.generator_executor import GeneratorExecutor
 from minray.core_worker.execution.job_environment import take_on
 from minray.core_worker.execution.return_values import ReturnValues
 from minray.core_worker.execution.task_executor import TaskExecutor
-from minray.core_worker.execution.task_intake import ReceivedTask, TaskIntake
+from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.execution.task_receiver import TaskReceiver
 from minray.core_worker.fetching.future_resolver import FutureResolver
 from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.fetching.store_provider import StoreProvider
 from minray.core_worker.fetching.value_fetcher import ValueFetcher
-from minray.core_worker.fetching.waiting_threads import WaitingThreads, failure
+from minray.core_worker.fetching.waiting_threads import WaitingThreads
 from minray.core_worker.introspection.explainer import Explainer
 from minray.core_worker.introspection.stats import Statistician
 from minray.core_worker.ownership.borrowing import Borrowing
@@ -43,6 +43,9 @@ from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.core_worker.ownership.object_locator import ObjectLocator
 from minray.core_worker.ownership.objects import Objects
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.records.pending_task import WAITING, FunctionExport, PendingTask
+from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.records.user_calls import failure
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.submission.actor_manager import ActorManager
 from minray.core_worker.submission.dependency_resolver import DependencyResolver
@@ -53,7 +56,7 @@ from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmit
 from minray.core_worker.submission.object_recovery_manager import ObjectRecoveryManager
 from minray.core_worker.submission.outcomes import TaskOutcomes
 from minray.core_worker.submission.placement_groups import PlacementGroups
-from minray.core_worker.submission.task_manager import WAITING, FunctionExport, PendingTask, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import RaySystemError
 from minray.object_store.client import StoreClient
 from minray.observability.state_reader import StateReader
@@ -197,9 +200,7 @@ class CoreWorker:
         self.explainer = Explainer(self)
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
         results = ResultKeeper(self.provider, system.max_direct_call_object_size)
-        self.generator_executor = GeneratorExecutor(
-            platform, self.patient, self.borrowing, results, self.waiting.lend_soon
-        )
+        self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results, self.waiting.lend_soon)
         self.executor = TaskExecutor(
             platform,
             self.functions,

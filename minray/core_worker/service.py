@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from minray.core_worker.ownership.memory_store import StoredObject, Waiter
+from minray.core_worker.ownership.memory_store import Waiter
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import to_value, to_values
 from minray.protocol.actor import ExitActor, ExplainCall, GiveUpCalls, PushActorTask
 from minray.protocol.base import DONE, Address, Done

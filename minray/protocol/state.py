@@ -8,12 +8,12 @@ answer the same question, and the reader puts their answers together.
 
 from __future__ import annotations
 
+from minray.common.task_spec import ACTOR_CREATION_TASK
 from minray.protocol.base import Record, Request
 
 MOST_TASKS = 10_000
 """So many are described in one answer."""
 
-NORMAL_TASK, ACTOR_CREATION_TASK, ACTOR_TASK = "NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK"
 RUNNING = "RUNNING"
 ARGS_FETCH, ACTOR_ARGS_FETCH = "PENDING_ARGS_FETCH", "PENDING_ACTOR_TASK_ARGS_FETCH"
 ACTOR_ORDERING = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"

@@ -8,9 +8,9 @@ from typing import Any
 from minray.common.config import SystemConfig
 from minray.common.ids import LeaseIdFactory, TaskIdFactory
 from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.pending_task import FunctionExport, PendingTask, PreparedTemplate
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest
-from minray.core_worker.submission.task_manager import FunctionExport, PendingTask, PreparedTemplate
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
 

@@ -15,19 +15,20 @@ import pytest
 
 from minray.common.ids import actor_of, creation_task_of, return_id, short, short_actor
 from minray.common.task_spec import ActorOptions
-from minray.core_worker.execution.task_intake import ReceivedTask
 from minray.core_worker.introspection.actor_explainer import MAX_NAMED, ActorExplainer, is_of_actor
 from minray.core_worker.introspection.explainer import Explainer
-from minray.core_worker.submission.actor_task_submitter import ActorClient, Connection
-from minray.core_worker.submission.task_manager import (
+from minray.core_worker.records.pending_task import (
     PUSHED,
     QUEUED,
     WAITING,
+    ActorClient,
+    Connection,
     FunctionExport,
     PendingTask,
     PreparedTemplate,
-    TaskManager,
 )
+from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.actor import (
     ALIVE,
     DEAD,

@@ -16,8 +16,7 @@ import pytest
 
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.execution.actor_host import LOOK_AGAIN_S, ActorHost
-from minray.core_worker.execution.task_executor import Execution
-from minray.core_worker.execution.task_intake import ReceivedTask
+from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.errors.packed_exception import pack_exception
 from minray.exceptions import RaySystemError
 from minray.protocol.actor import ReportActorExit

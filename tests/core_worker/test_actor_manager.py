@@ -19,10 +19,10 @@ import pytest
 from minray.common.ids import actor_of, job_of_actor
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.pending_task import FAILED, PUSHED, QUEUED, WAITING, ActorClient, Connection, PendingTask
 from minray.core_worker.submission.actor_clients import ActorClients
 from minray.core_worker.submission.actor_manager import ASK_AGAIN_S, MAX_PATIENCE_S, ActorManager, error_of
-from minray.core_worker.submission.actor_task_submitter import ActorClient, Connection
-from minray.core_worker.submission.task_manager import FAILED, PUSHED, QUEUED, WAITING, PendingTask, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import pack_exception, text_alone
 from minray.exceptions import (
     ActorDiedError,

@@ -15,9 +15,11 @@ from minray.common.bundles import ANY_BUNDLE
 from minray.common.ids import actor_of, return_id, short, short_actor, task_of
 from minray.common.task_spec import ActorOptions, LabelSelector, LeaseShape, RuntimeEnv, SchedulingStrategy
 from minray.core_worker.introspection.explainer import ANSWER_S, MAX_HOPS, PATIENCE_S, Explainer
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject, Waiter
+from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
+from minray.core_worker.records.pending_task import PUSHED, QUEUED, WAITING, PendingTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
-from minray.core_worker.submission.task_manager import PUSHED, QUEUED, WAITING, PendingTask, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.actor import CREATION_TASK_FAILED, DEAD, ActorInfo, DeathCause
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Explain, ExplainRun, Explanation

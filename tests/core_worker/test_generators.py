@@ -12,10 +12,12 @@ import pytest
 
 from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.pending_task import PUSHED, QUEUED
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.generators import EVERYTHING, UNWANTED, Generators
-from minray.core_worker.submission.task_manager import PUSHED, QUEUED, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import StreamingGeneratorReplayInconsistentError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, Value, WaitForReader

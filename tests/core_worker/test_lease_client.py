@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from minray.core_worker.records.pending_task import PendingTask, PreparedTemplate
 from minray.core_worker.submission.lease_client import REJECTED_DELAY_S, LeaseClient
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
-from minray.core_worker.submission.task_manager import PendingTask, PreparedTemplate, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import RayError, RaySystemError
 from minray.platform.base import RecordTooLarge, RemoteFailure
 from minray.protocol.base import DONE

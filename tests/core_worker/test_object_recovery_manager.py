@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from minray.common.ids import item_id
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.object_ref_streams import ObjectRefStream
+from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, WAITING, PendingTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.lineage import TASK_BYTES
 from minray.core_worker.submission.object_recovery_manager import ObjectRecoveryManager
-from minray.core_worker.submission.task_manager import FINISHED, PUSHED, QUEUED, WAITING, PendingTask, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import ObjectLostError, ObjectReconstructionFailedError, ReconstructionFailure
 from minray.protocol.core_worker import Argument, RefInfo
 from minray.protocol.object_store import Place

@@ -16,13 +16,23 @@ import pytest
 from minray.common.ids import return_id
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.fetching.future_resolver import OnLarge
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject, Waiter
+from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
-from minray.core_worker.submission.actor_task_submitter import ActorClient, Connection
+from minray.core_worker.records.pending_task import (
+    FAILED,
+    FINISHED,
+    PUSHED,
+    QUEUED,
+    WAITING,
+    ActorClient,
+    Connection,
+    PendingTask,
+)
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.dependency_resolver import DependencyResolver
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
 from minray.core_worker.submission.outcomes import MAX_MEMORY_DELAY_S, TaskOutcomes
-from minray.core_worker.submission.task_manager import FAILED, FINISHED, PUSHED, QUEUED, WAITING, PendingTask, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import pack_exception, unpack_exception
 from minray.exceptions import (
     LocalRayletDiedError,

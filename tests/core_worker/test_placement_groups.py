@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission import placement_groups
 from minray.core_worker.submission.placement_groups import ASK_AGAIN_S, PlacementGroups
 from minray.exceptions import LocalRayletDiedError, TaskPlacementGroupRemoved

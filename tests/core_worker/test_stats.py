@@ -11,9 +11,11 @@ from minray.common.ids import PUT_INDEX
 from minray.core_worker.introspection import stats
 from minray.core_worker.introspection.stats import Statistician
 from minray.core_worker.ownership.call_sites import CallSites
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
-from minray.core_worker.submission.task_manager import QUEUED, TaskManager
+from minray.core_worker.records.pending_task import QUEUED
+from minray.core_worker.records.stored_object import StoredObject
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.core_worker import GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import Place
 from tests.core_worker.parts import OWN, address, object_id, pending, prepare

@@ -11,20 +11,22 @@ from minray.common.ids import actor_of, return_id
 from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker.execution import task_account
 from minray.core_worker.execution.task_account import MAX_ERROR_CHARACTERS, TaskAccount
-from minray.core_worker.execution.task_intake import ReceivedTask
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
-from minray.core_worker.submission.actor_task_submitter import ActorClient, Connection
-from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
-from minray.core_worker.submission.task_manager import (
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.records.pending_task import (
     FAILED,
     FINISHED,
     PUSHED,
     QUEUED,
+    ActorClient,
+    Connection,
     FunctionExport,
     PendingTask,
     PreparedTemplate,
-    TaskManager,
 )
+from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.records.stored_object import StoredObject
+from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ObjectFreedError, RaySystemError
 from minray.protocol.core_worker import FIRST_RUN, TaskHeader

@@ -11,8 +11,8 @@ from minray.common.clock import Clock
 from minray.common.ids import TASK_ID_BYTES, UNIQUE_ID_BYTES
 from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker.execution import task_profile
-from minray.core_worker.execution.task_executor import Execution
 from minray.core_worker.execution.task_profile import TaskProfile
+from minray.core_worker.records.received_task import Execution
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
 from minray.protocol.state import ProfileEvent, ProfileEvents
 from tests.core_worker.parts import OWN, template

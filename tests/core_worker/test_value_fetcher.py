@@ -13,11 +13,13 @@ from typing import Any, cast
 
 import pytest
 
-from minray.core_worker.fetching.store_provider import CHANGED_VALUE, Fetched, LargeObject
+from minray.core_worker.fetching.store_provider import CHANGED_VALUE, Fetched
 from minray.core_worker.fetching.value_fetcher import AGAIN_S, ValueFetcher
 from minray.core_worker.fetching.waiting_threads import WaitingThreads
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject, Waiter
+from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.large_object import LargeObject
+from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import ObjectLostError, RayError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo

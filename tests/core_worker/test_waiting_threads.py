@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import minray
-from minray.core_worker.fetching.waiting_threads import LENDS_AFTER_S, call_for
+from minray.core_worker.fetching.waiting_threads import LENDS_AFTER_S
 from minray.core_worker.ownership.memory_store import Waiter
+from minray.core_worker.records.user_calls import call_for
 from minray.exceptions import GetTimeoutError, OwnerDiedError, RaySystemError
 from minray.platform.threads.user_code import LockParker
 from tests.core_worker.cores import Core, Cores, cores, let_pass, outcome_of, pause

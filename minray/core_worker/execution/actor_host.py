@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import short_actor
 from minray.core_worker.execution.actor_process import ActorProcess
-from minray.core_worker.execution.task_intake import ReceivedTask
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.errors.packed_exception import describe_packed
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ReportActorExit

@@ -32,7 +32,8 @@ from minray.common.sequence_ranges import SequenceRanges
 from minray.common.tombstones import remember
 from minray.core_worker.execution.actor_process import ActorProcess
 from minray.core_worker.execution.task_executor import TaskExecutor
-from minray.core_worker.execution.task_intake import ReceivedTask, TaskIntake
+from minray.core_worker.execution.task_intake import TaskIntake
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.exceptions import TaskCancelledError
 from minray.platform.base import Platform
 from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask

@@ -13,21 +13,17 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from minray.common.ids import actor_of, return_id
-from minray.common.task_spec import TaskTemplate
-from minray.core_worker.execution.task_intake import ReceivedTask
-from minray.core_worker.submission.actor_task_submitter import Connection
+from minray.common.task_spec import TaskTemplate, kind_of
+from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, Connection, PendingTask
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker
-from minray.core_worker.submission.task_manager import FAILED, FINISHED, PUSHED, PendingTask
 from minray.errors.packed_exception import describe_packed
 from minray.protocol.base import Address
 from minray.protocol.state import (
     ACTOR_ARGS_FETCH,
-    ACTOR_CREATION_TASK,
     ACTOR_ORDERING,
-    ACTOR_TASK,
     ARGS_FETCH,
     MOST_TASKS,
-    NORMAL_TASK,
     RUNNING,
     GetTasksInfo,
     ReceivedInfo,
@@ -113,7 +109,8 @@ class TaskAccount:
         if isinstance(worker, LeasedWorker):
             return worker.address, worker.pid
         if isinstance(worker, Connection):
-            info = task.prepared.client.info
+            client = task.prepared.client
+            info = None if client is None else client.info
             return worker.address, 0 if info is None else info.pid
         return None, 0
 
@@ -126,12 +123,6 @@ def _received(task: ReceivedTask) -> ReceivedInfo:
     else:
         state = ACTOR_ORDERING if task.header.template.method else SENT
     return ReceivedInfo(task.task_id, task.attempt, state)
-
-
-def kind_of(template: TaskTemplate) -> str:
-    if template.method:
-        return ACTOR_TASK
-    return NORMAL_TASK if template.actor is None else ACTOR_CREATION_TASK
 
 
 def _called(task: PendingTask) -> bytes:

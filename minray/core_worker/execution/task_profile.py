@@ -21,15 +21,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from minray.common.clock import Clock
-from minray.common.task_spec import TaskTemplate
-from minray.core_worker.execution.task_account import kind_of
+from minray.common.task_spec import TaskTemplate, kind_of
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
 from minray.protocol.state import ProfileEvent, ProfileEvents
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
-    from minray.core_worker.execution.task_executor import Execution
-    from minray.core_worker.execution.task_intake import ReceivedTask
+    from minray.core_worker.records.received_task import Execution, ReceivedTask
 
 HOLDS_LOCKS = True
 """See ``common/package.py``: these frames may hold a lock."""

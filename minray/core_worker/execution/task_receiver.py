@@ -22,7 +22,8 @@ from minray.common.ids import lease_tag, short
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.task_executor import TaskExecutor
-from minray.core_worker.execution.task_intake import ReceivedTask, TaskIntake
+from minray.core_worker.execution.task_intake import TaskIntake
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.exceptions import RuntimeEnvSetupError, TaskCancelledError
 from minray.platform.base import Platform
 from minray.protocol.base import DONE, Done, decode

@@ -20,17 +20,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from minray.common.ids import short
-from minray.core_worker.fetching.store_provider import Changed, Fetched, LargeObject, OnFetched
-from minray.core_worker.fetching.waiting_threads import call_for
-from minray.core_worker.ownership.memory_store import StoredObject, Waiter
+from minray.core_worker.fetching.store_provider import Changed, Fetched, OnFetched
+from minray.core_worker.ownership.memory_store import Waiter
 from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.records.large_object import LargeObject
+from minray.core_worker.records.stored_object import StoredObject
+from minray.core_worker.records.user_calls import call_for
 from minray.exceptions import ObjectLostError, RayError
 from minray.protocol.base import Address
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
-    from minray.core_worker.execution.task_intake import ReceivedTask
+    from minray.core_worker.records.received_task import ReceivedTask
 
 AGAIN_S = 0.05
 """Between two looks at an object whose copy here and whose owner do not agree yet."""

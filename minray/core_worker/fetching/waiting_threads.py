@@ -14,37 +14,23 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minray.core_worker.ownership.memory_store import StoredObject, Waiter
+from minray.core_worker.ownership.memory_store import Waiter
+from minray.core_worker.records.stored_object import StoredObject
+from minray.core_worker.records.user_calls import failure
 from minray.exceptions import RaySystemError
-from minray.platform.base import Parker
 from minray.protocol.base import Address
 from minray.protocol.raylet import NotifyWorkerBlocked
 from minray.rpc.connection import ignore
 
 if TYPE_CHECKING:
     from minray.core_worker.core_worker import CoreWorker
-    from minray.core_worker.execution.task_intake import ReceivedTask
-    from minray.core_worker.fetching.store_provider import LargeObject
+    from minray.core_worker.records.large_object import LargeObject
+    from minray.core_worker.records.received_task import ReceivedTask
 
 LENDS_AFTER_S = 0.01
 """So long a thread may read from object stores, or wait for a reader, before that counts as waiting: most come sooner."""
-
-
-def call_for(parker: Parker, callback: Callable[..., None], *args: Any) -> None:
-    """Posted by a thread that waits with this parker: it shall not wait in vain if the callback fails, by a bug of ours."""
-    try:
-        callback(*args)
-    except Exception as error:
-        parker.fail(partial(RaySystemError, reason=failure(error)))
-        raise  # to the log
-
-
-def failure(error: Exception) -> str:
-    """What whoever waits is told of a bug of ours."""
-    return f"minray itself has failed: {type(error).__name__}: {error}"
 
 
 class WaitingThreads:

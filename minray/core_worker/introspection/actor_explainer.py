@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minray.common.ids import actor_of, creation_task_of, return_id, short, short_actor
-from minray.core_worker.execution.task_intake import ReceivedTask
-from minray.core_worker.submission.actor_task_submitter import ActorClient, Connection
-from minray.core_worker.submission.task_manager import PUSHED, WAITING, PendingTask
+from minray.core_worker.records.pending_task import PUSHED, WAITING, ActorClient, Connection, PendingTask
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.errors.packed_exception import with_last_line
 from minray.platform.base import PlatformError
 from minray.protocol.actor import (

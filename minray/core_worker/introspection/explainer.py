@@ -19,8 +19,8 @@ from minray.common.ids import short, short_actor, task_of
 from minray.common.labels import describe_terms
 from minray.common.resources import describe
 from minray.core_worker.introspection.actor_explainer import ActorExplainer, describe_call, is_of_actor
+from minray.core_worker.records.pending_task import PUSHED, QUEUED, PendingTask
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker
-from minray.core_worker.submission.task_manager import PUSHED, QUEUED, PendingTask
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address, Request
 from minray.protocol.core_worker import Explain, ExplainRun, Explanation

@@ -17,7 +17,7 @@ from minray.core_worker.introspection.metric_registry import metrics_of
 from minray.core_worker.introspection.stacks import stacks_of
 from minray.core_worker.ownership.call_sites import DISABLED
 from minray.core_worker.ownership.reference_counter import Reference
-from minray.core_worker.submission.task_manager import FAILED, FINISHED
+from minray.core_worker.records.pending_task import FAILED, FINISHED
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import MOST_ENTRIES
 from minray.protocol.state import ProcessMetrics, ProcessStacks, ProfileEvents

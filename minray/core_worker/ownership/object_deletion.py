@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import ObjectFreedError
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address

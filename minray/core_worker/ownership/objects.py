@@ -17,8 +17,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from minray.core_worker.ownership.memory_store import StoredObject
 from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.records.stored_object import StoredObject
 from minray.errors.packed_exception import describe_packed, pack_exception
 from minray.exceptions import OwnerDiedError, RayError, ReferenceCountingAssertionError
 from minray.protocol.base import Address

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 
-from minray.core_worker.submission.actor_task_submitter import ActorClient
+from minray.core_worker.records.pending_task import ActorClient
 from minray.protocol.base import Address
 
 HOLDS_LOCKS = True

@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import actor_of, job_of_actor, return_id
 from minray.core_worker.ownership.reference_counter import Effects
-from minray.core_worker.submission.actor_clients import ActorClients
-from minray.core_worker.submission.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
-from minray.core_worker.submission.task_manager import (
+from minray.core_worker.records.pending_task import (
     FAILED,
     FINISHED,
     PUSHED,
     QUEUED,
     WAITING,
+    ActorClient,
+    Connection,
     PendingTask,
 )
+from minray.core_worker.submission.actor_clients import ActorClients
+from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
 from minray.errors.packed_exception import describe_packed, text_alone, unpack_exception
 from minray.exceptions import (
     ActorDiedError,
@@ -188,6 +190,7 @@ class ActorManager:
     def keep(self, task: PendingTask) -> None:
         """A call begins that keeps its actor alive."""
         client = task.prepared.client
+        assert client is not None
         if not client.keeping:
             self._core.references.add_submitted([task.handle_id], [None])
         client.keeping += 1
@@ -195,6 +198,7 @@ class ActorManager:
     def let_go(self, task: PendingTask) -> None:
         """It has ended."""
         client = task.prepared.client
+        assert client is not None
         client.keeping -= 1
         if not client.keeping:
             effects = Effects()
@@ -345,9 +349,11 @@ class ActorManager:
     # --- Actions
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
+        client = task.prepared.client
+        assert client is not None
         message = PushActorTask(
             task.task_id,
-            task.prepared.client.actor_id,
+            client.actor_id,
             task.attempt,
             connection.stream,
             task.sequence,
@@ -372,7 +378,8 @@ class ActorManager:
         error: PlatformError | None,
         buffers: Sequence[Any],
     ) -> None:
-        if task.worker is not connection or task.state is not PUSHED:
+        client = task.prepared.client
+        if task.worker is not connection or task.state is not PUSHED or client is None:
             return
         if reply is not None:
             self.submitter.on_task_answered(connection, task)
@@ -385,7 +392,7 @@ class ActorManager:
             self.submitter.on_task_answered(connection, task)
             self._core.outcomes.finish_with_error(task, RaySystemError(reason=str(error)))
         else:
-            self.submitter.on_unreachable(task.prepared.client, connection)
+            self.submitter.on_unreachable(client, connection)
 
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         assert client.info is not None and client.info.death is not None
@@ -445,6 +452,4 @@ def error_of(actor_id: bytes, death: DeathCause, class_name: str = "") -> RayErr
     if death.kind == CREATION_TASK_FAILED:
         reason = f"{death.message}\n{describe_packed(death.error)}" if death.error else death.message
         return ActorDiedError(actor_id=actor_id.hex(), class_name=class_name, actor_init_failed=True, reason=reason)
-    return ActorDiedError(
-        actor_id=actor_id.hex(), class_name=class_name, reason=death.message, preempted=death.preempted
-    )
+    return ActorDiedError(actor_id=actor_id.hex(), class_name=class_name, reason=death.message, preempted=death.preempted)

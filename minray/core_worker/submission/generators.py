@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
-from minray.core_worker.ownership.memory_store import StoredObject
 from minray.core_worker.ownership.reference_counter import Effects
 from minray.core_worker.records.object_ref_streams import ObjectRefStreams
+from minray.core_worker.records.pending_task import PendingTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_value
-from minray.core_worker.submission.task_manager import PendingTask
 from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ObjectRefStreamEndOfStreamError, RayError, StreamingGeneratorReplayInconsistentError
 from minray.protocol.core_worker import GeneratorItemReply, ReportGeneratorItem, WaitForReader

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from minray.common.ids import short
+from minray.core_worker.records.pending_task import PendingTask
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
-from minray.core_worker.submission.task_manager import PendingTask
 from minray.exceptions import RayError, RaySystemError
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.base import Address, Done, Request

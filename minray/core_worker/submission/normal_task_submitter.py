@@ -35,7 +35,8 @@ from minray.common.config import SystemConfig
 from minray.common.ids import LeaseIdFactory
 from minray.common.task_spec import STRATEGY_DEFAULT, LeaseShape
 from minray.common.tombstones import remember
-from minray.core_worker.submission.task_manager import PUSHED, QUEUED, PendingTask, TaskManager
+from minray.core_worker.records.pending_task import PUSHED, QUEUED, PendingTask
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.base import Address
 from minray.protocol.raylet import MAX_CALLS, Dependency, LeaseReply
 

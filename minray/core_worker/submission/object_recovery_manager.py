@@ -22,10 +22,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from minray.common.ids import short, task_of
-from minray.core_worker.ownership.memory_store import StoredObject
 from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.records.pending_task import PendingTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.lineage import Lineage
-from minray.core_worker.submission.task_manager import PendingTask
 from minray.exceptions import ObjectLostError, ObjectReconstructionFailedError, ReconstructionFailure
 
 if TYPE_CHECKING:

@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import return_id, short
-from minray.core_worker.ownership.memory_store import StoredObject
 from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.records.pending_task import FAILED as TASK_FAILED
+from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, WAITING, Connection, PendingTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_values
-from minray.core_worker.submission.actor_task_submitter import Connection
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest
-from minray.core_worker.submission.task_manager import FAILED as TASK_FAILED
-from minray.core_worker.submission.task_manager import FINISHED, PUSHED, QUEUED, WAITING, PendingTask
 from minray.errors.packed_exception import is_raised_by_body, wrap_packed_dependency
 from minray.exceptions import (
     LocalRayletDiedError,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import PLACEMENT_GROUP_ID_BYTES, short
 from minray.common.resources import ResourceSet
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import LocalRayletDiedError, TaskPlacementGroupRemoved
 from minray.platform.base import PlatformError, RemoteFailure
 from minray.protocol.base import Request

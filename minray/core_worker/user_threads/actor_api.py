@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from minray.common.ids import actor_of, task_of
-from minray.core_worker.submission.actor_task_submitter import ActorClient
-from minray.core_worker.submission.task_manager import PreparedTemplate
+from minray.core_worker.records.pending_task import ActorClient, PreparedTemplate
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import ActorDiedError
 from minray.protocol.actor import (

@@ -20,13 +20,14 @@ from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
 from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate
 from minray.core_worker.core_worker import CoreWorker
-from minray.core_worker.execution.task_intake import ReceivedTask
-from minray.core_worker.fetching.store_provider import Fetched, LargeObject
-from minray.core_worker.fetching.waiting_threads import call_for
-from minray.core_worker.ownership.memory_store import StoredObject, Waiter
+from minray.core_worker.fetching.store_provider import Fetched
+from minray.core_worker.ownership.memory_store import Waiter
 from minray.core_worker.ownership.object_locator import Location
-from minray.core_worker.submission.actor_task_submitter import ActorClient
-from minray.core_worker.submission.task_manager import FunctionExport, PendingTask, PreparedTemplate
+from minray.core_worker.records.large_object import LargeObject
+from minray.core_worker.records.pending_task import ActorClient, FunctionExport, PendingTask, PreparedTemplate
+from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.records.stored_object import StoredObject
+from minray.core_worker.records.user_calls import call_for
 from minray.core_worker.user_threads.generator_reader import GeneratorReader
 from minray.errors.packed_exception import for_coroutines, unpack_exception
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
