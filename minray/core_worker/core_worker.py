@@ -32,6 +32,7 @@ from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.fetching.store_provider import StoreProvider
 from minray.core_worker.fetching.value_fetcher import ValueFetcher
 from minray.core_worker.fetching.waiting_threads import WaitingThreads
+from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.explainer import Explainer
 from minray.core_worker.introspection.stats import Statistician
 from minray.core_worker.ownership.borrowing import Borrowing
@@ -91,8 +92,18 @@ class CoreWorker:
         self.raylet = self.peers.at(
             config.raylet_endpoint, reconnect_timeout_s=system.rpc_reconnect_timeout_s, may_restart=False
         )
-        self.address = Address(config.worker_id, config.node_id, worker_endpoint(config.socket_dir, config.worker_id))
-        """Replaced by ``start`` when there is a TCP endpoint too."""
+        self.patient = PatientCaller(self.peers, self.gcs)
+        self.process = Process(
+            platform=platform,
+            config=config,
+            address=Address(config.worker_id, config.node_id, worker_endpoint(config.socket_dir, config.worker_id)),
+            peers=self.peers,
+            gcs=self.gcs,
+            raylet=self.raylet,
+            patient=self.patient,
+            now=self.now,
+        )
+        """What the parts know of this process. ``start`` completes the address before it makes them."""
         self.job: JobInfo | None = None
         """A driver's from the start; a worker's with its first task."""
         self.job_id = b"\0\0\0\0"
@@ -121,15 +132,23 @@ class CoreWorker:
         platform.user_code.on_dropped = self.objects.on_refs_dropped
         self.waiting = WaitingThreads(self)
         self.death_watch = DeathWatch(self)
-        self.is_exiting = False
         self.end_of_raylet = ""
         """What it has said of its end."""
         self._listeners: list[Listener] = []
         self._dispatcher = Dispatcher(CoreWorkerService(self))
         self._closes = [self.death_watch.close, self.placement_groups.close, self.actors.close, self._dispatcher.close]
         """What is done when a driver leaves."""
-        self.background: set[asyncio.Task[None]] = set()
-        """Tasks of the loop that nobody awaits."""
+        self.background = self.process.background
+
+    @property
+    def address(self) -> Address:
+        """Where others reach this process."""
+        return self.process.address
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether this process leaves its cluster, or has lost it."""
+        return self.process.is_exiting
 
     # --- life
 
@@ -161,12 +180,11 @@ class CoreWorker:
         if config.tcp_host:
             tcp = await network.listen(f"tcp:{config.tcp_host}:0", config.worker_id, self._dispatcher)
             self._listeners.append(tcp)
-            self.address = Address(config.worker_id, config.node_id, self.address.endpoint, tcp.endpoint)
+            self.process.address = Address(config.worker_id, config.node_id, self.address.endpoint, tcp.endpoint)
 
     def _build(self) -> None:
         """The parts that need to know our address."""
         platform, peers, system = self.platform, self.peers, self.config.system_config
-        self.patient = PatientCaller(peers, self.gcs)
         on_freed, on_first_lent = self.objects.on_freed, self.death_watch.begin
         self.borrowing = Borrowing(peers, self.patient, self.address, self.references, on_freed, on_first_lent)
         self.futures = FutureResolver(
@@ -225,7 +243,7 @@ class CoreWorker:
 
         Threads that wait are told so, unless they end with the interpreter anyway.
         """
-        self.is_exiting = True
+        self.process.is_exiting = True
         if self.job is not None:
             if tells_threads:
                 self.outcomes.fail_all("this driver has left its cluster")
@@ -251,7 +269,7 @@ class CoreWorker:
 
     def _lose_cluster(self, reason: str) -> None:
         """The raylet or the gcs is gone: a worker ends; a driver fails what is unfinished."""
-        self.is_exiting = True
+        self.process.is_exiting = True
         if self.config.is_driver:
             self.gcs.may_restart = False  # If it comes back, then for others: nothing of ours waits for that.
             self.outcomes.fail_all(reason)

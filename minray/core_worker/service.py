@@ -244,7 +244,7 @@ class CoreWorkerService:
     def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:
         if not request.force and not self._core.is_free():
             return ExitWorkerReply(False)
-        self._core.is_exiting = True
+        self._core.process.is_exiting = True
         asyncio.get_running_loop().call_later(0.01, self._core.platform.processes.exit, 0)
         return ExitWorkerReply(True)
 

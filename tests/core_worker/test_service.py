@@ -54,6 +54,7 @@ class Owner:
         self.needed = False
         """Somebody depends on this process."""
         self.is_exiting = False
+        self.process = self
         myself: Any = self
         self.service = CoreWorkerService(myself)
 
