@@ -27,6 +27,7 @@ from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.execution.task_receiver import TaskReceiver
+from minray.core_worker.fetching.blocked_tasks import BlockedTasks
 from minray.core_worker.fetching.future_resolver import FutureResolver
 from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.fetching.store_provider import StoreProvider
@@ -43,7 +44,7 @@ from minray.core_worker.ownership.object_deletion import ObjectDeletion
 from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.core_worker.ownership.object_locator import ObjectLocator
 from minray.core_worker.ownership.objects import Objects
-from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.pending_task import WAITING, FunctionExport, PendingTask
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.user_calls import failure
@@ -112,31 +113,24 @@ class CoreWorker:
         self.on_lines: Callable[[PrintLines], None] | None = None
         """A driver's way to show what its workers print."""
         self.drop_ref = platform.user_code.drop
-        """What ``ObjectRef.__del__`` calls, in whatever thread."""
+        """Called by ``ObjectRef.__del__``, in any thread."""
         self.store = MemoryStore(platform.record)
         self.references = ReferenceCounter()
         self.tasks = TaskManager(platform.record)
         self.functions = FunctionManager(self.gcs)
-        self.call_sites = CallSites(is_driver=config.is_driver) if system.record_ref_creation_sites else None
+        self.call_sites: CallSites | None = None
+        if system.record_ref_creation_sites:
+            self.call_sites = CallSites(is_driver=config.is_driver, running_task_name=self._running_task_name)
         self.actors = ActorManager(self)
-        self.deletion = ObjectDeletion(self)
-        self.generators = Generators(self)
-        self.recovery = ObjectRecoveryManager(self)
-        self.fetcher = ValueFetcher(self)
-        self.locator = ObjectLocator(self)
         self.placement_groups = PlacementGroups(self)
         self.profile = TaskProfile()
         self.statistician = Statistician(self)
         self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician)
-        self.objects = Objects(self)
-        platform.user_code.on_dropped = self.objects.on_refs_dropped
-        self.waiting = WaitingThreads(self)
-        self.death_watch = DeathWatch(self)
         self.end_of_raylet = ""
         """What it has said of its end."""
         self._listeners: list[Listener] = []
         self._dispatcher = Dispatcher(CoreWorkerService(self))
-        self._closes = [self.death_watch.close, self.placement_groups.close, self.actors.close, self._dispatcher.close]
+        self._closes = [self.placement_groups.close, self.actors.close, self._dispatcher.close]
         """What is done when a driver leaves."""
         self.background = self.process.background
 
@@ -182,43 +176,91 @@ class CoreWorker:
             self._listeners.append(tcp)
             self.process.address = Address(config.worker_id, config.node_id, self.address.endpoint, tcp.endpoint)
 
-    def _build(self) -> None:
-        """The parts that need to know our address."""
-        platform, peers, system = self.platform, self.peers, self.config.system_config
-        on_freed, on_first_lent = self.objects.on_freed, self.death_watch.begin
-        self.borrowing = Borrowing(peers, self.patient, self.address, self.references, on_freed, on_first_lent)
+    def _build_ownership(self) -> None:
+        """Make the parts that know who holds an object, and where its value is."""
+        process, references, store = self.process, self.references, self.store
+        self.death_watch = watch = DeathWatch(process, self._on_worker_death, self._on_node_death)
+        self.borrowing = Borrowing(
+            process.peers, process.patient, process.address, references, self._on_freed, on_first_lent=watch.begin
+        )
+        self.directory = ObjectDirectory(process.patient, self._on_lost)
+        self.objects = Objects(
+            process, references, store, self.borrowing, self.directory, self.call_sites, on_first_copy=watch.begin
+        )
+        process.platform.user_code.on_dropped = self.objects.on_refs_dropped
+        self.locator = ObjectLocator(process, references, store, self.directory)
+        self.deletion = ObjectDeletion(process, references, store, self.directory, self.objects)
+        self._closes += [watch.close, self.borrowing.close]
+
+    def _build_fetching(self) -> None:
+        """Make the parts that bring values here, and those that wait for them."""
+        process, references, store, objects = self.process, self.references, self.store, self.objects
+        config = process.config
         self.futures = FutureResolver(
-            self.patient,
-            self.address,
-            self.references,
-            self.store,
-            self.objects.on_value,
-            self.objects.put_error,
+            process.patient,
+            process.address,
+            references,
+            store,
+            objects.on_value,
+            objects.put_error,
             self.borrowing.apply,
         )
-        self.directory = ObjectDirectory(self.patient, self.recovery.on_lost)
         client = StoreClient(
-            platform,
-            self.raylet,
-            self.config.worker_id,
-            store_endpoint(self.config.socket_dir, self.config.node_id),
-            fallback_endpoint(self.config.socket_dir, self.config.node_id),
+            process.platform,
+            process.raylet,
+            config.worker_id,
+            store_endpoint(config.socket_dir, config.node_id),
+            fallback_endpoint(config.socket_dir, config.node_id),
             self._on_unreachable_store,
         )
-        self.provider = StoreProvider(platform, client)
+        self.provider = StoreProvider(process.platform, client)
+        self.blocked = BlockedTasks(process, self._on_blocked)
+        self.fetcher = ValueFetcher(
+            process, references, store, self.borrowing, objects, self.futures, self.provider, self.blocked.lend_soon
+        )
+        self.waiting = WaitingThreads(process, references, store, objects, self.futures, self.fetcher, self.blocked)
+
+    def _build_recovery(self) -> None:
+        """Make the parts that take in the items of generators, and make lost objects again."""
+        process, references, store, objects = self.process, self.references, self.store, self.objects
+        self.generators = Generators(
+            process.platform.record, self.tasks, references, store, self.borrowing, self.directory, objects
+        )
+        self.recovery = ObjectRecoveryManager(
+            process,
+            self.tasks,
+            references,
+            store,
+            self.borrowing,
+            objects,
+            resolve=self._resolve,
+            lost_items=self.generators.lost_items,
+            hurry=self.generators.hurry,
+            keep_actor=self.actors.keep,
+        )
+
+    def _build(self) -> None:
+        """Make the parts that need to know our address."""
+        self._build_ownership()
+        self._build_fetching()
+        self._build_recovery()
+        platform, peers, system = self.platform, self.peers, self.config.system_config
         self.outcomes = TaskOutcomes(self)
         self.resolver = DependencyResolver(
             self.config.worker_id, self.store, self.futures, self.outcomes.on_ready, self.outcomes.on_failed_argument
         )
         self.lease_client = LeaseClient(peers, self.patient, self.raylet, self.address, self.outcomes)
         lease_ids = LeaseIdFactory(self.config.worker_id)
-        policy = LocalityAwareLeasePolicy(self.config.node_id, self.objects.copies_of, system.locality_aware_leasing_enabled)
-        self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client, policy.best_raylet)
+        self.lease_policy = LocalityAwareLeasePolicy(
+            self.config.node_id, self.directory.copies_of, self.resolver.place_of, system.locality_aware_leasing_enabled
+        )
+        best_raylet = self.lease_policy.best_raylet
+        self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client, best_raylet)
         self.lease_client.submitter = self.submitter
         self.explainer = Explainer(self)
         node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
         results = ResultKeeper(self.provider, system.max_direct_call_object_size)
-        self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results, self.waiting.lend_soon)
+        self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results, self.blocked.lend_soon)
         self.executor = TaskExecutor(
             platform,
             self.functions,
@@ -236,7 +278,7 @@ class CoreWorker:
         self.host = ActorHost(self)
         max_wait_s = system.actor_scheduling_queue_max_reorder_wait_seconds
         self.actor_receiver = ActorTaskReceiver(platform, self.executor, intake, self.host, max_wait_s)
-        self._closes += [self.borrowing.close, self.lease_client.close, self.patient.close]
+        self._closes += [self.lease_client.close, self.patient.close]
 
     async def close(self, tells_threads: bool = True) -> None:
         """A driver leaves its cluster; also after a ``start`` that has failed. Nothing of it is left on its loop.
@@ -352,6 +394,49 @@ class CoreWorker:
             if child.prepared.template.actor is None:
                 self.outcomes.cancel(child, force, True)
 
+    # --- what an event in one part means for the others
+
+    def _on_freed(self, effects: Effects) -> None:
+        """Make every part forget values that nobody needs any more; what follows from that joins the effects."""
+        self.recovery.on_freed(effects)
+        freed = effects.freed
+        self.objects.forget(freed)
+        self.resolver.forget(freed)
+        self.actors.on_freed(freed)
+        self.placement_groups.forget(freed)
+        if self.call_sites is not None:
+            self.call_sites.forget(freed)
+
+    def _on_lost(self, object_ids: list[bytes]) -> None:
+        """No node has a copy of these objects any more."""
+        self.recovery.on_lost(object_ids)
+
+    def _on_worker_death(self, worker_id: bytes) -> None:
+        """The gcs reports a dead worker."""
+        self.borrowing.on_death(worker_id)
+        self.actor_receiver.on_death(worker_id)
+
+    def _on_node_death(self, node_id: bytes) -> None:
+        """The gcs reports a dead node: its workers are not leased any more before its copies are missed."""
+        self.lease_client.on_node_death(node_id)
+        self.actors.on_node_death(node_id)
+        self.borrowing.on_death(node_id)
+        self.actor_receiver.on_death(node_id)
+        self.directory.on_node_death(node_id)
+
+    def _on_blocked(self, is_blocked: bool) -> None:
+        """The task that runs here lends its CPUs, or goes on."""
+        self.receiver.on_blocked(is_blocked)
+
+    def _resolve(self, task: PendingTask) -> None:
+        """A task whose results were lost runs again."""
+        self.resolver.resolve(task)
+
+    def _running_task_name(self) -> str:
+        """Name the task that the calling thread runs; empty if it runs none."""
+        task = self.executor.current
+        return "" if task is None else task.header.template.name
+
     # --- surroundings of the task receiver
 
     async def prepare_environment(self, template: TaskTemplate) -> None:
@@ -362,7 +447,7 @@ class CoreWorker:
         self.host.run_constructor(task, then)
 
     def on_over(self, task: ReceivedTask) -> None:
-        self.waiting.on_task_over(task)
+        self.blocked.on_task_over(task)
 
     def is_free(self) -> bool:
         """Nobody depends on this process."""

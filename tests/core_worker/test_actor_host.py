@@ -42,7 +42,7 @@ class Home:
             worker_id=OWN.worker_id, system_config=config(actor_graceful_shutdown_timeout_ms=GRACE_S * 1000, **system)
         )
         self.platform = SimpleNamespace(user_code=self, processes=self)
-        self.actor_receiver = self.waiting = self.executor = self
+        self.actor_receiver = self.blocked = self.executor = self
         self.background: set[asyncio.Task[None]] = set()
         self.actor: Any = None
         self.log: list[Any] = []

@@ -82,7 +82,7 @@ class ActorHost:
         while actor.constructor.reply is None or not core.actor_receiver.is_idle():
             await asyncio.sleep(LOOK_AGAIN_S)
         if not core.is_through():
-            core.waiting.begin_to_end()
+            core.blocked.begin_to_end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(core.config.system_config.actor_graceful_shutdown_timeout_ms / 1000):
                 while not core.is_through():
