@@ -26,6 +26,7 @@ from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.execution.task_receiver import TaskReceiver
+from minray.core_worker.fetching.blocked_tasks import BlockedTasks
 from minray.core_worker.fetching.future_resolver import FutureResolver
 from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.fetching.store_provider import StoreProvider
@@ -43,7 +44,7 @@ from minray.core_worker.ownership.object_deletion import ObjectDeletion
 from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.core_worker.ownership.object_locator import ObjectLocator
 from minray.core_worker.ownership.objects import Objects
-from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.pending_task import WAITING, FunctionExport, PendingTask
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
@@ -107,27 +108,20 @@ class CoreWorker:
         self.on_lines: Callable[[PrintLines], None] | None = None
         """A driver's way to show what its workers print."""
         self.drop_ref = platform.user_code.drop
-        """What ``ObjectRef.__del__`` calls, in whatever thread."""
+        """Called by ``ObjectRef.__del__``, in any thread."""
         self.store = MemoryStore(platform.record)
         self.references = ReferenceCounter()
         self.tasks = TaskManager(platform.record)
         self.functions = FunctionManager(self.gcs)
-        self.call_sites = CallSites(is_driver=config.is_driver) if system.record_ref_creation_sites else None
-        self.deletion = ObjectDeletion(self)
-        self.generators = Generators(self)
-        self.recovery = ObjectRecoveryManager(self)
-        self.fetcher = ValueFetcher(self)
-        self.locator = ObjectLocator(self)
+        self.call_sites: CallSites | None = None
+        if system.record_ref_creation_sites:
+            self.call_sites = CallSites(is_driver=config.is_driver, running_task_name=self._running_task_name)
         self.profile = TaskProfile()
-        self.objects = Objects(self)
-        platform.user_code.on_dropped = self.objects.on_refs_dropped
-        self.waiting = WaitingThreads(self)
-        self.death_watch = DeathWatch(self)
         self.end_of_raylet = ""
         """What it has said of its end."""
         self._listeners: list[Listener] = []
         self._dispatcher = Dispatcher(CoreWorkerService(self))
-        self._closes = [self.death_watch.close, self._dispatcher.close]
+        self._closes: list[Callable[[], None]] = [self._dispatcher.close]
         """What is done when a driver leaves."""
 
     @property
@@ -145,8 +139,13 @@ class CoreWorker:
     async def start(self, job_config: JobConfig | None = None) -> None:
         """Listen and register: a driver (which has a ``job_config``) at the gcs too. Raises PlatformError."""
         await self._listen()
-        self._build()
+        self._build_ownership()
+        self._build_fetching()
+        self._build_recovery()
+        self._build_submission()
+        self._build_execution()
         self._build_explanations()
+        self._closes.append(self.patient.close)
         if job_config is not None:
             registered = await self.gcs.call(RegisterJob(self.address, self.platform.processes.pid, job_config))
             pid, started_at = self.platform.processes.pid, self.platform.host.time()
@@ -172,61 +171,111 @@ class CoreWorker:
             self._listeners.append(tcp)
             self.process.address = Address(config.worker_id, config.node_id, self.address.endpoint, tcp.endpoint)
 
-    def _build(self) -> None:
-        """The parts that need to know our address."""
-        platform, peers, system = self.platform, self.peers, self.config.system_config
-        process = self.process
-        on_freed, on_first_lent = self.objects.on_freed, self.death_watch.begin
-        self.borrowing = Borrowing(peers, self.patient, self.address, self.references, on_freed, on_first_lent)
+    def _build_ownership(self) -> None:
+        """Make the parts that know who holds an object, and where its value is."""
+        process, references, store = self.process, self.references, self.store
+        self.death_watch = watch = DeathWatch(process, self._on_worker_death, self._on_node_death)
+        self.borrowing = Borrowing(
+            process.peers, process.patient, process.address, references, self._on_freed, on_first_lent=watch.begin
+        )
+        self.directory = ObjectDirectory(process.patient, self._on_lost)
+        self.objects = Objects(
+            process, references, store, self.borrowing, self.directory, self.call_sites, on_first_copy=watch.begin
+        )
+        process.platform.user_code.on_dropped = self.objects.on_refs_dropped
+        self.locator = ObjectLocator(process, references, store, self.directory)
+        self.deletion = ObjectDeletion(process, references, store, self.directory, self.objects)
+        self._closes += [watch.close, self.borrowing.close]
+
+    def _build_fetching(self) -> None:
+        """Make the parts that bring values here, and those that wait for them."""
+        process, references, store, objects = self.process, self.references, self.store, self.objects
+        config = process.config
         self.futures = FutureResolver(
-            self.patient,
-            self.address,
-            self.references,
-            self.store,
-            self.objects.on_value,
-            self.objects.put_error,
+            process.patient,
+            process.address,
+            references,
+            store,
+            objects.on_value,
+            objects.put_error,
             self.borrowing.apply,
         )
-        self.directory = ObjectDirectory(self.patient, self.recovery.on_lost)
         client = StoreClient(
-            platform,
-            self.raylet,
-            self.config.worker_id,
-            store_endpoint(self.config.socket_dir, self.config.node_id),
-            fallback_endpoint(self.config.socket_dir, self.config.node_id),
+            process.platform,
+            process.raylet,
+            config.worker_id,
+            store_endpoint(config.socket_dir, config.node_id),
+            fallback_endpoint(config.socket_dir, config.node_id),
             self._on_unreachable_store,
         )
-        self.provider = StoreProvider(platform, client)
-        self.resolver = DependencyResolver(
-            self.config.worker_id, self.store, self.futures, self.on_task_ready, self._on_failed_argument
+        self.provider = StoreProvider(process.platform, client)
+        self.blocked = BlockedTasks(process, self._on_blocked)
+        self.fetcher = ValueFetcher(
+            process, references, store, self.borrowing, objects, self.futures, self.provider, self.blocked.lend_soon
         )
-        clients = ActorClients(self.references, self.borrowing)
+        self.waiting = WaitingThreads(process, references, store, objects, self.futures, self.fetcher, self.blocked)
+
+    def _build_recovery(self) -> None:
+        """Make the parts that take in the items of generators, and make lost objects again."""
+        process, references, store, objects = self.process, self.references, self.store, self.objects
+        self.clients = ActorClients(references, self.borrowing)
+        self.generators = Generators(
+            process.platform.record, self.tasks, references, store, self.borrowing, self.directory, objects
+        )
+        self.recovery = ObjectRecoveryManager(
+            process,
+            self.tasks,
+            references,
+            store,
+            self.borrowing,
+            objects,
+            resolve=self._resolve,
+            lost_items=self.generators.lost_items,
+            hurry=self.generators.hurry,
+            keep_actor=self.clients.keep,
+        )
+
+    def _build_submission(self) -> None:
+        """Make the parts that bring tasks to workers, calls to actors, and both to their ends."""
+        process, config, objects = self.process, self.config, self.objects
+        self.resolver = DependencyResolver(
+            config.worker_id, self.store, self.futures, self.on_task_ready, self._on_failed_argument
+        )
         self.outcomes = TaskOutcomes(
             process=process,
             tasks=self.tasks,
             resolver=self.resolver,
             references=self.references,
             store=self.store,
-            objects=self.objects,
+            objects=objects,
             borrowing=self.borrowing,
             directory=self.directory,
-            handles=clients,
+            handles=self.clients,
             streams=self.generators,
             recovery=self.recovery,
             routes=self,
             forget_place=self.fetcher.forget_place,
         )
-        lease_ids = LeaseIdFactory(self.config.worker_id)
-        policy = LocalityAwareLeasePolicy(self.config.node_id, self.objects.copies_of, system.locality_aware_leasing_enabled)
-        self.lease_client = LeaseClient(process, self.tasks, self.outcomes, lease_ids, policy.best_raylet)
-        self.submitter = self.lease_client.submitter
-        self.actors = ActorManager(process, self.tasks, self.references, clients, self.outcomes, self)
-        self.placement_groups = PlacementGroups(
-            process, self.context, self.references, self.objects, lambda: self.actor_receiver.actor_id
+        self.lease_policy = LocalityAwareLeasePolicy(
+            config.node_id,
+            self.directory.copies_of,
+            self.resolver.place_of,
+            config.system_config.locality_aware_leasing_enabled,
         )
-        node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
-        results = ResultKeeper(self.provider, system.max_direct_call_object_size)
-        self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results, self.waiting.lend_soon)
+        lease_ids, best_raylet = LeaseIdFactory(config.worker_id), self.lease_policy.best_raylet
+        self.lease_client = LeaseClient(process, self.tasks, self.outcomes, lease_ids, best_raylet)
+        self.submitter = self.lease_client.submitter
+        self.actors = ActorManager(process, self.tasks, self.references, self.clients, self.outcomes, self)
+        self.placement_groups = PlacementGroups(process, self.context, self.references, objects, self._own_actor_id)
+        self._closes += [self.placement_groups.close, self.actors.close, self.lease_client.close]
+
+    def _build_execution(self) -> None:
+        """Make the parts that take tasks in, and run them."""
+        process, platform, config = self.process, self.platform, self.config
+        results = ResultKeeper(self.provider, config.system_config.max_direct_call_object_size)
+        self.generator_executor = GeneratorExecutor(
+            platform, process.patient, self.borrowing, results, self.blocked.lend_soon
+        )
         self.executor = TaskExecutor(
             platform,
             self.functions,
@@ -234,20 +283,18 @@ class CoreWorker:
             ReturnValues(results),
             self.generator_executor,
             self.profile,
-            node_id_hex,
-            node_ip,
+            config.node_id.hex(),
+            config.node_ip,
         )
         self.intake = intake = TaskIntake(
-            platform, self.address, self.references, self.store, self.borrowing, self.fetcher, self.config.node_ip
+            platform, process.address, self.references, self.store, self.borrowing, self.fetcher, config.node_ip
         )
         self.receiver = TaskReceiver(platform, self.executor, self.functions, intake, self)
         self.host = ActorHost(process, self.executor, intake, self)
         self.actor_receiver = self.host.receiver
-        self._closes += [self.placement_groups.close, self.actors.close]
-        self._closes += [self.borrowing.close, self.lease_client.close, self.patient.close]
 
     def _build_explanations(self) -> None:
-        """The parts that read the others, for people."""
+        """Make the parts that read the others, for people."""
         self.explainer = Explainer(
             process=self.process,
             references=self.references,
@@ -381,7 +428,7 @@ class CoreWorker:
             held = task.held_ids()
             self.references.add_submitted(held, [None] * len(held))
         if task.handle_id:
-            self.actors.clients.keep(task)
+            self.clients.keep(task)
         self.tasks.add(task)
 
     def wait_for_arguments(self, task: PendingTask) -> None:
@@ -442,6 +489,52 @@ class CoreWorker:
             if child.prepared.template.actor is None:
                 self.outcomes.cancel(child, force, True)
 
+    # --- what an event in one part means for the others
+
+    def _own_actor_id(self) -> bytes:
+        return self.actor_receiver.actor_id
+
+    def _on_freed(self, effects: Effects) -> None:
+        """Make every part forget values that nobody needs any more; what follows from that joins the effects."""
+        self.recovery.on_freed(effects)
+        freed = effects.freed
+        self.objects.forget(freed)
+        self.resolver.forget(freed)
+        self.actors.on_freed(freed)
+        self.placement_groups.forget(freed)
+        if self.call_sites is not None:
+            self.call_sites.forget(freed)
+
+    def _on_lost(self, object_ids: list[bytes]) -> None:
+        """No node has a copy of these objects any more."""
+        self.recovery.on_lost(object_ids)
+
+    def _on_worker_death(self, worker_id: bytes) -> None:
+        """The gcs reports a dead worker."""
+        self.borrowing.on_death(worker_id)
+        self.actor_receiver.on_death(worker_id)
+
+    def _on_node_death(self, node_id: bytes) -> None:
+        """The gcs reports a dead node: its workers are not leased any more before its copies are missed."""
+        self.lease_client.on_node_death(node_id)
+        self.actors.on_node_death(node_id)
+        self.borrowing.on_death(node_id)
+        self.actor_receiver.on_death(node_id)
+        self.directory.on_node_death(node_id)
+
+    def _on_blocked(self, is_blocked: bool) -> None:
+        """The task that runs here lends its CPUs, or goes on."""
+        self.receiver.on_blocked(is_blocked)
+
+    def _resolve(self, task: PendingTask) -> None:
+        """A task whose results were lost runs again."""
+        self.resolver.resolve(task)
+
+    def _running_task_name(self) -> str:
+        """Name the task that the calling thread runs; empty if it runs none."""
+        task = self.executor.current
+        return "" if task is None else task.header.template.name
+
     # --- surroundings of the task receiver
 
     async def prepare_environment(self, template: TaskTemplate) -> None:
@@ -452,11 +545,11 @@ class CoreWorker:
         self.host.run_constructor(task, then)
 
     def on_over(self, task: ReceivedTask) -> None:
-        self.waiting.on_task_over(task)
+        self.blocked.on_task_over(task)
 
     def lend_cpus(self) -> None:
         """The actor that lives here ends: let other tasks use its CPUs."""
-        self.waiting.begin_to_end()
+        self.blocked.begin_to_end()
 
     def is_free(self) -> bool:
         """Nobody depends on this process."""

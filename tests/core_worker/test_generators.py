@@ -1,11 +1,10 @@
 """What the owner of a streaming generator answers to those who run it: only the present attempt is believed, and held up.
 
-``Owner`` has one generator's task, and is its core worker too; what the shell would tell others is written down.
+``Owner`` has one generator's task; what ``Generators`` tells the tables of this process and others is written down.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,24 +31,30 @@ class Owner:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self.platform = SimpleNamespace(record=None)
         self.tasks, self.references, self.store = TaskManager(None), ReferenceCounter(), MemoryStore()
-        self.objects = self.borrowing = self.directory = self
         self.given_back: list[bytes] = []
         """Tickets."""
         self.discarded: list[tuple[list[bytes], int, Address]] = []
         self.errors: list[Exception] = []
         self.answers: list[GeneratorItemReply] = []
         """To those who were made to wait."""
-        myself: Any = self
-        self.generators = Generators(myself)
+        tables: Any = self
+        self.generators = Generators(
+            record=None,
+            tasks=self.tasks,
+            references=self.references,
+            store=self.store,
+            borrowing=tables,
+            directory=tables,
+            objects=tables,
+        )
         self.task = pending(prepare("generator"))
         self.tasks.add(self.task)
         self.tasks.move(self.task, QUEUED)
         self.tasks.move(self.task, PUSHED)
         self.generators.begin(self.task)
 
-    # --- the core worker
+    # --- borrowing, the directory and the objects
 
     def apply(self, effects: Effects) -> None:
         self.given_back += [ticket for _, _, tickets in effects.give_back for ticket in tickets]

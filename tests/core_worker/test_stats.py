@@ -123,7 +123,7 @@ def test_the_state_and_the_attempt_of_a_task_that_goes_on_are_told(tables: Table
 
 
 def test_a_call_site_is_told(tables: Tables) -> None:
-    tables.call_sites = CallSites(is_driver=True)
+    tables.call_sites = CallSites(is_driver=True, running_task_name=str)
     tables.call_sites.note([X], "put object")
     tables.own(X)
     tables.own(Y)
