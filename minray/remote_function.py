@@ -20,7 +20,7 @@ from minray.api.definition import Definition
 from minray.api.signature import Signature, parameters_of
 from minray.api.task_options import CHECKS, STREAMING, check_one_placement, check_options, make_template
 from minray.common.task_spec import SchedulingStrategy
-from minray.core_worker.submission.task_manager import PreparedTemplate
+from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.values.object_ref import ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
@@ -104,7 +104,7 @@ class RemoteFunction(Generic[P, R_co]):
         if options.get("num_returns") is None and inspect.isgeneratorfunction(self._definition.function):
             options = {**options, "num_returns": STREAMING}
         template = make_template(
-            export.function_id, self._name(), options, api.core.job_id, api.base_environment(), captured
+            export.function_id, self._name(), options, api.job_id, api.base_environment(), captured
         )
         self._prepared, self._prepared_by, self._captured = api.prepare(template, export), api.mark, captured
         return self._prepared

@@ -234,9 +234,7 @@ def make_constructor_template(
     return TaskTemplate(class_id, name, shape, 1, 0, False, b"", 0, actor=process, is_recorded=is_recorded), placement
 
 
-def make_method_template(
-    spec: HandleSpec, method: MethodSpec, name: str | None, job_id: bytes
-) -> TaskTemplate:
+def make_method_template(spec: HandleSpec, method: MethodSpec, name: str | None, job_id: bytes) -> TaskTemplate:
     """A method's template; ``max_retries`` says how often a call may be made again (G38)."""
     retries = spec.max_task_retries if method.max_task_retries == NOT_GIVEN else method.max_task_retries
     shape = LeaseShape((), make_shape({}, {}, job_id, RuntimeEnv()).strategy, RuntimeEnv(), job_id)

@@ -342,9 +342,7 @@ def _default_max_retries() -> int:
     return int(text) if text else DEFAULT_MAX_RETRIES
 
 
-def _strategy(
-    given: Mapping[str, Any], needs: ResourceSet, captured: SchedulingStrategy | None
-) -> SchedulingStrategy:
+def _strategy(given: Mapping[str, Any], needs: ResourceSet, captured: SchedulingStrategy | None) -> SchedulingStrategy:
     value = given.get("scheduling_strategy")
     if isinstance(value, NodeAffinitySchedulingStrategy):
         return SchedulingStrategy(STRATEGY_AFFINITY, bytes.fromhex(value.node_id), value.soft)

@@ -16,6 +16,8 @@ import msgspec
 
 DEFAULT_MAX_RETRIES = 3
 
+NORMAL_TASK, ACTOR_CREATION_TASK, ACTOR_TASK = "NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK"
+"""The kinds of tasks, by the names of Ray's state API."""
 STRATEGY_DEFAULT, STRATEGY_SPREAD, STRATEGY_AFFINITY, STRATEGY_PLACEMENT_GROUP = range(4)
 
 
@@ -110,3 +112,10 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     def is_reconstructable(self) -> bool:
         """Whether a lost result may be made again by running the task again (G67, G70)."""
         return self.max_retries != 0
+
+
+def kind_of(template: TaskTemplate) -> str:
+    """Name the kind of a task, as Ray's state API does."""
+    if template.method:
+        return ACTOR_TASK
+    return NORMAL_TASK if template.actor is None else ACTOR_CREATION_TASK

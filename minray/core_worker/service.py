@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from minray.core_worker.ownership.memory_store import StoredObject, Waiter
+from minray.core_worker.ownership.memory_store import Waiter
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import to_value, to_values
 from minray.protocol.actor import ExitActor, ExplainCall, GiveUpCalls, PushActorTask
 from minray.protocol.base import DONE, Address, Done
@@ -201,7 +202,7 @@ class CoreWorkerService:
         return self._core.statistician.stats(request)
 
     def handle_GetTasksInfo(self, request: GetTasksInfo, call: Call) -> TasksInfo:
-        return self._core.statistician.account.tasks(request)
+        return self._core.statistician.tasks(request)
 
     def handle_GetProfileEvents(self, request: GetProfileEvents, call: Call) -> ProfileEvents:
         return self._core.statistician.profile()
@@ -225,7 +226,7 @@ class CoreWorkerService:
         return Explanation(await self._core.explainer.actors.explain_here(request))
 
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
-        self._core.submitter.on_revoke(self._core.now())
+        self._core.submitter.on_revoke(self._core.process.now())
         return DONE
 
     def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
@@ -237,13 +238,13 @@ class CoreWorkerService:
         return DONE
 
     def handle_LeaveNode(self, request: LeaveNode, call: Call) -> Done:
-        self._core.submitter.on_node_leaving(request.node_id, self._core.now())
+        self._core.submitter.on_node_leaving(request.node_id, self._core.process.now())
         return DONE
 
     def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:
         if not request.force and not self._core.is_free():
             return ExitWorkerReply(False)
-        self._core.is_exiting = True
+        self._core.process.is_exiting = True
         asyncio.get_running_loop().call_later(0.01, self._core.platform.processes.exit, 0)
         return ExitWorkerReply(True)
 

@@ -8,12 +8,15 @@ answer the same question, and the reader puts their answers together.
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from minray.common.task_spec import ACTOR_CREATION_TASK
 from minray.protocol.base import Record, Request
+from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats
 
 MOST_TASKS = 10_000
 """So many are described in one answer."""
 
-NORMAL_TASK, ACTOR_CREATION_TASK, ACTOR_TASK = "NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK"
 RUNNING = "RUNNING"
 ARGS_FETCH, ACTOR_ARGS_FETCH = "PENDING_ARGS_FETCH", "PENDING_ACTOR_TASK_ARGS_FETCH"
 ACTOR_ORDERING = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
@@ -186,3 +189,17 @@ class GetTasksInfo(Request[TasksInfo], frozen=True):
 
     limit: int = MOST_TASKS
     task_ids: list[bytes] | None = None
+
+
+class StateAnswers(Protocol):
+    """The answers of a driver or worker to the questions about its state."""
+
+    def stats(self, request: GetCoreWorkerStats) -> CoreWorkerStats: ...
+
+    def tasks(self, request: GetTasksInfo) -> TasksInfo: ...
+
+    def profile(self) -> ProfileEvents: ...
+
+    def stacks(self) -> ProcessStacks: ...
+
+    def metrics(self) -> ProcessMetrics: ...

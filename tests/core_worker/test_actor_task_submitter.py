@@ -11,8 +11,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minray.core_worker.submission.actor_task_submitter import ActorClient, ActorTaskSubmitter, Connection
-from minray.core_worker.submission.task_manager import FAILED, FINISHED, PUSHED, WAITING, PendingTask, TaskManager
+from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, WAITING, ActorClient, Connection, PendingTask
+from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol import actor as protocol
 from minray.protocol.actor import ALIVE, DEAD, DEPENDENCIES_UNREADY, RESTARTING, ActorInfo, DeathCause
 from tests.core_worker.parts import OWN, address, id_of, pending, prepare

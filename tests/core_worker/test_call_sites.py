@@ -16,7 +16,7 @@ def here() -> int:
 
 
 def test_the_innermost_line_comes_first() -> None:
-    sites = CallSites(is_driver=True)
+    sites = CallSites(is_driver=True, running_task_name=str)
     sites.note([b"x", b"y"], "put object")
     line = here() - 1
     what, *lines = sites.of(b"x").split(" | ")
@@ -26,14 +26,14 @@ def test_the_innermost_line_comes_first() -> None:
 
 
 def test_lines_of_minray_are_no_lines_of_the_user() -> None:
-    sites = CallSites(is_driver=True)
+    sites = CallSites(is_driver=True, running_task_name=str)
     code = compile("sites.note([b'x'], 'put object')", minray.__file__, "exec")
     exec(code, {"sites": sites})
     assert minray.__file__ not in sites.of(b"x") and "test_lines_of_minray" in sites.of(b"x")
 
 
 def test_the_first_place_counts_until_it_is_forgotten() -> None:
-    sites = CallSites(is_driver=True)
+    sites = CallSites(is_driver=True, running_task_name=str)
     sites.note([b"x"], "first")
     sites.note([b"x"], "second")
     assert "(first)" in sites.of(b"x")
@@ -42,3 +42,12 @@ def test_the_first_place_counts_until_it_is_forgotten() -> None:
     assert len(sites) == 0
     sites.note([b"x"], "third")
     assert "(third)" in sites.of(b"x")
+
+
+def test_what_is_unpickled_names_the_task_that_does_it() -> None:
+    running = ""
+    sites = CallSites(is_driver=True, running_task_name=lambda: running)
+    sites.note_unpickled([b"x"])
+    running = "f"
+    sites.note_unpickled([b"y"])
+    assert sites.of(b"x").startswith("(deserialize) | ") and sites.of(b"y").startswith("(deserialize in task f) | ")

@@ -9,9 +9,11 @@ import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.core_worker.fetching.future_resolver import OnLarge
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.records.pending_task import FAILED, WAITING, PendingTask, PreparedTemplate
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.dependency_resolver import DependencyResolver
-from minray.core_worker.submission.task_manager import FAILED, WAITING, PendingTask, PreparedTemplate, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo, Value
 from minray.protocol.object_store import Place

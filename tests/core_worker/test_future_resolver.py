@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from minray.core_worker.fetching.future_resolver import ANY_SIZE, FutureResolver
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import OwnerDiedError, RayError, RaySystemError
 from minray.platform.base import RemoteFailure
 from minray.protocol.core_worker import (

@@ -17,8 +17,8 @@ from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT, MAX_DIRECT_CALL_OB
 from minray.common.ids import item_id
 from minray.core_worker.execution.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.execution.outgoing_stream import StreamingTask
-from minray.core_worker.fetching.results import Result
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.received_task import Result
+from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
 from minray.protocol.object_store import Place

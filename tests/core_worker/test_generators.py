@@ -1,21 +1,22 @@
 """What the owner of a streaming generator answers to those who run it: only the present attempt is believed, and held up.
 
-``Owner`` has one generator's task, and is its core worker too; what the shell would tell others is written down.
+``Owner`` has one generator's task; what ``Generators`` tells the tables of this process and others is written down.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.pending_task import PUSHED, QUEUED
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.generators import EVERYTHING, UNWANTED, Generators
-from minray.core_worker.submission.task_manager import PUSHED, QUEUED, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import StreamingGeneratorReplayInconsistentError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, Value, WaitForReader
@@ -30,24 +31,30 @@ class Owner:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self.platform = SimpleNamespace(record=None)
         self.tasks, self.references, self.store = TaskManager(None), ReferenceCounter(), MemoryStore()
-        self.objects = self.borrowing = self.directory = self
         self.given_back: list[bytes] = []
         """Tickets."""
         self.discarded: list[tuple[list[bytes], int, Address]] = []
         self.errors: list[Exception] = []
         self.answers: list[GeneratorItemReply] = []
         """To those who were made to wait."""
-        myself: Any = self
-        self.generators = Generators(myself)
+        tables: Any = self
+        self.generators = Generators(
+            record=None,
+            tasks=self.tasks,
+            references=self.references,
+            store=self.store,
+            borrowing=tables,
+            directory=tables,
+            objects=tables,
+        )
         self.task = pending(prepare("generator"))
         self.tasks.add(self.task)
         self.tasks.move(self.task, QUEUED)
         self.tasks.move(self.task, PUSHED)
         self.generators.begin(self.task)
 
-    # --- the core worker
+    # --- borrowing, the directory and the objects
 
     def apply(self, effects: Effects) -> None:
         self.given_back += [ticket for _, _, tickets in effects.give_back for ticket in tickets]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.pending_task import PendingTask
 from minray.core_worker.submission.lineage import TASK_BYTES, Lineage
-from minray.core_worker.submission.task_manager import PendingTask
 from minray.exceptions import ReconstructionFailure
 from minray.protocol.core_worker import Argument, RefInfo, Value
 from tests.core_worker.parts import OWN, address, object_id, pending, prepare

@@ -1,40 +1,39 @@
 """What an owner says of where his objects are, and how the curious find out.
 
-``Process`` has real tables; owners and raylets that are asked are the test.
+``Locator`` has real tables; owners and raylets that are asked are the test.
 """
 
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.core_worker.ownership.object_locator import Location, ObjectLocator
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
 from minray.protocol.core_worker import INLINED, KNOWN, LOST, NOT_MADE, UNKNOWN, GetObjectLocations, ObjectLocations
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo, Place
 from tests.core_worker.parts import OWN, address, object_id, stored
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import in_virtual_time, turns
 
 HERE, THERE, OWNER = address("raylet-here"), address("raylet-there"), address("another-owner")
 A, B, C = object_id("a"), object_id("b"), object_id("c")
 
 
-class Process:
+class Locator:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self.config = SimpleNamespace(worker_id=OWN.worker_id)
         self.peers = RecordingPeers()
+        process = process_record(self.peers)
         self.references, self.store = ReferenceCounter(), MemoryStore()
-        patient: Any = SimpleNamespace(send=lambda *_: None)
-        self.directory = ObjectDirectory(patient, lambda lost: None)
-        myself: Any = self
-        self.locator = ObjectLocator(myself)
+        self.directory = ObjectDirectory(process.patient, lambda lost: None)
+        self.locator = ObjectLocator(process, self.references, self.store, self.directory)
 
     def own(self, key: bytes, value: StoredObject | None = None) -> None:
         self.references.add_owned(key)
@@ -58,7 +57,7 @@ def copy(key: bytes, is_on_disk: bool) -> Any:
 
 
 def test_an_owner_knows_the_nodes_of_what_is_large_and_that_other_things_are_nowhere() -> None:
-    process = Process()
+    process = Locator()
     process.own_large(A)
     process.own(B, stored(b"small"))
     process.own(C)
@@ -68,14 +67,14 @@ def test_an_owner_knows_the_nodes_of_what_is_large_and_that_other_things_are_now
 
 
 def test_whoever_is_going_to_have_a_copy_is_named_to_the_next() -> None:
-    process = Process()
+    process = Locator()
     process.own_large(A)
     assert process.locator.answer(A, THERE, 1).receivers == []
     assert process.locator.answer(A, OWNER, 1).receivers == [THERE]
 
 
 def test_of_what_was_freed_an_owner_knows_nothing() -> None:
-    process = Process()
+    process = Locator()
     process.own(A, stored(b"value"))
     process.own(B, stored(b"an error", is_error=True))
     process.store.objects[B].is_freed = True
@@ -84,7 +83,7 @@ def test_of_what_was_freed_an_owner_knows_nothing() -> None:
 
 
 def test_an_error_and_what_has_no_copies_any_more_are_lost() -> None:
-    process = Process()
+    process = Locator()
     process.own(A, stored(b"an error", is_error=True))
     process.own(B, StoredObject(b"", (), False, (), Place(0, 1000, HERE)))
     assert [process.locator.answer(key) for key in (A, B)] == [ObjectLocations(LOST)] * 2
@@ -95,7 +94,7 @@ def test_an_error_and_what_has_no_copies_any_more_are_lost() -> None:
 
 @in_virtual_time
 async def test_owners_are_asked_for_theirs_and_the_first_nodes_for_what_they_have_on_disk() -> None:
-    process = Process()
+    process = Locator()
     process.own_large(A)
     process.own(B, stored(b"small"))
     asking = process.locate((A, OWN), (B, OWN), (C, OWNER))
@@ -117,7 +116,7 @@ async def test_owners_are_asked_for_theirs_and_the_first_nodes_for_what_they_hav
 
 @in_virtual_time
 async def test_what_is_lost_or_not_made_has_no_size_and_what_nobody_knows_is_left_out() -> None:
-    process = Process()
+    process = Locator()
     process.own(A)
     asking = process.locate((A, OWN), (B, OWNER), (C, OWNER), (object_id("d"), OWNER))
     await turns()
@@ -131,7 +130,7 @@ async def test_what_is_lost_or_not_made_has_no_size_and_what_nobody_knows_is_lef
 
 @in_virtual_time
 async def test_a_node_that_is_dead_says_nothing_of_its_disk_and_the_others_do() -> None:
-    process = Process()
+    process = Locator()
     process.own_large(A)
     process.own_large(B, THERE)
     asking = process.locate((A, OWN), (B, OWN))
@@ -144,7 +143,7 @@ async def test_a_node_that_is_dead_says_nothing_of_its_disk_and_the_others_do() 
 
 @in_virtual_time
 async def test_a_node_is_not_asked_for_more_at_once_than_it_answers() -> None:
-    process = Process()
+    process = Locator()
     keys = [number.to_bytes(28, "big") for number in range(MOST_ENTRIES + 1)]
     for key in keys:
         process.own_large(key)

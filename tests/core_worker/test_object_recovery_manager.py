@@ -6,22 +6,24 @@ otherwise, and are with a node that may lose them (``lose``).
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minray.common.ids import item_id
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.object_ref_streams import ObjectRefStream
+from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, WAITING, PendingTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.lineage import TASK_BYTES
 from minray.core_worker.submission.object_recovery_manager import ObjectRecoveryManager
-from minray.core_worker.submission.task_manager import FINISHED, PUSHED, QUEUED, WAITING, PendingTask, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import ObjectLostError, ObjectReconstructionFailedError, ReconstructionFailure
 from minray.protocol.core_worker import Argument, RefInfo
 from minray.protocol.object_store import Place
-from tests.core_worker.parts import OWN, address, config, object_id, pending, prepare, stored
+from tests.core_worker.parts import OWN, address, object_id, pending, prepare, stored
+from tests.core_worker.process_record import process_record
 
 OTHER = address("other")
 LARGE = Place(0, 1 << 20, address("raylet"))
@@ -36,10 +38,7 @@ class Owner:
 
     def __init__(self, **system: Any) -> None:
         self.tasks, self.references, self.store = TaskManager(None), ReferenceCounter(), MemoryStore()
-        self.config = SimpleNamespace(system_config=config(**system))
-        self.address = OWN
-        self.is_exiting = False
-        self.objects = self.borrowing = self.resolver = self.generators = self.actors = self
+        self.process = process_record(**system)
         self.again: list[PendingTask] = []
         """Tasks that were begun again, in that order."""
         self.hurried: list[bool] = []
@@ -47,10 +46,21 @@ class Owner:
         self.kept: list[bytes] = []
         """Handles of actors that calls keep."""
         self.errors: dict[bytes, Any] = {}
-        myself: Any = self
-        self.recovery = ObjectRecoveryManager(myself)
+        tables: Any = self
+        self.recovery = ObjectRecoveryManager(
+            self.process,
+            self.tasks,
+            self.references,
+            self.store,
+            borrowing=tables,
+            objects=tables,
+            resolve=self.resolve,
+            lost_items=self.lost_items,
+            hurry=self.hurry,
+            keep_actor=self.keep,
+        )
 
-    # --- the core worker
+    # --- borrowing, the objects, and the ports
 
     def apply(self, effects: Effects) -> None:
         self.recovery.on_freed(effects)
@@ -354,7 +364,7 @@ def test_an_attempt_that_makes_less_changes_nothing_about_the_other_results(owne
 
 def test_when_the_cluster_is_gone_what_is_lost_stays_lost(owner: Owner) -> None:
     result = owner.run()
-    owner.is_exiting = True
+    owner.process.is_exiting = True
     owner.lose(result)
     assert isinstance(owner.errors[result], ObjectLostError) and owner.again == []
     assert not isinstance(owner.errors[result], ObjectReconstructionFailedError)

@@ -12,9 +12,9 @@ from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import TaskIdFactory, item_id, return_id, task_of
 from minray.common.state_table import InvalidTransition
 from minray.core_worker.execution.outgoing_stream import OutgoingStream, Report, StreamingTask
-from minray.core_worker.fetching.results import Result
-from minray.core_worker.ownership.memory_store import StoredObject
 from minray.core_worker.records.object_ref_streams import ObjectRefStreams
+from minray.core_worker.records.received_task import Result
+from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.core_worker import GeneratorItemReply
 from minray.values.serialization import serialize
 from tests.core_worker.parts import JOB, OWN

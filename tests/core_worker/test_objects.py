@@ -31,7 +31,7 @@ def make_nested(size: int) -> list[Any]:
 
 @minray.remote(max_retries=0)
 def die() -> None:
-    minray.api.calls.current_api().core.platform.processes.exit(1)
+    minray.api.calls.current_api().port.process.platform.processes.exit(1)
 
 
 @minray.remote(num_cpus=0)
@@ -49,7 +49,7 @@ class Keeper:
         return minray.get(self.refs[0])
 
     def where_made(self) -> str:
-        core = minray.api.calls.current_api().core
+        core = minray.api.calls.current_api().port
         return str(core.call_sites.of(self.refs[0]._id))
 
     def own_value(self) -> list[Any]:
@@ -59,13 +59,13 @@ class Keeper:
         return [never.remote()]
 
     def address(self) -> str:
-        return str(minray.api.calls.current_api().core.address.endpoint)
+        return str(minray.api.calls.current_api().port.process.address.endpoint)
 
     def exit(self) -> None:
         minray.actor.exit_actor()
 
     def die(self) -> None:
-        minray.api.calls.current_api().core.platform.processes.exit(1)
+        minray.api.calls.current_api().port.process.platform.processes.exit(1)
 
 
 @pytest.fixture
@@ -105,9 +105,9 @@ def test_it_is_known_which_nodes_have_a_large_value_of_ones_own(cluster: Cores, 
     def program() -> None:
         large, small = make_one(), minray.put("small")
         assert minray.get(large) == LARGE
-        size, raylets = driver.worker.objects.copies_of(large._id)
+        size, raylets = driver.worker.lease_policy.copies_of(large._id)
         assert size > len(LARGE) and raylets == [cluster.raylets["head"].address]
-        assert driver.worker.objects.copies_of(small._id) == (0, [])
+        assert driver.worker.lease_policy.copies_of(small._id) == (0, [])
 
     driver.run(program)
 
@@ -117,12 +117,12 @@ def test_of_a_borrowed_value_it_is_known_where_it_was_seen_as_long_as_it_is_held
         keeper = Keeper.remote()
         ref = (await putter.remote())[0]
         await keeper.take.remote(ref)
-        size, raylets = driver.worker.objects.copies_of(ref._id)
+        size, raylets = driver.worker.lease_policy.copies_of(ref._id)
         assert size > len(LARGE) and raylets == [cluster.raylets["head"].address]
         object_id = ref._id
         del ref
         await pause(0.1)
-        assert driver.worker.objects.copies_of(object_id) == (0, [])
+        assert driver.worker.lease_policy.copies_of(object_id) == (0, [])
 
     driver.do(story())
 

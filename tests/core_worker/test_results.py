@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from minray.common.config import MOST_REFERENCES
-from minray.core_worker.fetching.results import Result, ResultKeeper
+from minray.core_worker.fetching.results import ResultKeeper
+from minray.core_worker.records.received_task import Result
 from minray.protocol.base import Address
 from minray.protocol.object_store import Place
 from minray.values.object_ref import ObjectRef

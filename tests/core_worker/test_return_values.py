@@ -15,8 +15,9 @@ from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
 from minray.core_worker.execution.return_values import BrokenOff, ReturnValues
 from minray.core_worker.fetching import results
-from minray.core_worker.fetching.results import UNWANTED, Result
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.fetching.results import UNWANTED
+from minray.core_worker.records.received_task import Result
+from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import ObjectStoreFullError
 from minray.protocol.base import Address
 from minray.values import serialization

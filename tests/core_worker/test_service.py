@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.service import CoreWorkerService
 from minray.protocol.base import Address
 from minray.protocol.core_worker import (
@@ -53,6 +54,7 @@ class Owner:
         self.needed = False
         """Somebody depends on this process."""
         self.is_exiting = False
+        self.process = self
         myself: Any = self
         self.service = CoreWorkerService(myself)
 

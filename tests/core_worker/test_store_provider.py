@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.fetching.store_provider import CHANGED_VALUE, LargeObject, StoreProvider
+from minray.core_worker.fetching.store_provider import CHANGED_VALUE, StoreProvider
+from minray.core_worker.records.large_object import LargeObject
 from minray.exceptions import (
     LocalRayletDiedError,
     ObjectFreedError,

@@ -18,8 +18,9 @@ import pytest
 
 from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.core_worker.execution.return_values import BrokenOff
-from minray.core_worker.execution.task_executor import MARKS, Execution, TaskExecutor, method_of
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.execution.task_executor import MARKS, TaskExecutor, method_of
+from minray.core_worker.records.received_task import Execution
+from minray.core_worker.records.stored_object import StoredObject
 from minray.errors.packed_exception import unpack_exception
 from minray.exceptions import ActorDiedError, AsyncioActorExit, RayError, RaySystemError, TaskCancelledError
 from minray.protocol.core_worker import CANCELLED, FAILED, OK, Rerun

@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 
 from minray.common.state_table import InvalidTransition
-from minray.core_worker.submission.task_manager import (
+from minray.core_worker.records.pending_task import (
     FAILED,
     FINISHED,
     NEW,
     PUSHED,
     QUEUED,
-    TRANSITIONS,
     WAITING,
     FunctionExport,
     PendingTask,
     PreparedTemplate,
-    TaskManager,
 )
+from minray.core_worker.submission.task_manager import TRANSITIONS, TaskManager
 from minray.protocol.core_worker import RefInfo
 from tests.core_worker.parts import OWN, object_id, pending, prepare
 

@@ -22,12 +22,14 @@ from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker.execution import task_receiver
 from minray.core_worker.execution.return_values import ReturnValues
 from minray.core_worker.execution.task_executor import MARKS, TaskExecutor
-from minray.core_worker.execution.task_intake import ReceivedTask, TaskIntake
+from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.execution.task_receiver import TaskReceiver
 from minray.core_worker.fetching.results import ResultKeeper
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.errors.packed_exception import describe_packed, pack_exception, unpack_exception
 from minray.exceptions import OwnerDiedError, RayTaskError, RuntimeEnvSetupError, TaskCancelledError
 from minray.protocol.base import Address, encode

@@ -1,28 +1,29 @@
 """How large values come to a process: at once, or after what was known of them turned out to be old.
 
-``Home`` is a core worker whose memory store and reference counter are real; what its fetcher asks of the node's store and
-of owners is written down, and the test answers.
+``Home`` has a real memory store and reference counter; what its fetcher asks of the node's store and of owners is written
+down, and the test answers.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from minray.core_worker.fetching.store_provider import CHANGED_VALUE, Fetched, LargeObject
+from minray.core_worker.fetching.store_provider import CHANGED_VALUE, Fetched
 from minray.core_worker.fetching.value_fetcher import AGAIN_S, ValueFetcher
-from minray.core_worker.fetching.waiting_threads import WaitingThreads
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject, Waiter
+from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.large_object import LargeObject
+from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import ObjectLostError, RayError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT, Place
 from tests.core_worker.parts import OWN, address, object_id, stored
+from tests.core_worker.process_record import process_record
 from tests.core_worker.user_thread import UserThread
 from tests.rpc.fake_network import pass_time, run, turns
 
@@ -52,11 +53,11 @@ class Home:
 
     def __init__(self) -> None:
         self.user_code = UserThread()
-        self.platform = self.borrowing = self.futures = self.provider = self.objects = self
-        self.config = SimpleNamespace(worker_id=OWN.worker_id)
+        self.process = process_record(user_code=self.user_code)
         self.store = MemoryStore()
         self.references = ReferenceCounter()
-        self.background: set[asyncio.Task[None]] = set()
+        self.lenders: list[ReceivedTask] = []
+        """Tasks that lend their CPUs while they read."""
         self.freed: list[bytes] = []
         self.questions: list[Question] = []
         """To the store of this node."""
@@ -66,17 +67,26 @@ class Home:
         """Whose owners were asked whether it exists now."""
         self.results: list[list[Any]] = []
         """What was fetched, by those who wanted it."""
-        core: Any = self
-        self.fetcher = ValueFetcher(core)
-        self.waiting = WaitingThreads(core)
+        around: Any = self
+        self.fetcher = ValueFetcher(
+            self.process,
+            self.references,
+            self.store,
+            borrowing=around,
+            objects=around,
+            futures=around,
+            provider=around,
+            lend_soon=self.lend_soon,
+        )
         for key in (A, B, C):
             self.references.add_local(key, OWNER)
             self.store.put(key, large())
 
-    # --- the core worker around it
+    # --- the parts around it
 
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
+    def lend_soon(self, task: ReceivedTask) -> Callable[[], None]:
+        self.lenders.append(task)
+        return lambda: self.lenders.remove(task)
 
     def as_error(self, error: RayError) -> StoredObject:
         return stored(str(error).encode(), is_error=True)
@@ -124,7 +134,7 @@ def tell(story: Any) -> None:
     async def whole() -> None:
         home = Home()
         await story(home)
-        assert home.background == set() and home.questions == [] and home.store.awaited() == []
+        assert home.process.background == set() and home.questions == [] and home.store.awaited() == []
 
     run(whole)
 
@@ -145,28 +155,21 @@ def test_a_user_thread_gets_values_errors_and_nothing_for_what_is_late() -> None
     tell(story)
 
 
-def test_g101_a_task_that_reads_lends_its_cpus_until_it_has_what_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_g101_a_task_that_reads_lends_its_cpus_until_it_has_what_it_wants() -> None:
     async def story(home: Home) -> None:
-        lenders: list[Any] = []
-
-        def lend_soon(task: Any) -> Callable[[], None]:
-            lenders.append(task)
-            return lambda: lenders.remove(task)
-
-        monkeypatch.setattr(home.waiting, "lend_soon", lend_soon)
         known, task = home.known(A), cast(Any, "task")
         home.user_code.begin(lambda: home.fetcher.get(known, None, task))
-        assert lenders == ["task"]
+        assert home.lenders == ["task"]
         home.take().answer([VALUE])
-        assert lenders == [] and len(home.user_code.result()) == 1
+        assert home.lenders == [] and len(home.user_code.result()) == 1
         home.user_code.begin(lambda: home.fetcher.get(known, None, task))
         late = home.take()
         home.user_code.interrupt(KeyboardInterrupt())
-        assert lenders == []
+        assert home.lenders == []
         with pytest.raises(KeyboardInterrupt):
             home.user_code.result()
         home.user_code.begin(lambda: home.fetcher.get(known, None))
-        assert lenders == [], "nobody stands still"
+        assert home.lenders == [], "nobody stands still"
         home.take().answer([VALUE])
         del late
 
@@ -195,7 +198,7 @@ def test_what_has_changed_is_forgotten_asked_for_at_its_owner_and_fetched_once_m
         home.take().answer([VALUE, CHANGED_VALUE, LOST])
         await turns()
         assert home.asked == [B] and B not in home.store.objects and A in home.store.objects
-        assert len(home.background) == 1 and home.questions == [] and home.results == []
+        assert len(home.process.background) == 1 and home.questions == [] and home.results == []
         home.store.put(B, large(2))
         await turns()
         again = home.take()
@@ -343,7 +346,7 @@ def test_a_process_that_leaves_its_cluster_gets_no_more() -> None:
         home.want(A, B, C)
         home.take().answer([CHANGED_VALUE, OTHER, None])
         await turns()
-        (following,) = home.background
+        (following,) = home.process.background
         following.cancel()
         await turns()
         ((value, other, late),) = home.results

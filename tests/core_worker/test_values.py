@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_value, from_values, to_value, to_values
 from minray.protocol.base import decode, encode
 from minray.protocol.core_worker import RefInfo, Value

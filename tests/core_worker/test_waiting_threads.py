@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import minray
-from minray.core_worker.fetching.waiting_threads import LENDS_AFTER_S, call_for
+from minray.core_worker.fetching.blocked_tasks import LENDS_AFTER_S
 from minray.core_worker.ownership.memory_store import Waiter
+from minray.core_worker.records.user_calls import call_for
 from minray.exceptions import GetTimeoutError, OwnerDiedError, RaySystemError
 from minray.platform.threads.user_code import LockParker
 from tests.core_worker.cores import Core, Cores, cores, let_pass, outcome_of, pause
@@ -228,10 +229,10 @@ def test_a_task_stands_still_as_long_as_any_thread_of_it_waits(threads: Threads)
 
 def test_what_comes_soon_is_not_worth_a_word(threads: Threads) -> None:
     def lend(pause_s: float) -> None:
-        waiting = threads.worker.worker.waiting
+        blocked = threads.worker.worker.blocked
 
         def begin() -> None:
-            asyncio.get_running_loop().call_later(pause_s, waiting.lend_soon(threads.task))
+            asyncio.get_running_loop().call_later(pause_s, blocked.lend_soon(threads.task))
 
         threads.worker.act(begin)
 
@@ -262,7 +263,7 @@ def test_the_next_task_stands_still_for_its_own_threads_alone(threads: Threads, 
     cluster.settle(1)
     (following,) = threads.worker.worker.receiver.unanswered()
     waiter = threads.begin(following)
-    threads.worker.act(threads.worker.worker.waiting.on_task_over, threads.task)
+    threads.worker.act(threads.worker.worker.blocked.on_task_over, threads.task)
     assert threads.heard() == [True, False, True]
     threads.end(waiter)
     assert threads.heard() == [True, False, True, False]

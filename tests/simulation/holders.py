@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from minray.common.ids import short
-from minray.core_worker.submission.task_manager import PUSHED
+from minray.core_worker.records.pending_task import PUSHED
 from minray.protocol.actor import DEAD
 from minray.simulation.channel import REPLY
 from minray.simulation.loop import SimProcess

@@ -12,9 +12,10 @@ import minray
 from minray.core_worker.execution.outgoing_stream import OutgoingStream
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.records.pending_task import PUSHED
 from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
 from minray.core_worker.submission.outcomes import TaskOutcomes
-from minray.core_worker.submission.task_manager import PUSHED, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.gcs.server import GcsServer
 from minray.object_manager.push_manager import PushManager
 from minray.object_store.object_table import ObjectTable

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.records.pending_task import PUSHED
 from minray.core_worker.submission.lease_client import LeaseClient
 from minray.core_worker.submission.outcomes import TaskOutcomes
-from minray.core_worker.submission.task_manager import PUSHED, TaskManager
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.gcs.storage import GcsStorage
 from minray.raylet.lease_broker import LeaseBroker
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler
@@ -715,9 +716,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("number", "owner", "name", "planted"), PLANTED, ids=lambda value: str(value)[:20])
-def test_a_campaign_sees_it_soon(
-    number: str, owner: Any, name: str, planted: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_campaign_sees_it_soon(number: str, owner: Any, name: str, planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, planted)
     assert any(number in run(scenario_of(seed)).codes for seed in range(20))
 

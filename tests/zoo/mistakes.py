@@ -391,7 +391,7 @@ MISTAKES = {
                 "ObjectRecoveryManager._run_again",
                 """
                 if task.stream is not None:
-                    task.items_lost = dict.fromkeys(core.generators.lost_items(task))
+                    task.items_lost = dict.fromkeys(self._lost_items(task))
                 """,
                 "pass",
             ),

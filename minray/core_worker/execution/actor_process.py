@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.execution.task_executor import TaskExecutor
-from minray.core_worker.execution.task_intake import ReceivedTask
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.platform.base import Platform, Threads
 
 logger = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from minray.common.ids import short
 from minray.core_worker.execution.outgoing_stream import OutgoingStream, Report, StreamingTask
 from minray.core_worker.fetching.results import ResultKeeper
-from minray.core_worker.fetching.waiting_threads import call_for
 from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.records.user_calls import call_for
 from minray.core_worker.records.values import to_value
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
@@ -37,7 +37,7 @@ from minray.rpc.patient_caller import PatientCaller
 from minray.values import serialization
 
 if TYPE_CHECKING:
-    from minray.core_worker.execution.task_intake import ReceivedTask
+    from minray.core_worker.records.received_task import ReceivedTask
 
 
 class GeneratorExecutor:

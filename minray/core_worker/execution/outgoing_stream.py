@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
-from minray.core_worker.fetching.results import Result, ResultKeeper
+from minray.core_worker.fetching.results import ResultKeeper
+from minray.core_worker.records.received_task import Result
 from minray.protocol.base import Address
 from minray.protocol.core_worker import GeneratorItemReply
 from minray.values.serialization import Serialized
 
 if TYPE_CHECKING:
-    from minray.core_worker.execution.task_intake import ReceivedTask
+    from minray.core_worker.records.received_task import ReceivedTask
 
 COUNTS_REFERENCES = True
 """See ``common/package.py``: an interrupt waits until these frames have counted."""

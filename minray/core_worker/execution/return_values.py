@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
-from minray.core_worker.fetching.results import UNWANTED, Result, ResultKeeper, check_references
+from minray.core_worker.fetching.results import UNWANTED, ResultKeeper, check_references
+from minray.core_worker.records.received_task import Result
 from minray.values import serialization
 from minray.values.serialization import Serialized
 
 if TYPE_CHECKING:
-    from minray.core_worker.execution.task_intake import ReceivedTask
+    from minray.core_worker.records.received_task import ReceivedTask
 
 
 class BrokenOff(Exception):

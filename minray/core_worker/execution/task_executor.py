@@ -25,16 +25,14 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from minray import cloudpickle
 from minray.common.clock import Clock
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.core_worker.execution.return_values import BrokenOff, ReturnValues
-from minray.core_worker.fetching.results import Result
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.received_task import Execution, Result
+from minray.core_worker.records.stored_object import StoredObject
 from minray.errors.packed_exception import pack_exception
 from minray.errors.tracebacks import is_runtime
 from minray.exceptions import ActorDiedError, AsyncioActorExit, RaySystemError, TaskCancelledError
@@ -44,8 +42,8 @@ from minray.values import serialization
 from minray.values.object_ref import ObjectRef
 
 if TYPE_CHECKING:
-    from minray.core_worker.execution.task_intake import ReceivedTask
     from minray.core_worker.execution.task_profile import TaskProfile
+    from minray.core_worker.records.received_task import ReceivedTask
 
 logger = logging.getLogger(__name__)
 
@@ -63,18 +61,6 @@ NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 UNNOTED = "a task was run, and not noted"
 Speaker = tuple[int, bytes]
 """Who prints: a thread, and the id of the call that it runs, if that is not the main thread's."""
-
-
-class Execution(msgspec.Struct, eq=False):
-    """How a task ended, on its way to the loop."""
-
-    status: int
-    values: list[Result]
-    """One per return value, when OK; when FAILED those that a generator has yielded before."""
-    error: bytes
-    """A packed exception, when not."""
-    duration_us: int
-    retryable: bool
 
 
 class TaskExecutor:

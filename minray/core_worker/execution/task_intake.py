@@ -18,13 +18,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import msgspec
-
 from minray.common.ids import short
-from minray.core_worker.execution.task_executor import Execution
 from minray.core_worker.ownership.borrowing import Borrowing
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.received_task import Execution, ReceivedTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_value, to_values
 from minray.errors.packed_exception import pack_exception, text_alone, wrap_packed_dependency
 from minray.platform.base import Buffer, Platform
@@ -33,104 +32,13 @@ from minray.protocol.base import Address
 from minray.protocol.core_worker import (
     ARGUMENT_FAILED,
     ENVIRONMENT_FAILED,
-    FIRST_RUN,
     NOT_STARTED,
     OK,
     PushTask,
     PushTaskReply,
     RefInfo,
-    Rerun,
-    TaskHeader,
     Value,
 )
-from minray.rpc.service import Call
-
-
-class ReceivedTask(msgspec.Struct, eq=False):
-    """One push. A Struct because there are a hundred thousand a second.
-
-    Many may wait here, and answers many more: what the collector has to look at, beside the task itself, is kept small.
-    """
-
-    task_id: bytes
-    attempt: int
-    actor_id: bytes
-    """Of the actor that it creates, or is a call of; else empty."""
-    lease_tag: int
-    """0 for an actor's calls."""
-    sequence: int
-    header: TaskHeader
-    depth: int
-    gpu_ids: tuple[int, ...]
-    rerun: Rerun
-    """What is to be made."""
-    takes_arguments: bool
-    calls: tuple[Call, ...]
-    """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken.
-    Empty once it is answered."""
-    stored_args: StoredObject | None = None
-    slots: Sequence[StoredObject] = ()
-    """Values of top-level references, in their order, when all are here."""
-    held: Sequence[bytes] = ()
-    """Objects that this task keeps in the reference counter while it is here."""
-    fetching: list[tuple[bytes, Address]] | None = None
-    """Large arguments to be fetched; None: nothing is missing."""
-    missing: tuple[bytes, ...] = ()
-    """Arguments that are being made again, why the task is given back."""
-    keeps_place: bool = False
-    """It waits for arguments that are being made again, and so do the calls of its caller behind it (G49)."""
-    cancelled: bool = False
-    execution: Execution | None = None
-    """How it ended; set by the user thread."""
-    is_over: bool = False
-    """The user thread is through with it."""
-    reply: PushTaskReply | None = None
-    """Kept until the owner acknowledges it."""
-    reply_buffers: Sequence[Buffer] = ()
-    is_given_up: bool = False
-    """Its caller takes no answer."""
-    _unclaimed: bytearray = msgspec.field(default_factory=partial(bytearray, 1))
-    """One byte until somebody claims it: popped by one thread alone, and unlike a list no work for the collector."""
-
-    @staticmethod
-    def of(
-        request: PushTask | PushActorTask, header: TaskHeader, call: Call, lease_tag: int, gpu_ids: tuple[int, ...]
-    ) -> ReceivedTask:
-        return ReceivedTask(
-            request.task_id,
-            request.attempt,
-            request.actor_id,
-            lease_tag,
-            request.sequence,
-            header,
-            request.depth,
-            gpu_ids,
-            request.rerun or FIRST_RUN,
-            bool(request.args),
-            (call,),
-        )
-
-    def repeat(self, call: Call) -> None:
-        """It was pushed once more: answer here too."""
-        if self.reply is None:
-            self.calls += (call,)
-        else:
-            call.reply(self.reply, self.reply_buffers)
-
-    def has_references(self) -> bool:
-        """Whether there are any in its answer, or may be in that to come."""
-        return self.reply is None or any(value.nested for value in self.reply.values)
-
-    def claim(self) -> bool:
-        """True for the one caller who decides what becomes of this task."""
-        try:
-            self._unclaimed.pop()
-        except IndexError:
-            return False
-        return True
-
-    def is_claimed(self) -> bool:
-        return not self._unclaimed
 
 
 class Fetcher(Protocol):

@@ -2,6 +2,7 @@
 
 Ray: src/ray/core_worker/future_resolver.h, src/ray/core_worker/store_provider/plasma_store_provider.h
 
-``future_resolver`` asks owners for small values, ``store_provider`` reads large ones in shared memory,
-``value_fetcher`` joins both, and ``waiting_threads`` holds the threads that wait in ``get`` and ``wait``.
+``future_resolver`` asks owners for small values, ``store_provider`` reads large ones in shared memory, and
+``value_fetcher`` joins both. ``waiting_threads`` holds the threads that wait in ``get`` and ``wait``, and ``blocked_tasks``
+lends the CPUs of the tasks that stand still meanwhile.
 """

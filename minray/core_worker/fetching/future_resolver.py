@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from minray.common.ids import short
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_value
 from minray.exceptions import ObjectLostError, OwnerDiedError, RayError, RaySystemError, ReferenceCountingAssertionError
 from minray.platform.base import PlatformError, RemoteFailure

@@ -9,27 +9,15 @@ that nothing that was put is forgotten.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from minray.common.config import MOST_REFERENCES, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.core_worker.fetching.store_provider import StoreProvider
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.received_task import Result
+from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
-from minray.values.object_ref import ObjectRef
 from minray.values.serialization import Serialized
 
 COUNTS_REFERENCES = True
 """See ``common/package.py``: an interrupt waits until these frames have counted."""
-
-
-class Result(NamedTuple):
-    """One return value, or one item of a generator."""
-
-    stored: StoredObject
-    refs: list[ObjectRef[Any]]
-    """References inside, alive until the owner has taken note of them."""
-    inlined: int = 0
-    """Bytes of it that travel inside the answer."""
 
 
 UNWANTED = Result(StoredObject(b"", (), False, ()), [])

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from minray.common.ids import short
-from minray.core_worker.fetching.waiting_threads import call_for
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.large_object import LargeObject
+from minray.core_worker.records.stored_object import StoredObject
+from minray.core_worker.records.user_calls import call_for
 from minray.exceptions import (
     LocalRayletDiedError,
     ObjectFreedError,
@@ -30,7 +31,6 @@ from minray.object_store import layout
 from minray.object_store.client import StoreClient
 from minray.platform.base import MemoryFailed, Parker, Platform, PlatformError
 from minray.protocol.base import Address
-from minray.protocol.core_worker import RefInfo
 from minray.protocol.object_store import (
     CHANGED,
     CREATED,
@@ -48,21 +48,6 @@ from minray.protocol.object_store import (
 from minray.values.serialization import Serialized
 
 T = TypeVar("T")
-
-
-class LargeObject(NamedTuple):
-    """What is known of a large object before its value is here."""
-
-    object_id: bytes
-    owner: Address
-    nested: Sequence[RefInfo]
-    attempt: int
-
-    @classmethod
-    def known(cls, object_id: bytes, owner: Address, stored: StoredObject) -> LargeObject:
-        """Of what is in the memory store."""
-        assert stored.place is not None
-        return cls(object_id, owner, stored.nested, stored.place.attempt)
 
 
 class Changed:

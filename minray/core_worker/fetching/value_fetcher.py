@@ -17,32 +17,55 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from minray.common.ids import short
-from minray.core_worker.fetching.store_provider import Changed, Fetched, LargeObject, OnFetched
-from minray.core_worker.fetching.waiting_threads import call_for
-from minray.core_worker.ownership.memory_store import StoredObject, Waiter
-from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.fetching.future_resolver import FutureResolver
+from minray.core_worker.fetching.store_provider import Changed, Fetched, OnFetched, StoreProvider
+from minray.core_worker.ground.process import Process
+from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
+from minray.core_worker.ownership.objects import Objects
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.large_object import LargeObject
+from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.records.stored_object import StoredObject
+from minray.core_worker.records.user_calls import call_for
 from minray.exceptions import ObjectLostError, RayError
 from minray.protocol.base import Address
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-    from minray.core_worker.execution.task_intake import ReceivedTask
-
 AGAIN_S = 0.05
-"""Between two looks at an object whose copy here and whose owner do not agree yet."""
+"""Seconds between two looks at an object whose copy here and whose owner do not agree yet: most do within one round trip."""
+LendSoon = Callable[[ReceivedTask], Callable[[], None]]
+"""Lends the CPUs of a task that reads, unless what this returns is called soon."""
 
 
 class ValueFetcher:
-    """The part of one core worker that fetches."""
+    """Fetches values for the user threads, the waiters and the tasks of one process."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
+    def __init__(
+        self,
+        process: Process,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        borrowing: Borrowing,
+        objects: Objects,
+        futures: FutureResolver,
+        provider: StoreProvider,
+        lend_soon: LendSoon,
+    ) -> None:
+        self._process = process
+        self._own_id = process.config.worker_id
+        self._user_code = process.platform.user_code
+        self._references = references
+        self._store = store
+        self._borrowing = borrowing
+        self._as_error = objects.as_error
+        self._futures = futures
+        self._provider = provider
+        self._lend_soon = lend_soon
         self._fetching: dict[bytes, list[Waiter]] = {}
-        """Large objects that are brought to this node, because somebody waits for that."""
+        """Large objects that are being brought to this node, and the waiters for each."""
 
     # --- large values
 
@@ -50,14 +73,14 @@ class ValueFetcher:
         self, objects: Sequence[LargeObject], timeout_s: float | None, task: ReceivedTask | None = None
     ) -> list[StoredObject | None]:
         """For user threads: the values, errors too; None for those that do not come in time. ``task`` stands still."""
-        user_code, waiting = self._core.platform.user_code, self._core.waiting
+        user_code = self._user_code
         parker = user_code.parker()
         fetched: list[list[Fetched]] = []
         lent: list[Callable[[], None]] = []
 
         def begin() -> None:
             if task is not None:  # If the values are lost, what makes them again may need its CPUs.
-                lent.append(waiting.lend_soon(task))
+                lent.append(self._lend_soon(task))
             self.fetch(objects, on_fetched, timeout_s)
 
         def end() -> None:
@@ -81,24 +104,21 @@ class ValueFetcher:
         self, objects: Sequence[LargeObject], on_fetched: OnFetched, timeout_s: float | None = None, purpose: int = GET
     ) -> None:
         """Bring them to this node; whatever becomes of them meanwhile, each is a value, an error, or late in the end."""
-        deadline = None if timeout_s is None else self._core.now() + timeout_s
+        deadline = None if timeout_s is None else self._process.now() + timeout_s
 
         def on_first(values: list[Fetched]) -> None:
             if any(isinstance(value, Changed) for value in values):
                 name = f"follow({short(objects[0].object_id)})"
-                following = self._follow(objects, values, on_fetched, deadline, purpose)
-                task = asyncio.get_running_loop().create_task(following, name=name)
-                self._core.background.add(task)
-                task.add_done_callback(self._core.background.discard)
+                self._process.begin(self._follow(objects, values, on_fetched, deadline, purpose), name)
             else:
                 on_fetched(values)
 
-        self._core.provider.fetch(objects, on_first, timeout_s, purpose)
+        self._provider.fetch(objects, on_first, timeout_s, purpose)
 
     def as_stored(self, value: Fetched) -> StoredObject:
         """What was fetched without a time-out, or could not be; safe in any thread."""
         assert value is not None and not isinstance(value, Changed)
-        return self._core.objects.as_error(value) if isinstance(value, RayError) else value
+        return self._as_error(value) if isinstance(value, RayError) else value
 
     async def _follow(
         self,
@@ -141,37 +161,35 @@ class ValueFetcher:
             if not fetched.done():
                 fetched.set_result(values[0])
 
-        self._core.provider.fetch([known], on_fetched, None, purpose)
+        self._provider.fetch([known], on_fetched, None, purpose)
         return await fetched
 
     async def _now_there(self, object_id: bytes, owner: Address, purpose: int) -> StoredObject | None:
         """What the owner has in its place; None: nobody wants it any more, or it is an argument and is not made yet."""
-        core = self._core
-        if core.references.get(object_id) is None:
+        if self._references.get(object_id) is None:
             return None
         arrived = asyncio.Event()
         waiter = Waiter(1, False, arrived.set)
         if purpose == TASK_ARGUMENTS:
             self.fetch_argument(object_id, owner, arrived.set, arrived.set)
-        elif core.store.wait([object_id], waiter) and owner.worker_id != core.config.worker_id:
-            core.futures.fetch(object_id, owner)
+        elif self._store.wait([object_id], waiter) and owner.worker_id != self._own_id:
+            self._futures.fetch(object_id, owner)
         try:
             await arrived.wait()
         finally:
-            core.store.stop_waiting([object_id], waiter)
-        return core.store.objects.get(object_id)
+            self._store.stop_waiting([object_id], waiter)
+        return self._store.objects.get(object_id)
 
     def forget_place(self, object_id: bytes, attempt: int | None = None) -> None:
         """A borrowed large object is not where it was (any attempt of it, or this one); its owner is to be asked again."""
-        core = self._core
-        stored, reference = core.store.objects.get(object_id), core.references.get(object_id)
+        stored, reference = self._store.objects.get(object_id), self._references.get(object_id)
         if stored is None or stored.place is None or reference is None or reference.owner is None:
             return
         if attempt is None or stored.place.attempt == attempt:
             effects = Effects()
-            core.references.forget_value(object_id, effects)
-            core.store.delete([object_id])
-            core.borrowing.apply(effects)
+            self._references.forget_value(object_id, effects)
+            self._store.delete([object_id])
+            self._borrowing.apply(effects)
 
     # --- for those who wait
 
@@ -184,7 +202,7 @@ class ValueFetcher:
         self._fetching[large.object_id] = [waiter]
 
         def on_fetched(_values: list[Fetched]) -> None:
-            stored = self._core.store.objects.get(large.object_id)
+            stored = self._store.objects.get(large.object_id)
             for waiting in self._fetching.pop(large.object_id):
                 if stored is not None:
                     stored.is_fetched = True
@@ -203,23 +221,22 @@ class ValueFetcher:
         waits: bool = False,
     ) -> None:
         """The value of an argument, or its place; ``on_missing``: it is being made again, and nobody ``waits`` for that."""
-        core = self._core
         waiter = Waiter(1, False, on_here)
 
         def give_up() -> None:
             if not waiter.released:
-                core.store.stop_waiting([object_id], waiter)
+                self._store.stop_waiting([object_id], waiter)
                 on_missing()
 
-        if not core.store.wait([object_id], waiter):
+        if not self._store.wait([object_id], waiter):
             return
-        is_own = owner.worker_id == core.config.worker_id
+        is_own = owner.worker_id == self._own_id
         if waits and not is_own:
-            core.futures.fetch(object_id, owner)
+            self._futures.fetch(object_id, owner)
         elif not waits and is_own:
             give_up()
         elif not waits:
-            core.futures.look(object_id, owner, give_up)
+            self._futures.look(object_id, owner, give_up)
 
     def fetch_arguments(
         self,
@@ -228,7 +245,7 @@ class ValueFetcher:
         waits: bool = False,
     ) -> None:
         """Large values of a task's arguments, which are known by their places; None: it is being made again."""
-        stored = [self._core.store.objects[object_id] for object_id, _ in objects]
+        stored = [self._store.objects[object_id] for object_id, _ in objects]
         wanted = [LargeObject.known(id_, owner, one) for (id_, owner), one in zip(objects, stored, strict=True)]
 
         def on_here(values: list[Fetched]) -> None:

@@ -1,61 +1,54 @@
-"""User threads that wait for objects, and the task that stands still meanwhile.
+"""User threads that wait for objects, and the future of an object that is awaited.
 
-Ray: CoreWorker::Get and Wait, TaskBlocked in src/ray/raylet_ipc_client
+Ray: CoreWorker::Get and Wait
 
 A thread says what it lacks and parks; ``begin`` has what others own fetched, and the thread is released when enough is
-here. As long as any thread waits for the task that runs in this worker, its raylet lends the CPUs of that task to others
-(G101), and nothing is queued behind it. So does a generator that is held up until more is read: its reader may wait for a
-task that needs those CPUs. A thread may outlive the task that has started it: what it goes on waiting for
-blocks nobody any more, least of all the next task.
+here. The task that stands still meanwhile lends its CPUs to others (``blocked_tasks``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minray.core_worker.ownership.memory_store import StoredObject, Waiter
+from minray.core_worker.fetching.blocked_tasks import BlockedTasks
+from minray.core_worker.fetching.future_resolver import FutureResolver
+from minray.core_worker.fetching.value_fetcher import ValueFetcher
+from minray.core_worker.ground.process import Process
+from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
+from minray.core_worker.ownership.objects import Objects
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.records.large_object import LargeObject
+from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.records.stored_object import StoredObject
+from minray.core_worker.records.user_calls import failure
 from minray.exceptions import RaySystemError
-from minray.platform.base import Parker
 from minray.protocol.base import Address
-from minray.protocol.raylet import NotifyWorkerBlocked
-from minray.rpc.connection import ignore
-
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-    from minray.core_worker.execution.task_intake import ReceivedTask
-    from minray.core_worker.fetching.store_provider import LargeObject
-
-LENDS_AFTER_S = 0.01
-"""So long a thread may read from object stores, or wait for a reader, before that counts as waiting: most come sooner."""
-
-
-def call_for(parker: Parker, callback: Callable[..., None], *args: Any) -> None:
-    """Posted by a thread that waits with this parker: it shall not wait in vain if the callback fails, by a bug of ours."""
-    try:
-        callback(*args)
-    except Exception as error:
-        parker.fail(partial(RaySystemError, reason=failure(error)))
-        raise  # to the log
-
-
-def failure(error: Exception) -> str:
-    """What whoever waits is told of a bug of ours."""
-    return f"minray itself has failed: {type(error).__name__}: {error}"
 
 
 class WaitingThreads:
-    """Those of one process."""
+    """The waiting threads of one process."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
-        self._blocking: dict[object, ReceivedTask] = {}
-        """Waits that hold up a task which has not ended."""
-        self._sequence = 0
-        """Of the last NotifyWorkerBlocked."""
+    def __init__(
+        self,
+        process: Process,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        objects: Objects,
+        futures: FutureResolver,
+        fetcher: ValueFetcher,
+        blocked: BlockedTasks,
+    ) -> None:
+        self._own_id = process.config.worker_id
+        self._node_id = process.config.node_id
+        self._post = process.platform.user_code.post
+        self._references = references
+        self._store = store
+        self._objects = objects
+        self._futures = futures
+        self._fetcher = fetcher
+        self._blocked = blocked
 
     def begin(
         self,
@@ -68,43 +61,18 @@ class WaitingThreads:
 
         ``task`` is the one that stands still meanwhile; an actor's calls lend nothing.
         """
-        core = self._core
         for large in to_fetch:
-            core.fetcher.fetch_for(waiter, large)
-        missing = set(core.store.wait([object_id for object_id, _ in wanted], waiter))
+            self._fetcher.fetch_for(waiter, large)
+        missing = set(self._store.wait([object_id for object_id, _ in wanted], waiter))
         for object_id, owner in wanted:
-            if object_id in missing and owner.worker_id != core.config.worker_id:
-                reference = core.references.get(object_id)
+            if object_id in missing and owner.worker_id != self._own_id:
+                reference = self._references.get(object_id)
                 if reference is not None and reference.local:
-                    core.futures.fetch(object_id, owner)
+                    self._futures.fetch(object_id, owner)
                 else:
                     self._put_foreign(object_id, owner)
         if task is not None:
-            self._hold_up(task, waiter)
-
-    def lend_soon(self, task: ReceivedTask) -> Callable[[], None]:
-        """A user thread waits for what mostly comes at once, and if not, may need the CPUs of its task in order to come.
-
-        Call what this returns when the thread goes on.
-        """
-        wait = object()
-        timer = asyncio.get_running_loop().call_later(LENDS_AFTER_S, self._hold_up, task, wait)
-
-        def end() -> None:
-            timer.cancel()
-            self._go_on(wait)
-
-        return end
-
-    def _hold_up(self, task: ReceivedTask, wait: object) -> None:
-        if not task.is_over:
-            self._blocking[wait] = task
-            if len(self._blocking) == 1:
-                self._notify(True)
-
-    def _go_on(self, wait: object) -> None:
-        if self._blocking.pop(wait, None) is not None and not self._blocking:
-            self._notify(False)
+            self._blocked.hold_up(task, waiter)
 
     def follow(
         self,
@@ -120,7 +88,7 @@ class WaitingThreads:
 
         Safe in any thread. A future keeps its callbacks for ever, so what is called at its end must not lead back to it.
         """
-        post = self._core.platform.user_code.post
+        post = self._post
         waiting: list[Waiter] = []
         """One, until the object is known or nobody waits any more; it leads to the future."""
 
@@ -152,33 +120,15 @@ class WaitingThreads:
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
         """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
         reason = "this process has left the cluster that it belongs to"
-        self._core.store.put(object_id, self._core.objects.as_lost(object_id, owner, reason))
+        self._store.put(object_id, self._objects.as_lost(object_id, owner, reason))
 
     def end(self, object_ids: Sequence[bytes], waiter: Waiter) -> None:
         """The thread goes on; also if it was interrupted so early that it never began to wait."""
         if waiter.needed > 0:
-            self._core.store.stop_waiting(object_ids, waiter)
-        self._go_on(waiter)
-
-    def on_task_over(self, task: ReceivedTask) -> None:
-        """Threads that it has left behind may wait on, but not for it."""
-        left = [wait for wait, blocked in self._blocking.items() if blocked is task]
-        for wait in left:
-            del self._blocking[wait]
-        if left and not self._blocking:
-            self._notify(False)
-
-    def begin_to_end(self) -> None:
-        """Of an actor: no thread of its waits any more, but the whole of it, for tasks that may need its CPUs."""
-        self._notify(True)
-
-    def _notify(self, blocked: bool) -> None:
-        core = self._core
-        core.receiver.on_blocked(blocked)
-        self._sequence += 1
-        core.raylet.send(NotifyWorkerBlocked(core.config.worker_id, self._sequence, blocked), ignore)
+            self._store.stop_waiting(object_ids, waiter)
+        self._blocked.go_on(waiter)
 
     def must_fetch(self, stored: StoredObject) -> bool:
         """Whether this value is on another node, as far as this process knows; safe in any thread."""
         place = stored.place
-        return place is not None and not stored.is_fetched and place.raylet.node_id != self._core.config.node_id
+        return place is not None and not stored.is_fetched and place.raylet.node_id != self._node_id

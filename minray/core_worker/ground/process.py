@@ -8,8 +8,10 @@ whose sentence says so change later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
 
 from minray.common.config import WorkerConfig
 from minray.platform.base import Platform
@@ -38,5 +40,15 @@ class Process:
     """Sends what must arrive, again and again until it is answered."""
     now: Callable[[], float]
     """The loop's clock, in seconds."""
+    raylet_address: Address | None = None
+    """Where other nodes reach the raylet of this one; ``CoreWorker`` sets it when the raylet has registered this process."""
     is_exiting: bool = False
     """Whether the process leaves its cluster, or has lost it; ``CoreWorker`` sets it, and nothing clears it."""
+    background: set[asyncio.Task[None]] = field(default_factory=set)
+    """Tasks of the loop that no other task awaits; ``CoreWorker`` cancels them when a driver leaves."""
+
+    def begin(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a coroutine in the background."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)

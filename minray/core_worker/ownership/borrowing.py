@@ -79,6 +79,12 @@ class Borrowing:
         if reply is not None:
             self.take_back(reply.missing)
 
+    def on_death(self, worker_or_node: bytes) -> None:
+        """Drop the tickets of a dead borrower, or of all borrowers on a dead node."""
+        effects = Effects()
+        self._references.on_death(worker_or_node, effects)
+        self.apply(effects)
+
     def take_back(self, loans: Iterable[Loan]) -> None:
         """These tickets are spent, or have never reached their borrower."""
         effects = Effects()

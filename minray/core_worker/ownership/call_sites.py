@@ -9,7 +9,7 @@ threads write and the loop forgets; each of both is one operation on a dict.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 
 from minray.errors.tracebacks import WORKERS_PROGRAM, is_runtime
@@ -21,10 +21,12 @@ MOST_FRAMES = 3
 
 
 class CallSites:
-    """Those of one process."""
+    """The call sites of one process."""
 
-    def __init__(self, *, is_driver: bool) -> None:
+    def __init__(self, *, is_driver: bool, running_task_name: Callable[[], str]) -> None:
         self._is_driver = is_driver
+        self._running_task_name = running_task_name
+        """Names the task that the calling thread runs; empty if it runs none."""
         self._sites: dict[bytes, str] = {}
 
     def note(self, object_ids: Iterable[bytes], what: str) -> None:
@@ -32,6 +34,11 @@ class CallSites:
         site = " | ".join([f"({what})", *self._lines(sys._getframe(1))])
         for object_id in object_ids:
             self._sites.setdefault(object_id, site)
+
+    def note_unpickled(self, object_ids: Iterable[bytes]) -> None:
+        """Note, in the user's thread, references that are about to be made from a value's pickle."""
+        name = self._running_task_name()
+        self.note(object_ids, f"deserialize in task {name}" if name else "deserialize")
 
     def of(self, object_id: bytes) -> str:
         """Empty for an object that came inside another one."""

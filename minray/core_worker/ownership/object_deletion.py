@@ -14,9 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.ground.process import Process
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.ownership.object_directory import ObjectDirectory
+from minray.core_worker.ownership.objects import Objects
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import ObjectFreedError
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
@@ -25,21 +29,31 @@ from minray.protocol.object_store import EvictObjects
 from minray.rpc.batch import by_receiver, portions
 from minray.rpc.connection import Peer
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
 
 class ObjectDeletion:
-    """The part of one core worker that frees what it is told to."""
+    """Frees objects for this process and for borrowers that ask it."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
+    def __init__(
+        self,
+        process: Process,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        directory: ObjectDirectory,
+        objects: Objects,
+    ) -> None:
+        self._own_id = process.config.worker_id
+        self._peers = process.peers
+        self._raylet = process.raylet
+        self._references = references
+        self._store = store
+        self._directory = directory
+        self._objects = objects
 
     async def delete(self, objects: Sequence[tuple[bytes, Address]]) -> None:
         """Free these objects, each with its owner; returns when all owners that live have done so."""
         self._forget([object_id for object_id, _ in objects])
-        others = [(object_id, owner) for object_id, owner in objects if owner.worker_id != self._core.config.worker_id]
-        await asyncio.gather(*(self._ask(self._core.peers.to(owner), ids) for owner, ids in by_receiver(others)))
+        others = [(object_id, owner) for object_id, owner in objects if owner.worker_id != self._own_id]
+        await asyncio.gather(*(self._ask(self._peers.to(owner), ids) for owner, ids in by_receiver(others)))
 
     async def _ask(self, owner: Peer, object_ids: list[bytes]) -> None:
         with contextlib.suppress(PlatformError):  # what a dead process owned is gone anyway
@@ -47,33 +61,31 @@ class ObjectDeletion:
                 await owner.call(DeleteObjects(list(portion)))
 
     async def evict(self, object_ids: list[bytes]) -> None:
-        """Only the copies on this node go, and only those that are not needed: others have the first ones."""
+        """Evict those copies on this node that are not first copies."""
         with contextlib.suppress(PlatformError):  # and so are the copies of a node whose raylet is dead
             for portion in portions(object_ids):
-                await self._core.raylet.call(EvictObjects(list(portion)))
+                await self._raylet.call(EvictObjects(list(portion)))
 
     def delete_owned(self, object_ids: Sequence[bytes]) -> None:
-        """This process owns these, or did: free their values."""
-        references = self._core.references
-        known = [(object_id, references.get(object_id)) for object_id in object_ids]
+        """Free the values of objects that this process owns; ignore those that it does not own any more."""
+        known = [(object_id, self._references.get(object_id)) for object_id in object_ids]
         self._forget([object_id for object_id, reference in known if reference is not None and reference.owner is None])
 
     def _forget(self, object_ids: Sequence[bytes]) -> None:
         """Put an error in the place of what this process has; if it is the owner, all copies go."""
-        core = self._core
-        known = [object_id for object_id in object_ids if core.references.get(object_id) is not None]
+        known = [object_id for object_id in object_ids if self._references.get(object_id) is not None]
         error = self._error(known)
         for object_id in known:
-            old = core.store.objects.get(object_id)
-            put = core.store.put if old is None else core.store.replace
+            old = self._store.objects.get(object_id)
+            put = self._store.put if old is None else self._store.replace
             put(object_id, error)
-            core.directory.free([object_id])
+            self._directory.free([object_id])
             if old is not None and old.unseen > 0:
-                core.objects.on_unseen(old)
+                self._objects.on_unseen(old)
 
     def _error(self, object_ids: Sequence[bytes]) -> StoredObject:
-        """One for all of them, since errors are slow to make."""
+        """Make one error for all of them, since errors are slow to make."""
         name = object_ids[0].hex() if len(object_ids) == 1 else ""
-        stored = self._core.objects.as_error(ObjectFreedError(object_id_hex=name, reason="internal.free was called"))
+        stored = self._objects.as_error(ObjectFreedError(object_id_hex=name, reason="internal.free was called"))
         stored.is_freed = True
         return stored

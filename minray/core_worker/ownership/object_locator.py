@@ -1,4 +1,4 @@
-"""Where objects are: what an owner answers, and how the curious ask.
+"""Where objects are: how an owner answers that question, and how a user's program asks it.
 
 Ray: CoreWorker::HandleGetObjectLocationsOwner, CoreWorker::GetLocationFromOwner
 
@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from minray.core_worker.ground.process import Process
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.ownership.object_directory import ObjectDirectory
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import INLINED, KNOWN, LOST, NOT_MADE, UNKNOWN, GetObjectLocations, ObjectLocations
 from minray.protocol.object_store import MOST_ENTRIES, GetObjectsInfo
 from minray.rpc.batch import by_receiver, portions
-
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
 
 
 class Location(NamedTuple):
@@ -33,19 +34,25 @@ class Location(NamedTuple):
 
 
 class ObjectLocator:
-    """The part of one core worker that knows, or asks."""
+    """Answers as the owner of its own objects, and asks the owners of others."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
+    def __init__(
+        self, process: Process, references: ReferenceCounter, store: MemoryStore, directory: ObjectDirectory
+    ) -> None:
+        self._own_id = process.config.worker_id
+        self._peers = process.peers
+        self._references = references
+        self._store = store
+        self._directory = directory
 
     def answer(self, object_id: bytes, receiver: Address | None = None, number: int = 0) -> ObjectLocations:
-        """As owner; a receiver is one that is going to have a copy, too, and numbers its questions."""
-        if not self._core.references.is_in_scope(object_id):
+        """Answer as the owner. A receiver is a raylet that is about to have a copy, too; it numbers its questions."""
+        if not self._references.is_in_scope(object_id):
             return ObjectLocations(UNKNOWN)
-        known = self._core.directory.locations(object_id, receiver, number)
+        known = self._directory.locations(object_id, receiver, number)
         if known.status == KNOWN:
             return known
-        stored = self._core.store.objects.get(object_id)
+        stored = self._store.objects.get(object_id)
         if stored is None:
             return ObjectLocations(NOT_MADE)
         if stored.is_freed:
@@ -54,7 +61,7 @@ class ObjectLocator:
         return ObjectLocations(INLINED, size=stored.size()) if is_inlined else ObjectLocations(LOST)
 
     async def locate(self, objects: Sequence[tuple[bytes, Address]]) -> dict[bytes, Location]:
-        """Without those whose owners are dead, or have freed them."""
+        """Find these objects; leave out those whose owners are dead, or have freed them."""
         answers = await asyncio.gather(*(self._ask(object_id, owner) for object_id, owner in objects))
         known = {
             object_id: answer
@@ -73,14 +80,14 @@ class ObjectLocator:
         }
 
     async def _ask(self, object_id: bytes, owner: Address) -> ObjectLocations | None:
-        if owner.worker_id == self._core.config.worker_id:
+        if owner.worker_id == self._own_id:
             return self.answer(object_id)
         with contextlib.suppress(PlatformError):
-            return await self._core.peers.to(owner).call(GetObjectLocations(object_id))
+            return await self._peers.to(owner).call(GetObjectLocations(object_id))
         return None
 
     async def _spilled(self, firsts: dict[bytes, Address]) -> set[bytes]:
-        """Those of these objects, each with the raylet of its first copy, that are on a disk."""
+        """Select the objects whose first copy is on a disk; each is given with the raylet of that copy."""
         found = await asyncio.gather(*(self._spilled_at(raylet, ids) for raylet, ids in by_receiver(firsts.items())))
         return set().union(*found)
 
@@ -88,6 +95,6 @@ class ObjectLocator:
         spilled: set[bytes] = set()
         with contextlib.suppress(PlatformError):  # a node that is dead has nothing
             for portion in portions(object_ids, MOST_ENTRIES):
-                info = await self._core.peers.to(raylet).call(GetObjectsInfo(object_ids=list(portion)))
+                info = await self._peers.to(raylet).call(GetObjectsInfo(object_ids=list(portion)))
                 spilled |= {copy.object_id for copy in info.copies if copy.is_on_disk}
         return spilled

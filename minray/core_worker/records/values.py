@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
-from minray.core_worker.ownership.memory_store import StoredObject
+from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.core_worker import RefInfo, Value
 
 

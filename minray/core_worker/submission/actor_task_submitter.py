@@ -2,8 +2,8 @@
 
 Ray: src/ray/core_worker/task_submission/actor_task_submitter.h, sequential_actor_submit_queue.h
 
-Pure: it decides, and acts only through its ``Actions`` port. Calls do not go through raylets: as soon as the gcs has said
-where the actor lives, they are pushed to its process, each with a number of this caller's *stream*.
+Pure: it decides, and acts only through its ``CallActions`` port. Calls do not go through raylets: as soon as the gcs has
+said where the actor lives, they are pushed to its process, each with a number of this caller's *stream*.
 
 Rules
   * Calls leave in the order in which they were made (G49); one whose arguments do not exist yet holds up those behind it,
@@ -23,94 +23,15 @@ Rules
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Protocol
 
-from minray.common.sequence_ranges import SequenceRanges
-from minray.core_worker.submission.task_manager import FAILED, FINISHED, PUSHED, QUEUED, PendingTask, TaskManager
+from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, QUEUED, ActorClient, Connection, PendingTask
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.actor import ALIVE, DEAD, RESTARTING, ActorInfo
-from minray.protocol.base import Address
 
 
-class Connection:
-    """One stream of calls to one incarnation. Does not know its client, who knows it: they would be a cycle."""
-
-    __slots__ = ("address", "raylet", "restarts", "stream", "next_sequence", "in_flight", "answered", "is_lost")
-
-    def __init__(self, address: Address, raylet: Address | None, restarts: int, stream: int) -> None:
-        self.address = address
-        self.raylet = raylet
-        self.restarts = restarts
-        self.stream = stream
-        self.next_sequence = 1
-        self.in_flight: dict[int, PendingTask] = {}
-        """Pushed and not answered, by sequence, oldest first."""
-        self.answered = SequenceRanges()
-        """Answered ones behind the oldest that is not, which the actor has not been told about."""
-        self.is_lost = False
-        """Its node is dead: answers may still come, but nothing more is sent."""
-
-    def acknowledged(self) -> int:
-        """All replies up to this sequence have come."""
-        return next(iter(self.in_flight), self.next_sequence) - 1
-
-    def take_answered(self) -> tuple[tuple[int, int], ...]:
-        """What the next push tells of; once is enough, because it arrives or the stream is over."""
-        if not len(self.answered):
-            return ()
-        ranges, self.answered = self.answered.ranges(), SequenceRanges()
-        return tuple(ranges)
-
-
-class ActorClient:
-    """One actor as this process sees it."""
-
-    __slots__ = (
-        "actor_id",
-        "owner",
-        "in_order",
-        "info",
-        "queue",
-        "retries",
-        "connection",
-        "lost",
-        "failures",
-        "keeping",
-        "submitted",
-        "ended",
-        "__weakref__",
-    )
-
-    def __init__(self, actor_id: bytes, owner: Address, in_order: bool) -> None:
-        self.actor_id = actor_id
-        self.owner = owner
-        self.in_order = in_order
-        self.info: ActorInfo | None = None
-        """The newest that is known; None: nothing yet."""
-        self.queue: deque[PendingTask] = deque()
-        """Calls that have not been pushed, in their order; if the actor promises none, only those that are ready."""
-        self.retries: deque[PendingTask] = deque()
-        """Calls to be made again, which keep no order."""
-        self.connection: Connection | None = None
-        """None: there is no incarnation that can be reached."""
-        self.lost: dict[PendingTask, Connection] = {}
-        """Calls of gone connections, whose fate is open, with that which they had been pushed to."""
-        self.failures = 0
-        """How often in a row it could not be reached although the gcs believes that it lives."""
-        self.keeping = 0
-        """Calls that are not over and were made with a handle that keeps the actor alive."""
-        self.submitted = 0
-        """Calls that were made, for ``max_pending_calls``; counted by user threads."""
-        self.ended = 0
-        """Calls that are over; counted by the loop."""
-
-    @property
-    def state(self) -> str:
-        return "" if self.info is None else self.info.state
-
-
-class Actions(Protocol):
-    """What the submitter lets others do."""
+class CallActions(Protocol):
+    """The messages, timers and endings that the submitter decides on."""
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None: ...
 
@@ -138,7 +59,7 @@ class Actions(Protocol):
 class ActorTaskSubmitter:
     """All calls of one process."""
 
-    def __init__(self, tasks: TaskManager, actions: Actions) -> None:
+    def __init__(self, tasks: TaskManager, actions: CallActions) -> None:
         self._tasks = tasks
         self._actions = actions
         self._stream_count = 0
@@ -178,7 +99,9 @@ class ActorTaskSubmitter:
             connection.answered.add(task.sequence, task.sequence)
         del in_flight[task.sequence]
         task.worker = None
-        task.prepared.client.failures = 0
+        client = task.prepared.client
+        assert client is not None
+        client.failures = 0
 
     # --- actors
 

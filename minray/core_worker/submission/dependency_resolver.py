@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import short
 from minray.core_worker.fetching.future_resolver import FutureResolver
-from minray.core_worker.ownership.memory_store import MemoryStore, StoredObject, Waiter
-from minray.core_worker.submission.task_manager import WAITING, PendingTask
+from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
+from minray.core_worker.records.pending_task import WAITING, PendingTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, Value
 from minray.protocol.object_store import Place

@@ -9,44 +9,60 @@ thread that waits finds out in the same way whether there is another item or non
 An item in an object store may be lost, like any result, and is made again like any: its task runs once more, told which
 items are missing, and nobody else's are touched. Such an attempt ends no stream and is held up by no reader.
 
-Whoever reports is believed only if it runs the task's present attempt (G94). What is refused may bring tickets and places
-along: the tickets go back, and copies that nobody needs are discarded where they are.
+A report is believed only if it comes from the task's present attempt (G94). A refused item may bring tickets and places
+along: the tickets go back, and copies that no process needs are discarded where they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
-from minray.core_worker.ownership.memory_store import StoredObject
-from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.ownership.object_directory import ObjectDirectory
+from minray.core_worker.ownership.objects import Objects
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.object_ref_streams import ObjectRefStreams
+from minray.core_worker.records.pending_task import PendingTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_value
-from minray.core_worker.submission.task_manager import PendingTask
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ObjectRefStreamEndOfStreamError, RayError, StreamingGeneratorReplayInconsistentError
 from minray.protocol.core_worker import GeneratorItemReply, ReportGeneratorItem, WaitForReader
 from minray.rpc.service import Call
-
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
 
 _packed_end = pack_exception(ObjectRefStreamEndOfStreamError(), task_name="", pid=0, node_id="", ip="")
 END_OF_STREAM = StoredObject(_packed_end, (), True, ())
 """In the memory store: there is no such item. One for all streams."""
 UNWANTED = GeneratorItemReply(0, True)
 EVERYTHING = 2**62
-"""So many items were read: nobody who makes lost items again is to be held up."""
+"""Number of items that count as read for an attempt that makes lost items again: no reader holds it up."""
 
 
 class Generators:
     """The streams of one process."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
-        self.streams = ObjectRefStreams(core.platform.record)
+    def __init__(
+        self,
+        record: Callable[[str, str, str, str], None] | None,
+        tasks: TaskManager,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        borrowing: Borrowing,
+        directory: ObjectDirectory,
+        objects: Objects,
+    ) -> None:
+        self._tasks = tasks
+        self._references = references
+        self._store = store
+        self._borrowing = borrowing
+        self._directory = directory
+        self._objects = objects
+        self.streams = ObjectRefStreams(record)
 
     def begin(self, task: PendingTask) -> None:
         """A generator function was called here."""
@@ -57,7 +73,7 @@ class Generators:
     def on_report(self, request: ReportGeneratorItem, buffers: Sequence[Any]) -> GeneratorItemReply:
         """An item, or the end of the yields."""
         task_id = request.task_id
-        task = self._core.tasks.tasks.get(task_id)
+        task = self._tasks.tasks.get(task_id)
         is_present = task is not None and task.attempt == request.attempt
         if request.value is not None:
             self._on_item(task if is_present else None, request, from_value(request.value, buffers))
@@ -70,7 +86,7 @@ class Generators:
         number = request.number
         object_id = item_id(request.task_id, number)
         if task is not None and self.streams.is_wanted(task.task_id) and self.streams.on_item(task.task_id, number):
-            self._core.references.add_owned(object_id)
+            self._references.add_owned(object_id)
         elif task is not None and task.items_lost and number in task.items_lost and self._is_lost(object_id):
             del task.items_lost[number]
         else:
@@ -78,7 +94,7 @@ class Generators:
             return
         if task.stream is not None and stored.place is not None:
             task.stream.has_large = True
-        self._core.objects.on_result(object_id, stored)
+        self._objects.on_result(object_id, stored)
 
     def lost_items(self, task: PendingTask) -> list[int]:
         """Items that have come, and that somebody needs who does not find them any more."""
@@ -88,39 +104,39 @@ class Generators:
         return [number for number in task.stream.numbers() if self._is_lost(item_id(task.task_id, number))]
 
     def _is_lost(self, object_id: bytes) -> bool:
-        return object_id not in self._core.store.objects and self._core.references.is_in_scope(object_id)
+        return object_id not in self._store.objects and self._references.is_in_scope(object_id)
 
     def on_wait(self, request: WaitForReader, call: Call) -> GeneratorItemReply | None:
         """Answers when so many items were read, or when nobody will."""
         if not self._is_present(request.task_id, request.attempt):
             return UNWANTED
-        if self._core.tasks.tasks[request.task_id].has_lost_results:
+        if self._tasks.tasks[request.task_id].has_lost_results:
             return GeneratorItemReply(EVERYTHING, False)
         if self.streams.wait_read(request.task_id, request.count, call):
             return None
         return self._answer(request.task_id)
 
     def _is_present(self, task_id: bytes, attempt: int) -> bool:
-        task = self._core.tasks.tasks.get(task_id)
+        task = self._tasks.tasks.get(task_id)
         return task is not None and task.attempt == attempt
 
     def _answer(self, task_id: bytes) -> GeneratorItemReply:
         stream = self.streams.get(task_id)
         if stream is not None and self.streams.is_wanted(task_id):
             return GeneratorItemReply(stream.read, False)
-        task = self._core.tasks.tasks.get(task_id)
+        task = self._tasks.tasks.get(task_id)
         return GeneratorItemReply(EVERYTHING, False) if task is not None and task.items_lost else UNWANTED
 
     def _refuse(self, object_id: bytes, stored: StoredObject) -> None:
         """It is not wanted, or was here before."""
         effects = Effects()
         for info in stored.nested:
-            self._core.references.receive_ticket(info, effects)
-        self._core.borrowing.apply(effects)
+            self._references.receive_ticket(info, effects)
+        self._borrowing.apply(effects)
         if stored.place is not None:
-            known = self._core.store.objects.get(object_id)
+            known = self._store.objects.get(object_id)
             if known is None or known.place != stored.place:
-                self._core.directory.discard([object_id], stored.place.attempt, stored.place.raylet)
+                self._directory.discard([object_id], stored.place.attempt, stored.place.raylet)
 
     # --- from the reader
 
@@ -140,20 +156,24 @@ class Generators:
         end = self.streams.on_dropped(task_id)
         self._free(task_id, end.unread)
         if end.end is not None:
-            self._core.store.delete([item_id(task_id, end.end + 1)])
+            self._store.delete([item_id(task_id, end.end + 1)])
         self._let_go(task_id, end.waiting)
 
     def _free(self, task_id: bytes, numbers: list[int]) -> None:
         effects = Effects()
         for number in numbers:
-            self._core.references.remove_local([item_id(task_id, number)], effects)
-        self._core.borrowing.apply(effects)
+            self._references.remove_local([item_id(task_id, number)], effects)
+        self._borrowing.apply(effects)
 
     def _let_go(self, task_id: bytes, waiting: list[Call]) -> None:
         for call in waiting:
             call.reply(self._answer(task_id))
 
     # --- from the judge of the task
+
+    def is_wanted(self, task_id: bytes) -> bool:
+        """Whether a user may still read items of this task."""
+        return self.streams.is_wanted(task_id)
 
     def contradiction(self, task: PendingTask) -> RayError | None:
         """The task says that all went well: whether that can be."""
@@ -178,10 +198,10 @@ class Generators:
             if not self._is_lost(object_id):
                 continue
             if value is not None and value.is_error:
-                self._core.objects.on_value(object_id, value)
+                self._objects.on_value(object_id, value)
             else:
                 reason = f"item {number} was lost, and is not among those that the last attempt has yielded"
-                self._core.objects.put_error(object_id, StreamingGeneratorReplayInconsistentError(reason=reason))
+                self._objects.put_error(object_id, StreamingGeneratorReplayInconsistentError(reason=reason))
 
     def _end(self, task: PendingTask, value: StoredObject) -> None:
         ending = self.streams.on_ended(task.task_id, value.is_error)
@@ -190,9 +210,9 @@ class Generators:
         self._free(task.task_id, ending.surplus)
         if value.is_error:
             object_id = item_id(task.task_id, ending.end)
-            self._core.references.add_owned(object_id)
-            self._core.objects.on_value(object_id, value)
-        self._core.store.put(item_id(task.task_id, ending.end + 1), END_OF_STREAM)
+            self._references.add_owned(object_id)
+            self._objects.on_value(object_id, value)
+        self._store.put(item_id(task.task_id, ending.end + 1), END_OF_STREAM)
         self._let_go(task.task_id, ending.waiting)
 
     def unreported(self, task: PendingTask) -> list[bytes]:

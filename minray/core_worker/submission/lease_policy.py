@@ -18,8 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from minray.protocol.base import Address
+from minray.protocol.object_store import Place
 from minray.protocol.raylet import Dependency
 
+PlaceOf = Callable[[bytes], Place | None]
+"""Where a large object was seen; None for an object that is small, or not known."""
 CopiesOf = Callable[[bytes], tuple[int, Sequence[Address]]]
 """How large an object is, and the raylets of the nodes that have it; none, if that is not known."""
 
@@ -27,9 +30,12 @@ CopiesOf = Callable[[bytes], tuple[int, Sequence[Address]]]
 class LocalityAwareLeasePolicy:
     """The policy of one process."""
 
-    def __init__(self, own_node: bytes, copies_of: CopiesOf, is_enabled: bool = True) -> None:
+    def __init__(self, own_node: bytes, own_copies: CopiesOf, place_of: PlaceOf, is_enabled: bool = True) -> None:
         self._own_node = own_node
-        self._copies_of = copies_of
+        self._own_copies = own_copies
+        """Knows the objects that this process owns."""
+        self._place_of = place_of
+        """Knows the objects that this process has borrowed, too."""
         self._is_enabled = is_enabled
 
     def best_raylet(self, dependencies: Sequence[Dependency]) -> Address | None:
@@ -37,7 +43,7 @@ class LocalityAwareLeasePolicy:
         here: Counter[bytes] = Counter()
         raylets: dict[bytes, Address] = {}
         for dependency in dependencies if self._is_enabled else ():
-            size, copies = self._copies_of(dependency.object_id)
+            size, copies = self.copies_of(dependency.object_id)
             for raylet in copies:
                 raylets[raylet.node_id] = raylet
                 here[raylet.node_id] += size
@@ -45,3 +51,9 @@ class LocalityAwareLeasePolicy:
             return None
         best = min(here, key=lambda node_id: (-here[node_id], node_id != self._own_node, node_id))
         return None if best == self._own_node else raylets[best]
+
+    def copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:
+        """Tell how large an object is and which nodes have it; of a borrowed one, the node where it was seen."""
+        size, raylets = self._own_copies(object_id)
+        place = self._place_of(object_id)
+        return (size, raylets) if raylets or place is None else (place.size, [place.raylet])

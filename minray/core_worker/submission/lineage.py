@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from minray.common.ids import task_of
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
-from minray.core_worker.submission.task_manager import PendingTask
+from minray.core_worker.records.pending_task import PendingTask
 
 TASK_BYTES = 1000
 """What a task without arguments takes, in round figures."""

@@ -18,29 +18,57 @@ Rules
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from minray.common.ids import short, task_of
-from minray.core_worker.ownership.memory_store import StoredObject
-from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.ground.process import Process
+from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.ownership.objects import Objects
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.pending_task import PendingTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.lineage import Lineage
-from minray.core_worker.submission.task_manager import PendingTask
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import ObjectLostError, ObjectReconstructionFailedError, ReconstructionFailure
-
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
 
 logger = logging.getLogger(__name__)
 
 
 class ObjectRecoveryManager:
-    """The part of one core worker that remembers what it may have to make again, and does so."""
+    """Remembers the tasks of one process that may have to run again, and runs them again."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
-        self._is_enabled = core.config.system_config.lineage_pinning_enabled
-        self.lineage = Lineage(core.references, core.config.system_config.max_lineage_bytes)
+    def __init__(
+        self,
+        process: Process,
+        tasks: TaskManager,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        borrowing: Borrowing,
+        objects: Objects,
+        *,
+        resolve: Callable[[PendingTask], None],
+        lost_items: Callable[[PendingTask], list[int]],
+        hurry: Callable[[PendingTask], None],
+        keep_actor: Callable[[PendingTask], None],
+    ) -> None:
+        system = process.config.system_config
+        self._process = process
+        self._is_enabled = system.lineage_pinning_enabled
+        self._tasks = tasks
+        self._references = references
+        self._store = store
+        self._borrowing = borrowing
+        self._objects = objects
+        self._resolve = resolve
+        """Waits for the arguments of a task that runs again."""
+        self._lost_items = lost_items
+        """Lists the items of a generator that have come and are lost."""
+        self._hurry = hurry
+        """Releases a generator that its reader holds up."""
+        self._keep_actor = keep_actor
+        """Holds the handle of the actor whose method runs again."""
+        self.lineage = Lineage(references, system.max_lineage_bytes)
 
     # --- a task ends
 
@@ -58,8 +86,8 @@ class ObjectRecoveryManager:
         items = dict.fromkeys(task.item_ids() if has_items else ())
         results = []
         for object_id, value in (made | items).items():
-            reference = self._core.references.get(object_id)
-            stored = self._core.store.objects.get(object_id) or value
+            reference = self._references.get(object_id)
+            stored = self._store.objects.get(object_id) or value
             if reference is None:
                 continue
             if stored is not None and stored.place is None:
@@ -70,7 +98,7 @@ class ObjectRecoveryManager:
                 results.append(object_id)
         effects = Effects()
         self.lineage.keep(task, results, effects)
-        self._core.borrowing.apply(effects)
+        self._borrowing.apply(effects)
 
     def _obstacle_of(self, task: PendingTask) -> ReconstructionFailure | None:
         """Why this task could not run again."""
@@ -85,7 +113,7 @@ class ObjectRecoveryManager:
     def look_after(self, task: PendingTask) -> None:
         """It has ended, and its results are stored: is one missing that was lost, or asked for, while it ran?"""
         task.has_lost_results = False
-        self.recover([id_ for id_ in task.result_ids() + task.item_ids() if self._core.references.is_in_scope(id_)])
+        self.recover([id_ for id_ in task.result_ids() + task.item_ids() if self._references.is_in_scope(id_)])
 
     # --- objects are lost
 
@@ -93,59 +121,57 @@ class ObjectRecoveryManager:
         """No node has a copy of these objects of ours any more."""
         effects = Effects()
         for object_id in object_ids:
-            if self._core.references.get(object_id) is not None:  # its last reference may have been inside of one before it
-                self._core.references.forget_value(object_id, effects)
-        self._core.store.delete(object_ids)
-        self._core.borrowing.apply(effects)
+            if self._references.get(object_id) is not None:  # its last reference may have been inside of one before it
+                self._references.forget_value(object_id, effects)
+        self._store.delete(object_ids)
+        self._borrowing.apply(effects)
         self.recover(object_ids)
 
     def recover(self, object_ids: Iterable[bytes]) -> None:
         """Make these again, and whatever that takes, but for what exists, is being made, or belongs to others."""
-        core = self._core
         lacking = list(object_ids)
         while lacking:
             object_id = lacking.pop()
-            reference = core.references.get(object_id)
-            if reference is None or reference.owner is not None or object_id in core.store.objects:
+            reference = self._references.get(object_id)
+            if reference is None or reference.owner is not None or object_id in self._store.objects:
                 continue
             task_id = task_of(object_id)
-            running = core.tasks.tasks.get(task_id)
+            running = self._tasks.tasks.get(task_id)
             if running is not None:
                 running.has_lost_results = True
-                core.generators.hurry(running)
+                self._hurry(running)
                 continue
             task = self.lineage.find(task_id)
-            if core.is_exiting:
+            if self._process.is_exiting:
                 error = ObjectLostError(object_id_hex=object_id.hex(), reason="the cluster is gone")
-                core.objects.put_error(object_id, error)
-            elif task is not None and reference.obstacle is None and core.tasks.may_retry(task):
+                self._objects.put_error(object_id, error)
+            elif task is not None and reference.obstacle is None and self._tasks.may_retry(task):
                 lacking += self._run_again(task)
             else:
                 failure = reference.obstacle or ReconstructionFailure.LINEAGE_EVICTED
-                owner = core.address.endpoint
-                core.objects.put_error(
+                owner = self._process.address.endpoint
+                self._objects.put_error(
                     object_id, ObjectReconstructionFailedError(object_id_hex=object_id.hex(), owner=owner, reason=failure)
                 )
 
     def _run_again(self, task: PendingTask) -> Sequence[bytes]:
         """Returns what it takes."""
-        core = self._core
         needs = self.lineage.needs_of(task.task_id)
         logger.debug("task %s runs again (attempt %d): its results are lost", short(task.task_id), task.attempt)
-        core.references.add_submitted(needs, [None] * len(needs))
-        if task.handle_id and core.references.get(task.handle_id) is not None:
-            core.actors.keep(task)
+        self._references.add_submitted(needs, [None] * len(needs))
+        if task.handle_id and self._references.get(task.handle_id) is not None:
+            self._keep_actor(task)
         else:
             task.handle_id = b""
         if task.stream is not None:  # which may fail before a worker hears what is to be made
-            task.items_lost = dict.fromkeys(core.generators.lost_items(task))
-        core.tasks.begin_again(task, needs)
-        core.resolver.resolve(task)
+            task.items_lost = dict.fromkeys(self._lost_items(task))
+        self._tasks.begin_again(task, needs)
+        self._resolve(task)
         return needs
 
     def unwanted(self, task: PendingTask) -> tuple[int, ...]:
         """Which results of a task that runs again are not to be made."""
-        store, references = self._core.store.objects, self._core.references
+        store, references = self._store.objects, self._references
         return tuple(
             index
             for index, object_id in enumerate(task.result_ids(), 1)
@@ -158,5 +184,5 @@ class ObjectRecoveryManager:
         """Nobody needs the values of these any more; perhaps somebody needs to be able to make them again."""
         if len(self.lineage):
             for object_id in effects.freed:  # which may grow meanwhile
-                if self._core.references.get(object_id) is None:
+                if self._references.get(object_id) is None:
                     self.lineage.on_forgotten(object_id, effects)

@@ -15,31 +15,15 @@ had no memory (G20). A cancelled task is never retried (G19). To make lost resul
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
-
-from minray.common.ids import item_id, return_id, short
+from minray.common.ids import short
 from minray.common.state_table import InvalidTransition
 from minray.common.task_spec import TaskTemplate
-from minray.core_worker.records.object_ref_streams import ObjectRefStream
-from minray.protocol.base import Address
-from minray.protocol.core_worker import Argument, RefInfo
-from minray.protocol.raylet import Dependency
+from minray.core_worker.records.pending_task import FAILED, FINISHED, NEW, PUSHED, QUEUED, WAITING, PendingTask
 
-NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
-    "",
-    "PENDING_ARGS_AVAIL",
-    "PENDING_NODE_ASSIGNMENT",
-    "SUBMITTED_TO_WORKER",
-    "FINISHED",
-    "FAILED",
-)
 MOST_RECENT = 1000
 """So many tasks that have ended are remembered, for people."""
-NOTHING: list[bytes] = []
-"""Shared by all that have none; never changed."""
 TRANSITIONS = {
     NEW: (WAITING, QUEUED),
     WAITING: (QUEUED, FAILED),
@@ -48,115 +32,6 @@ TRANSITIONS = {
     FINISHED: (WAITING,),
     FAILED: (WAITING,),
 }
-
-
-class FunctionExport:
-    """Whether the gcs has a function's definition; shared by all templates of that function."""
-
-    __slots__ = ("function_id", "done")
-
-    def __init__(self, function_id: bytes, done: bool) -> None:
-        self.function_id = function_id
-        self.done = done
-
-
-class PreparedTemplate:
-    """One function with one set of options, made ready to be called many times."""
-
-    __slots__ = ("template", "header", "export", "client", "mean_us", "key")
-
-    def __init__(self, template: TaskTemplate, header: bytes, export: FunctionExport, client: Any = None) -> None:
-        self.template = template
-        self.header = header
-        """The encoded TaskHeader, which every PushTask carries."""
-        self.export = export
-        self.client = client
-        """Of an actor's method: the ActorClient through which it is called."""
-        self.mean_us: float | None = None
-        """How long a call takes on a worker, by recent calls; None before the first has ended."""
-        self.key: object | None = None
-        """The submitter's queue for this shape without dependencies, remembered because shapes are slow to hash."""
-
-    def on_duration(self, duration_us: int) -> None:
-        """Learn: fast downwards, because first calls import things; slowly upwards."""
-        if self.mean_us is None:
-            self.mean_us = float(duration_us)
-        else:
-            self.mean_us += (duration_us - self.mean_us) * (0.5 if duration_us < self.mean_us else 0.2)
-
-
-class PendingTask(msgspec.Struct, eq=False, gc=False):
-    """One submitted task. A Struct because there may be a million of them: quick to make, and no work for the collector."""
-
-    task_id: bytes
-    prepared: PreparedTemplate
-    args: bytes
-    slots: tuple[tuple[bytes, Address], ...]
-    """Top-level arguments that are references: id and owner."""
-    nested: tuple[RefInfo, ...]
-    """References inside the arguments."""
-    inline_buffers: tuple[bytes, ...]
-    parent_id: bytes
-    """The task that submitted this one; empty for a driver's."""
-    depth: int
-    retries_left: int
-    """-1: without end."""
-    handle_id: bytes = b""
-    """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
-    attempt: int = 0
-    state: str = NEW
-    cancelled: bool = False
-    """Once True, never False; whatever its worker answers is then TaskCancelledError or its value."""
-    waiting_for: set[bytes] | None = None
-    """While WAITING: the arguments that do not exist yet."""
-    arguments: tuple[Argument, ...] = ()
-    """Resolved arguments, once not WAITING."""
-    dependencies: tuple[Dependency, ...] = ()
-    """Those of them that are in the object store, once not WAITING."""
-    worker: object | None = None
-    """While PUSHED: the leased worker."""
-    sequence: int = 0
-    """While PUSHED: its position within the lease."""
-    estimate_us: float = 0.0
-    """While PUSHED: how much work it was taken for."""
-    stream: ObjectRefStream | None = None
-    """Of a streaming generator: its items."""
-    items_lost: dict[int, None] | None = None
-    """Of a streaming generator, while an attempt runs: items that were lost before it began, and have not come again."""
-    has_lost_results: bool = False
-    """While it runs: results of an earlier attempt, which this one may not make, were lost meanwhile."""
-    memory_kills: int = 0
-    """How often its worker was killed because the node had no memory."""
-    needs: tuple[bytes, ...] | None = None
-    """Set when it has to run again: what it takes beside the values that it carries along."""
-    preemptions: int = 0
-    """How often it was made again because its node was preempted."""
-    unwanted: tuple[int, ...] = ()
-    """While it runs again: results (from 1) that are not to be made, because they exist, or because nobody needs them."""
-
-    def held_ids(self) -> Sequence[bytes]:
-        """The objects that this task keeps alive as arguments."""
-        if self.needs is not None:
-            return self.needs
-        if not self.slots and not self.nested:
-            return NOTHING
-        return [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]
-
-    def is_inlined(self, index: int) -> bool:
-        """Whether it carries the value of this slot along."""
-        return bool(self.arguments) and self.arguments[index].value is not None
-
-    def carries_all(self) -> bool:
-        """Whether it takes nothing but what it carries along, once not WAITING."""
-        values = [argument.value for argument in self.arguments]
-        return not self.nested and all(value is not None and not value.nested for value in values)
-
-    def item_ids(self) -> list[bytes]:
-        """Of a streaming generator: the items that have come, in order, whether they still exist or not."""
-        return [] if self.stream is None else [item_id(self.task_id, number) for number in self.stream.numbers()]
-
-    def result_ids(self) -> list[bytes]:
-        return [return_id(self.task_id, index) for index in range(1, self.prepared.template.num_returns + 1)]
 
 
 class TaskManager:

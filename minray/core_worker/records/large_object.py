@@ -1,0 +1,30 @@
+"""What a process knows of a large object before its value is here.
+
+Ray: RayObject::IsInPlasmaError in src/ray/common/ray_object.h (the marker that stands for a value in plasma)
+
+A large value is in the object store of some node. This record is what ``StoreProvider.fetch`` needs in order to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from minray.core_worker.records.stored_object import StoredObject
+from minray.protocol.base import Address
+from minray.protocol.core_worker import RefInfo
+
+
+class LargeObject(NamedTuple):
+    """What is known of a large object before its value is here."""
+
+    object_id: bytes
+    owner: Address
+    nested: Sequence[RefInfo]
+    attempt: int
+
+    @classmethod
+    def known(cls, object_id: bytes, owner: Address, stored: StoredObject) -> LargeObject:
+        """Of what is in the memory store."""
+        assert stored.place is not None
+        return cls(object_id, owner, stored.nested, stored.place.attempt)

@@ -1,0 +1,29 @@
+"""Calls that a user thread has posted to the loop and waits for: they fail loudly, never silently.
+
+Ray: the C++ exceptions that python/ray/_raylet.pyx turns into Python ones (``check_status``)
+
+The thread is parked until the loop releases it. A bug of ours on the loop releases it too, with an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from minray.exceptions import RaySystemError
+from minray.platform.base import Parker
+
+
+def call_for(parker: Parker, callback: Callable[..., None], *args: Any) -> None:
+    """Posted by a thread that waits with this parker: it shall not wait in vain if the callback fails, by a bug of ours."""
+    try:
+        callback(*args)
+    except Exception as error:
+        parker.fail(partial(RaySystemError, reason=failure(error)))
+        raise  # to the log
+
+
+def failure(error: Exception) -> str:
+    """What whoever waits is told of a bug of ours."""
+    return f"minray itself has failed: {type(error).__name__}: {error}"
