@@ -2,10 +2,10 @@
 
 Ray: python/ray/__init__.py
 
-What a user types is gathered here from the front porch: ``driver`` (init, shutdown), ``remote_function`` (remote),
-``worker`` (get, put, wait, cancel, nodes, resources), ``explanation`` (why), ``chrome_trace`` (timeline),
-``actor`` (get_actor, kill, method), ``runtime_context``, ``object_ref``, ``object_ref_generator``, ``exceptions``,
-``util``, ``internal``, ``experimental``, ``runtime_env`` and ``cloudpickle``.
+The names that a user types are gathered here: from ``node/init`` (init, shutdown), ``remote_function`` (remote),
+``api/calls`` (get, put, wait, cancel, nodes, resources), ``api/explanation`` (why), ``api/timeline``, ``actor`` (get_actor,
+kill, method), ``runtime_context``, ``values`` (references, generators), ``exceptions``, ``util``, ``internal``,
+``experimental``, ``runtime_env`` and ``cloudpickle``. The files beside this one have Ray's names, and little else.
 """
 
 from minray import actor, cloudpickle, cluster_utils, exceptions, experimental, internal, runtime_env, types, util
@@ -13,9 +13,9 @@ from minray._version import __version__
 from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
 from minray.api.calls import available_resources, cancel, cluster_resources, get, nodes, put, wait
 from minray.api.explanation import why
+from minray.api.timeline import timeline
 from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
 from minray.node.init import RayContext, init, is_initialized, shutdown
-from minray.observability.chrome_trace import timeline
 from minray.remote_function import RemoteFunction, remote
 from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from minray.values.object_ref import ObjectID, ObjectRef

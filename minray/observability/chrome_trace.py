@@ -1,4 +1,4 @@
-"""``minray.timeline``: when each worker has run what, as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
+"""When each worker has run what, as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 Ray: python/ray/_private/state.py (chrome_tracing_dump), python/ray/_private/profiling.py
 
@@ -13,30 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minray.api.calls import ask_cluster
 from minray.common.ids import job_of, short
 from minray.protocol.state import ProfileEvent, ProfileEvents, func_or_class_name
 
-TIMEOUT_S = 30.0
-"""Whoever does not answer in time is named as silent."""
 COLOURS = {"FINISHED": "generic_work", "FAILED": "terrible", "CANCELLED": "grey"}
 """Names that the viewers know."""
 
 TraceEvent = dict[str, Any]
-
-
-def timeline(filename: str | None = None) -> list[TraceEvent] | None:
-    """What the living workers have run, the last ten thousand tasks and calls of each, as a list of trace events.
-
-    With ``filename`` the list is written there, as JSON, and None returned. Tasks with ``enable_task_events=False`` are left
-    out. A worker that does not answer is named by a RuntimeWarning. RuntimeError if this process is not connected.
-    """
-    profile = ask_cluster(lambda reader: reader.profile(TIMEOUT_S), "what it has run is not in the timeline")
-    events = trace_events(profile.workers)
-    if filename is None:
-        return events
-    write_trace(filename, events)
-    return None
 
 
 def write_trace(filename: str, events: list[TraceEvent]) -> None:

@@ -23,6 +23,10 @@ PORCH = {
     "__init__",
 }  # fmt: skip
 """Names that a user of Ray imports."""
+BEHIND_THE_PORCH = GROUND | {
+    "core_worker.user_threads", "core_worker.records", "core_worker.introspection", "observability",
+}  # fmt: skip
+"""How the porch reaches its process: through the port for user threads, its records, and what can be asked of it."""
 COMPOSE = {"__main__", "cli", "simulation", "cluster_utils", "node", "in_rays_place", "run_as_ray", "__init__"}
 """What puts processes together."""
 EVERYTHING = None
@@ -44,9 +48,9 @@ def _rooms_of_core_worker() -> dict[str, set[str]]:
 MAY_IMPORT: dict[str, set[str] | None] = {
     **dict.fromkeys(COMPOSE, EVERYTHING),
     # what a user types, and what stands behind it
-    **dict.fromkeys(PORCH - {"__init__", "_version"}, PORCH | GROUND | {"api"}),
-    "util": GROUND | {"api", "observability", "core_worker.user_threads", "core_worker.introspection", "util"},
-    "api": GROUND | {"core_worker.user_threads", "core_worker.records"},
+    **dict.fromkeys(PORCH - {"__init__", "_version"}, PORCH | BEHIND_THE_PORCH | {"api"}),
+    "util": PORCH | BEHIND_THE_PORCH | {"api", "util"},
+    "api": BEHIND_THE_PORCH,
     "observability": GROUND | {"rpc"},
     "_version": set(),
     # one room per kind of process; they talk by messages alone, even when they share a process
