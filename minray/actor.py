@@ -142,7 +142,7 @@ class ActorClass:
         if self._prepared is None or self._prepared_by is not api.mark or self._captured != captured:
             export = self._definition.export_through(api)
             template, placement = make_constructor_template(
-                export.function_id, self._class, self._options, api.core.job_id, api.base_environment(), captured
+                export.function_id, self._class, self._options, api.job_id, api.base_environment(), captured
             )
             self._prepared, self._prepared_by = (api.prepare(template, export), placement), api.mark
             self._captured = captured
@@ -224,7 +224,7 @@ class ActorHandle:
 
     def _minray_prepare(self, method: MethodSpec, name: str) -> _Prepared:
         self._minray_checked_api()
-        template = make_method_template(self._minray_spec, method, name, self._minray_api.core.job_id)
+        template = make_method_template(self._minray_spec, method, name, self._minray_api.job_id)
         return _Prepared(self._minray_api.prepare_call(template, self._minray_client), Signature(method.parameters))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -340,7 +340,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 def own_handle() -> ActorHandle:
     """Of the actor whose process this is. Raises RuntimeError in other processes."""
     api = worker.current_api()
-    actor = api.core.actor_receiver.actor
+    actor = api.actor
     info = None if actor is None else ActorApi(api).get(actor.actor_id, actor.constructor.header.owner)
     if info is None:
         raise RuntimeError("current_actor is there in an actor's process only")
@@ -365,7 +365,7 @@ def exit_actor() -> NoReturn:
     AsyncioActorExit, else SystemExit. Raises TypeError outside of actors.
     """
     api = worker.current_api()
-    actor = api.core.actor_receiver.actor
+    actor = api.actor
     if actor is None:
         raise TypeError("exit_actor can be called in an actor's method only")
     reason = "exit_actor was called"

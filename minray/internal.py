@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minray.api.calls import current_api
+from minray.api.calls import current_api, objects_of_cluster
 from minray.observability import memory_summary as summary
 from minray.values.object_ref import ObjectRef
 
@@ -52,4 +52,4 @@ def memory_summary(
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
     view = summary.View(group_by, sort_by, units, None, stats_only)
-    return summary.memory_summary(current_api().objects_of_cluster(TIMEOUT_S), view)
+    return summary.memory_summary(objects_of_cluster(TIMEOUT_S), view)

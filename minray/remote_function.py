@@ -104,7 +104,7 @@ class RemoteFunction(Generic[P, R_co]):
         if options.get("num_returns") is None and inspect.isgeneratorfunction(self._definition.function):
             options = {**options, "num_returns": STREAMING}
         template = make_template(
-            export.function_id, self._name(), options, api.core.job_id, api.base_environment(), captured
+            export.function_id, self._name(), options, api.job_id, api.base_environment(), captured
         )
         self._prepared, self._prepared_by, self._captured = api.prepare(template, export), api.mark, captured
         return self._prepared

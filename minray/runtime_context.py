@@ -37,27 +37,27 @@ class RuntimeContext:
         return {**known, "namespace": self.namespace}
 
     def get_job_id(self) -> str:
-        return worker.current_api().core.job_id.hex()
+        return worker.current_api().job_id.hex()
 
     def get_node_id(self) -> str:
-        return worker.current_api().core.config.node_id.hex()
+        return worker.current_api().config.node_id.hex()
 
     def get_worker_id(self) -> str:
-        return worker.current_api().core.config.worker_id.hex()
+        return worker.current_api().config.worker_id.hex()
 
     def get_task_id(self) -> str | None:
-        running = worker.current_api().core.executor.current
+        running = worker.current_api().running
         return running.task_id.hex() if running is not None else None
 
     def get_actor_id(self) -> str | None:
         """Of the actor whose process this is, also in threads that it has started."""
-        actor = worker.current_api().core.actor_receiver.actor
+        actor = worker.current_api().actor
         return actor.actor_id.hex() if actor is not None else None
 
     def get_actor_name(self) -> str | None:
         """Empty for an actor without a name; None outside of actors."""
         api = worker.current_api()
-        actor = api.core.actor_receiver.actor
+        actor = api.actor
         if actor is None:
             return None
         return next((info.name for info in ActorApi(api).all() if info.actor_id == actor.actor_id), "")
@@ -65,7 +65,7 @@ class RuntimeContext:
     @property
     def was_current_actor_reconstructed(self) -> bool:
         """Whether this is not the actor's first incarnation."""
-        actor = worker.current_api().core.actor_receiver.actor
+        actor = worker.current_api().actor
         return actor is not None and actor.constructor.attempt > 0
 
     @property
@@ -75,39 +75,39 @@ class RuntimeContext:
 
     def is_canceled(self) -> bool:
         """Whether the running call was cancelled (G45). RuntimeError in an async actor, whose coroutine is cancelled."""
-        core = worker.current_api().core
-        actor, running = core.actor_receiver.actor, core.executor.current
+        api = worker.current_api()
+        actor, running = api.actor, api.running
         if actor is not None and actor.options.is_async:
             raise RuntimeError("is_canceled() is for plain methods; in an async actor asyncio.CancelledError is raised")
         return running is not None and running.cancelled
 
     def get_task_name(self) -> str | None:
-        running = worker.current_api().core.executor.current
+        running = worker.current_api().running
         return running.header.template.name if running is not None else None
 
     def get_task_function_name(self) -> str | None:
         """Where what runs was defined: ``module.function``, ``module.Class.method``."""
-        core = worker.current_api().core
-        running = core.executor.current
+        api = worker.current_api()
+        running = api.running
         if running is None:
             return None
         template = running.header.template
         if template.method:
-            return f"{_place_of(type(core.executor.actor))}.{template.method}"
-        place = _place_of(core.functions.load(template.function_id))
+            return f"{_place_of(type(api.actor_object))}.{template.method}"
+        place = _place_of(api.definition(template.function_id))
         return place if template.actor is None else f"{place}.__init__"
 
     def get_assigned_resources(self) -> dict[str, float]:
         """The resources that the running task was given; empty in a driver."""
-        core = worker.current_api().core
-        actor, running = core.actor_receiver.actor, core.executor.current
+        api = worker.current_api()
+        actor, running = api.actor, api.running
         holder = actor.constructor if actor is not None else running
         return to_floats(plain(dict(holder.header.template.shape.resources))) if holder is not None else {}
 
     def get_node_labels(self) -> dict[str, str]:
         """The labels of the node where this runs."""
         api = worker.current_api()
-        here = api.core.config.node_id
+        here = api.config.node_id
         return labels_of(here, next(node.labels for node in api.known_nodes() if node.node_id == here))
 
     def get_placement_group_id(self) -> str | None:
@@ -126,11 +126,11 @@ class RuntimeContext:
 
     @property
     def namespace(self) -> str:
-        return worker.current_api().core.namespace
+        return worker.current_api().namespace
 
     @property
     def gcs_address(self) -> str:
-        return worker.current_api().core.config.gcs_endpoint
+        return worker.current_api().config.gcs_endpoint
 
     @property
     def runtime_env(self) -> dict[str, Any]:
@@ -149,16 +149,16 @@ class RuntimeContext:
 
     def get_session_name(self) -> str:
         """The name of the node's session directory."""
-        return os.path.basename(worker.current_api().core.config.session_dir)
+        return os.path.basename(worker.current_api().config.session_dir)
 
     def get_temp_dir(self) -> str:
         """Where the sessions of this user are."""
-        return os.path.dirname(worker.current_api().core.config.session_dir)
+        return os.path.dirname(worker.current_api().config.session_dir)
 
     def rpc_counters(self) -> dict[str, int]:
         """What this process has sent so far: ``requests``, ``replies``, ``frames``, ``bytes``, and ``tasks`` submitted."""
-        core = worker.current_api().core
-        return {**asdict(core.platform.network.counters), "tasks": core.tasks.submitted_count}
+        counters, submitted = worker.current_api().counters()
+        return {**asdict(counters), "tasks": submitted}
 
 
 def _place_of(definition: Any) -> str:
@@ -177,5 +177,5 @@ def get_runtime_context() -> RuntimeContext:
 
 def get_gpu_ids() -> list[int]:
     """The logical GPUs of the running task; empty in a driver."""
-    running = worker.current_api().core.executor.current
+    running = worker.current_api().running
     return list(running.gpu_ids) if running is not None else []

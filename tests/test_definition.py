@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ class Api:
 
     def __init__(self, job_id: bytes = JOB) -> None:
         self.mark = object()
-        self.core = SimpleNamespace(job_id=job_id)
+        self.job_id = job_id
         self.count = 0
         self.exported: list[bytes] = []
         self.while_pickling: Callable[[], None] = lambda: None

@@ -22,7 +22,7 @@ from minray.common.resources import to_floats
 from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
-from minray.observability.state_reader import StateReader
+from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.values.object_ref import ObjectRef, current_hooks, set_default_hooks
 from minray.values.object_ref_generator import ObjectRefGenerator
 
@@ -61,12 +61,25 @@ class Answers(Protocol):
 A = TypeVar("A", bound=Answers)
 
 
+def state_reader(api: UserApi) -> StateReader:
+    """Make a reader that asks all processes of the cluster that ``api`` is connected to; this process answers itself."""
+    process = api.port.process
+    return StateReader(process.peers, process.gcs, process.config.worker_id, api.port.answers)
+
+
+def objects_of_cluster(timeout_s: float, object_ids: Sequence[bytes] | None = None) -> ClusterObjects:
+    """Ask all processes for the largest objects, or for these. Raises RaySystemError and TimeoutError."""
+    api = current_api()
+    found: ClusterObjects = api.run_on_loop(lambda: state_reader(api).read(timeout_s, object_ids=object_ids))
+    return found
+
+
 def ask_cluster(question: Callable[[StateReader], Coroutine[Any, Any, A]], missing: str) -> A:
     """The answers of this process's cluster, RuntimeError if there is none. A RuntimeWarning names who does not answer."""
     api = connected_api()
     if api is None:
         raise RuntimeError("this process is not connected to a cluster; call minray.init() first")
-    found: A = api.run_on_loop(lambda: question(api.core.state_reader))
+    found: A = api.run_on_loop(lambda: question(state_reader(api)))
     for name in found.silent:
         warnings.warn(f"{name} does not answer: {missing}", RuntimeWarning, stacklevel=3)
     return found

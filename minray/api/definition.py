@@ -47,7 +47,7 @@ class Definition:
         if thread in self._underway:
             return self._underway[thread]
         # A copy was exported by whom it comes from. (Job ids repeat in other clusters, so equal ones prove nothing.)
-        if self.exported_by is None and self.function_id and self.job_id == api.core.job_id:
+        if self.exported_by is None and self.function_id and self.job_id == api.job_id:
             export = FunctionExport(self.function_id, True)
         else:
             export = self._underway[thread] = FunctionExport(api.new_function_id(), False)
@@ -58,7 +58,7 @@ class Definition:
                 raise
             finally:
                 del self._underway[thread]
-        self.function_id, self.job_id = export.function_id, api.core.job_id
+        self.function_id, self.job_id = export.function_id, api.job_id
         self.export, self.exported_by = export, api.mark
         return export
 
@@ -67,7 +67,7 @@ class Definition:
         if api is None:
             return {"function": self.function, "function_id": self.function_id, "job_id": self.job_id}
         export = self.export_through(api)
-        return {"function": self.function, "function_id": export.function_id, "job_id": api.core.job_id}
+        return {"function": self.function, "function_id": export.function_id, "job_id": api.job_id}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, export=None, exported_by=None, _underway={})

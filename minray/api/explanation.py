@@ -21,7 +21,7 @@ def why(thing: ObjectRef[Any] | ActorHandle | PlacementGroup) -> str:
     """Why this reference or placement group is not ready, or what this actor waits for or does."""
     if isinstance(thing, PlacementGroup):
         api = current_api()
-        text, _ = api.run_on_loop(lambda: api.core.placement_groups.explain(thing.id.binary()))
+        text, _ = api.run_on_loop(lambda: api.placement_groups.explain(thing.id.binary()))
         return str(text)
     if isinstance(thing, ActorHandle):
         return ActorApi(current_api()).why(thing._actor_id, thing._minray_owner)

@@ -15,10 +15,9 @@ import logging
 from collections.abc import Callable
 
 from minray.common.config import WorkerConfig, fallback_endpoint, store_endpoint, worker_endpoint
-from minray.common.ids import LeaseIdFactory, TaskIdFactory, return_id, task_of
-from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.common.ids import LeaseIdFactory, return_id, task_of
+from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.actor_host import ActorHost
-from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.generator_executor import GeneratorExecutor
 from minray.core_worker.execution.job_environment import take_on
@@ -33,6 +32,7 @@ from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.fetching.store_provider import StoreProvider
 from minray.core_worker.fetching.value_fetcher import ValueFetcher
 from minray.core_worker.fetching.waiting_threads import WaitingThreads
+from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.explainer import Explainer
 from minray.core_worker.introspection.stats import Statistician
@@ -47,21 +47,22 @@ from minray.core_worker.ownership.objects import Objects
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.pending_task import WAITING, FunctionExport, PendingTask
 from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.user_calls import failure
 from minray.core_worker.service import CoreWorkerService
+from minray.core_worker.submission.actor_clients import ActorClients
 from minray.core_worker.submission.actor_manager import ActorManager
 from minray.core_worker.submission.dependency_resolver import DependencyResolver
 from minray.core_worker.submission.generators import Generators
 from minray.core_worker.submission.lease_client import LeaseClient
 from minray.core_worker.submission.lease_policy import LocalityAwareLeasePolicy
-from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.submission.object_recovery_manager import ObjectRecoveryManager
 from minray.core_worker.submission.outcomes import TaskOutcomes
 from minray.core_worker.submission.placement_groups import PlacementGroups
 from minray.core_worker.submission.task_manager import TaskManager
+from minray.core_worker.user_threads.port import UserPort
 from minray.exceptions import RaySystemError
 from minray.object_store.client import StoreClient
-from minray.observability.state_reader import StateReader
 from minray.platform.base import Listener, Platform, PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import CancelObject, PrintLines
@@ -83,8 +84,6 @@ class CoreWorker:
     def __init__(self, platform: Platform, config: WorkerConfig) -> None:
         self.platform = platform
         self.config = config
-        self.now = asyncio.get_running_loop().time
-        """The loop's clock."""
         system = config.system_config
         self.peers = Peers(platform, config.node_id, system.rpc_reconnect_timeout_s)
         self.gcs = self.peers.at(
@@ -102,14 +101,10 @@ class CoreWorker:
             gcs=self.gcs,
             raylet=self.raylet,
             patient=self.patient,
-            now=self.now,
+            now=asyncio.get_running_loop().time,
         )
         """What the parts know of this process. ``start`` completes the address before it makes them."""
-        self.job: JobInfo | None = None
-        """A driver's from the start; a worker's with its first task."""
-        self.job_id = b"\0\0\0\0"
-        self.environment = RuntimeEnv()
-        """What tasks submitted here inherit."""
+        self.context = JobContext(config.worker_id)
         self.on_lines: Callable[[PrintLines], None] | None = None
         """A driver's way to show what its workers print."""
         self.drop_ref = platform.user_code.drop
@@ -121,18 +116,13 @@ class CoreWorker:
         self.call_sites: CallSites | None = None
         if system.record_ref_creation_sites:
             self.call_sites = CallSites(is_driver=config.is_driver, running_task_name=self._running_task_name)
-        self.actors = ActorManager(self)
-        self.placement_groups = PlacementGroups(self)
         self.profile = TaskProfile()
-        self.statistician = Statistician(self)
-        self.state_reader = StateReader(self.peers, self.gcs, config.worker_id, self.statistician)
         self.end_of_raylet = ""
         """What it has said of its end."""
         self._listeners: list[Listener] = []
         self._dispatcher = Dispatcher(CoreWorkerService(self))
-        self._closes = [self.placement_groups.close, self.actors.close, self._dispatcher.close]
+        self._closes: list[Callable[[], None]] = [self._dispatcher.close]
         """What is done when a driver leaves."""
-        self.background = self.process.background
 
     @property
     def address(self) -> Address:
@@ -149,19 +139,24 @@ class CoreWorker:
     async def start(self, job_config: JobConfig | None = None) -> None:
         """Listen and register: a driver (which has a ``job_config``) at the gcs too. Raises PlatformError."""
         await self._listen()
-        self._build()
+        self._build_ownership()
+        self._build_fetching()
+        self._build_recovery()
+        self._build_submission()
+        self._build_execution()
+        self._build_explanations()
+        self._closes.append(self.patient.close)
         if job_config is not None:
             registered = await self.gcs.call(RegisterJob(self.address, self.platform.processes.pid, job_config))
-            self.job_id = registered.job_id
-            pid = self.platform.processes.pid
-            self.job = JobInfo(self.job_id, self.address, pid, job_config, self.platform.host.time())
-            self.raylet_address = (await self.raylet.call(RegisterDriver(self.address, pid, self.job_id))).address
+            pid, started_at = self.platform.processes.pid, self.platform.host.time()
+            self.context.enter(JobInfo(registered.job_id, self.address, pid, job_config, started_at))
+            driver = await self.raylet.call(RegisterDriver(self.address, pid, registered.job_id))
+            self.process.raylet_address = driver.address
         else:
             reply = await self.raylet.call(RegisterWorker(self.address, self.platform.processes.pid))
-            self.raylet_address = reply.address
+            self.process.raylet_address = reply.address
             if reply.refused:
                 self._lose_cluster(reply.refused)
-        self.task_ids = TaskIdFactory(self.config.worker_id, self.job_id)
         self.raylet.on_death = lambda death: self._lose_cluster(f"the local raylet died: {self.end_of_raylet or death}")
         self.gcs.on_death = lambda death: self._lose_cluster(f"the gcs died: {death}")
         self.raylet.keep_open()
@@ -223,6 +218,7 @@ class CoreWorker:
     def _build_recovery(self) -> None:
         """Make the parts that take in the items of generators, and make lost objects again."""
         process, references, store, objects = self.process, self.references, self.store, self.objects
+        self.clients = ActorClients(references, self.borrowing)
         self.generators = Generators(
             process.platform.record, self.tasks, references, store, self.borrowing, self.directory, objects
         )
@@ -236,31 +232,50 @@ class CoreWorker:
             resolve=self._resolve,
             lost_items=self.generators.lost_items,
             hurry=self.generators.hurry,
-            keep_actor=self.actors.keep,
+            keep_actor=self.clients.keep,
         )
 
-    def _build(self) -> None:
-        """Make the parts that need to know our address."""
-        self._build_ownership()
-        self._build_fetching()
-        self._build_recovery()
-        platform, peers, system = self.platform, self.peers, self.config.system_config
-        self.outcomes = TaskOutcomes(self)
+    def _build_submission(self) -> None:
+        """Make the parts that bring tasks to workers, calls to actors, and both to their ends."""
+        process, config, objects = self.process, self.config, self.objects
         self.resolver = DependencyResolver(
-            self.config.worker_id, self.store, self.futures, self.outcomes.on_ready, self.outcomes.on_failed_argument
+            config.worker_id, self.store, self.futures, self.on_task_ready, self._on_failed_argument
         )
-        self.lease_client = LeaseClient(peers, self.patient, self.raylet, self.address, self.outcomes)
-        lease_ids = LeaseIdFactory(self.config.worker_id)
+        self.outcomes = TaskOutcomes(
+            process=process,
+            tasks=self.tasks,
+            resolver=self.resolver,
+            references=self.references,
+            store=self.store,
+            objects=objects,
+            borrowing=self.borrowing,
+            directory=self.directory,
+            handles=self.clients,
+            streams=self.generators,
+            recovery=self.recovery,
+            routes=self,
+            forget_place=self.fetcher.forget_place,
+        )
         self.lease_policy = LocalityAwareLeasePolicy(
-            self.config.node_id, self.directory.copies_of, self.resolver.place_of, system.locality_aware_leasing_enabled
+            config.node_id,
+            self.directory.copies_of,
+            self.resolver.place_of,
+            config.system_config.locality_aware_leasing_enabled,
         )
-        best_raylet = self.lease_policy.best_raylet
-        self.submitter = NormalTaskSubmitter(system, lease_ids, self.tasks, self.lease_client, best_raylet)
-        self.lease_client.submitter = self.submitter
-        self.explainer = Explainer(self)
-        node_id_hex, node_ip = self.config.node_id.hex(), self.config.node_ip
-        results = ResultKeeper(self.provider, system.max_direct_call_object_size)
-        self.generator_executor = GeneratorExecutor(platform, self.patient, self.borrowing, results, self.blocked.lend_soon)
+        lease_ids, best_raylet = LeaseIdFactory(config.worker_id), self.lease_policy.best_raylet
+        self.lease_client = LeaseClient(process, self.tasks, self.outcomes, lease_ids, best_raylet)
+        self.submitter = self.lease_client.submitter
+        self.actors = ActorManager(process, self.tasks, self.references, self.clients, self.outcomes, self)
+        self.placement_groups = PlacementGroups(process, self.context, self.references, objects, self._own_actor_id)
+        self._closes += [self.placement_groups.close, self.actors.close, self.lease_client.close]
+
+    def _build_execution(self) -> None:
+        """Make the parts that take tasks in, and run them."""
+        process, platform, config = self.process, self.platform, self.config
+        results = ResultKeeper(self.provider, config.system_config.max_direct_call_object_size)
+        self.generator_executor = GeneratorExecutor(
+            platform, process.patient, self.borrowing, results, self.blocked.lend_soon
+        )
         self.executor = TaskExecutor(
             platform,
             self.functions,
@@ -268,17 +283,67 @@ class CoreWorker:
             ReturnValues(results),
             self.generator_executor,
             self.profile,
-            node_id_hex,
-            node_ip,
+            config.node_id.hex(),
+            config.node_ip,
         )
         self.intake = intake = TaskIntake(
-            platform, self.address, self.references, self.store, self.borrowing, self.fetcher, self.config.node_ip
+            platform, process.address, self.references, self.store, self.borrowing, self.fetcher, config.node_ip
         )
         self.receiver = TaskReceiver(platform, self.executor, self.functions, intake, self)
-        self.host = ActorHost(self)
-        max_wait_s = system.actor_scheduling_queue_max_reorder_wait_seconds
-        self.actor_receiver = ActorTaskReceiver(platform, self.executor, intake, self.host, max_wait_s)
-        self._closes += [self.lease_client.close, self.patient.close]
+        self.host = ActorHost(process, self.executor, intake, self)
+        self.actor_receiver = self.host.receiver
+
+    def _build_explanations(self) -> None:
+        """Make the parts that read the others, for people."""
+        self.explainer = Explainer(
+            process=self.process,
+            references=self.references,
+            store=self.store,
+            tasks=self.tasks,
+            resolver=self.resolver,
+            submitter=self.submitter,
+            actors=self.actors,
+            placement_groups=self.placement_groups,
+            actor_receiver=self.actor_receiver,
+        )
+        self.statistician = Statistician(
+            process=self.process,
+            context=self.context,
+            references=self.references,
+            store=self.store,
+            tasks=self.tasks,
+            call_sites=self.call_sites,
+            profile=self.profile,
+            receiver=self.receiver,
+            actor_receiver=self.actor_receiver,
+        )
+
+    def user_port(self) -> UserPort:
+        """The way in for user threads, when this process has started."""
+        return UserPort(
+            process=self.process,
+            context=self.context,
+            drop_ref=self.drop_ref,
+            store=self.store,
+            references=self.references,
+            objects=self.objects,
+            call_sites=self.call_sites,
+            provider=self.provider,
+            fetcher=self.fetcher,
+            waiting=self.waiting,
+            locator=self.locator,
+            deletion=self.deletion,
+            submission=self,
+            tasks=self.tasks,
+            generators=self.generators,
+            actors=self.actors,
+            placement_groups=self.placement_groups,
+            functions=self.functions,
+            executor=self.executor,
+            host=self.host,
+            explainer=self.explainer,
+            answers=self.statistician,
+        )
 
     async def close(self, tells_threads: bool = True) -> None:
         """A driver leaves its cluster; also after a ``start`` that has failed. Nothing of it is left on its loop.
@@ -286,13 +351,13 @@ class CoreWorker:
         Threads that wait are told so, unless they end with the interpreter anyway.
         """
         self.process.is_exiting = True
-        if self.job is not None:
+        if self.context.job is not None:
             if tells_threads:
-                self.outcomes.fail_all("this driver has left its cluster")
+                self._fail_all("this driver has left its cluster")
             await self._finish_job()
         for close in self._closes:
             close()
-        for task in list(self.background):
+        for task in list(self.process.background):
             task.cancel()
         for listener in self._listeners:
             await listener.close()
@@ -305,7 +370,7 @@ class CoreWorker:
         try:
             async with asyncio.timeout(FAREWELL_TIMEOUT_S):
                 await self.placement_groups.settle_all()
-                await self.gcs.call(FinishJob(self.job_id))
+                await self.gcs.call(FinishJob(self.context.job_id))
         except (PlatformError, TimeoutError) as error:
             logger.debug("could not finish the job: %s", error)
 
@@ -314,9 +379,15 @@ class CoreWorker:
         self.process.is_exiting = True
         if self.config.is_driver:
             self.gcs.may_restart = False  # If it comes back, then for others: nothing of ours waits for that.
-            self.outcomes.fail_all(reason)
+            self._fail_all(reason)
         else:
             self.platform.processes.exit(1)
+
+    def _fail_all(self, reason: str) -> None:
+        """The cluster is gone: whatever has not ended ends now."""
+        self.submitter.forget_all()
+        self.actors.forget_constructors()
+        self.outcomes.fail_all(reason)
 
     def _on_unreachable_store(self, reason: str) -> None:
         """Mostly because the raylet has just died. No task shall fail for that which may run elsewhere."""
@@ -328,7 +399,7 @@ class CoreWorker:
 
     def submit(self, task: PendingTask) -> None:
         """A user thread has called a remote function."""
-        if self.is_exiting:
+        if self.process.is_exiting:
             self.outcomes.on_lost_cluster(task)
             return
         template = task.prepared.template
@@ -346,7 +417,7 @@ class CoreWorker:
             elif client is not None:
                 self.actors.submitter.on_task_ready(client, task)
             else:
-                self.submitter.on_task_ready(task, self.now())
+                self.submitter.on_task_ready(task, self.process.now())
         except Exception as error:
             self.outcomes.on_not_begun(task, RaySystemError(reason=failure(error)))
             raise  # to the log
@@ -357,7 +428,7 @@ class CoreWorker:
             held = task.held_ids()
             self.references.add_submitted(held, [None] * len(held))
         if task.handle_id:
-            self.actors.keep(task)
+            self.clients.keep(task)
         self.tasks.add(task)
 
     def wait_for_arguments(self, task: PendingTask) -> None:
@@ -371,12 +442,36 @@ class CoreWorker:
             export.done = True
             self.resolver.on_function_exported(export.function_id)
 
-        self.functions.export(self.job_id, export.function_id, pickled, on_exported)
+        self.functions.export(self.context.job_id, export.function_id, pickled, on_exported)
 
-    @property
-    def namespace(self) -> str:
-        """Where names are looked up that are said without one; a job that has named none has one of its own (G32)."""
-        return (self.job.config.namespace if self.job is not None else "") or f"anonymous-{self.job_id.hex()}"
+    # --- routes of the outcomes
+
+    def on_task_ready(self, task: PendingTask) -> None:
+        """All arguments exist: queue the task, for its first attempt or for another."""
+        prepared = task.prepared
+        if prepared.client is not None:
+            self.actors.submitter.on_task_ready(prepared.client, task)
+        elif prepared.template.actor is not None:
+            self.actors.on_constructor_ready(task)
+        else:
+            self.submitter.on_task_ready(task, self.process.now())
+
+    def on_ended_early(self, task: PendingTask) -> None:
+        """The task has ended without being pushed: an actor's calls behind it need not wait for it."""
+        if task.prepared.client is not None:
+            self.actors.submitter.on_task_ended(task.prepared.client)
+
+    def remove_queued(self, task: PendingTask) -> None:
+        """The task is cancelled. An actor's queue passes it over when its turn comes."""
+        if task.prepared.client is None:
+            self.submitter.remove_queued(task, self.process.now())
+
+    def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
+        """An argument of a constructor is an error: its actor will never exist."""
+        self.actors.on_constructor_failed(task, error)
+
+    def _on_failed_argument(self, task: PendingTask, error: StoredObject) -> None:
+        self.outcomes.on_failed_argument(task, error)
 
     # --- cancelling
 
@@ -395,6 +490,9 @@ class CoreWorker:
                 self.outcomes.cancel(child, force, True)
 
     # --- what an event in one part means for the others
+
+    def _own_actor_id(self) -> bytes:
+        return self.actor_receiver.actor_id
 
     def _on_freed(self, effects: Effects) -> None:
         """Make every part forget values that nobody needs any more; what follows from that joins the effects."""
@@ -441,13 +539,17 @@ class CoreWorker:
 
     async def prepare_environment(self, template: TaskTemplate) -> None:
         """This worker's first task: take on its job and runtime environment, for good."""
-        await take_on(self, template)
+        await take_on(self.process, self.context, template)
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         self.host.run_constructor(task, then)
 
     def on_over(self, task: ReceivedTask) -> None:
         self.blocked.on_task_over(task)
+
+    def lend_cpus(self) -> None:
+        """The actor that lives here ends: let other tasks use its CPUs."""
+        self.blocked.begin_to_end()
 
     def is_free(self) -> bool:
         """Nobody depends on this process."""

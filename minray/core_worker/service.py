@@ -202,7 +202,7 @@ class CoreWorkerService:
         return self._core.statistician.stats(request)
 
     def handle_GetTasksInfo(self, request: GetTasksInfo, call: Call) -> TasksInfo:
-        return self._core.statistician.account.tasks(request)
+        return self._core.statistician.tasks(request)
 
     def handle_GetProfileEvents(self, request: GetProfileEvents, call: Call) -> ProfileEvents:
         return self._core.statistician.profile()
@@ -226,7 +226,7 @@ class CoreWorkerService:
         return Explanation(await self._core.explainer.actors.explain_here(request))
 
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
-        self._core.submitter.on_revoke(self._core.now())
+        self._core.submitter.on_revoke(self._core.process.now())
         return DONE
 
     def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
@@ -238,7 +238,7 @@ class CoreWorkerService:
         return DONE
 
     def handle_LeaveNode(self, request: LeaveNode, call: Call) -> Done:
-        self._core.submitter.on_node_leaving(request.node_id, self._core.now())
+        self._core.submitter.on_node_leaving(request.node_id, self._core.process.now())
         return DONE
 
     def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:

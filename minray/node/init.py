@@ -360,8 +360,8 @@ def _connect(
             f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}"
             f" (what its processes have said is in {os.path.join(file.session_dir, LOGS)})"
         ) from None
-    core.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
-    worker.connect_process(UserApi(core))
+    core.context.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
+    worker.connect_process(UserApi(core.user_port()))
     _take_sigterm()
     return _Connection(node, file, thread, user_code, core, printer)
 
@@ -418,7 +418,7 @@ def _address_info(file: NodeFile) -> dict[str, Any]:
 
 def _address_info_of_worker() -> dict[str, Any]:
     """For a task that calls ``init(ignore_reinit_error=True)``, as libraries do."""
-    config = worker.current_api().core.config
+    config = worker.current_api().config
     return {
         "address": config.gcs_endpoint,
         "gcs_address": config.gcs_endpoint,
@@ -468,7 +468,7 @@ def _disconnect(connection: _Connection) -> None:
 
 
 async def _flush_logs(core: CoreWorker) -> None:
-    await core.raylet.call(FlushLogs(core.job_id))
+    await core.raylet.call(FlushLogs(core.context.job_id))
 
 
 def _auto_init() -> None:

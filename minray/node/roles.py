@@ -183,19 +183,19 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
     system, processes = config.system_config, WorkerProcesses(ends)
     platform = make_platform(name, config.worker_id, system, heritage.token, processes, user_code, heritage.host)
 
-    async def start() -> UserApi:
+    async def start() -> CoreWorker:
         core = CoreWorker(platform, config)
         await core.start()
-        return UserApi(core)
+        return core
 
     user_code.start_relief()
     try:
-        api = user_code.begin(start())
+        core = user_code.begin(start())
     except PlatformError as error:
         logging.getLogger(__name__).error("this worker cannot join its node: %s", error)
         return
-    worker.connect_process(api)
-    executor = api.core.executor
+    worker.connect_process(UserApi(core.user_port()))
+    executor = core.executor
     sys.stdout = TaskNamedStream(sys.stdout, executor)
     sys.stderr = TaskNamedStream(sys.stderr, executor)
     user_code.end_on_signal(executor.is_in_task, lambda: executor.end_process(SystemExit(TERMINATED)))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from minray.common.text_table import table
-from minray.core_worker.introspection.stats import NIL
 from minray.observability.state_reader import (
     CAPTURED_IN_OBJECT,
     LOCAL_REFERENCE,
@@ -22,6 +21,7 @@ from minray.observability.state_reader import (
     ClusterObjects,
     ObjectUse,
 )
+from minray.protocol.core_worker import NIL
 from minray.protocol.object_store import ObjectsInfo
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from minray.common.ids import short
-from minray.core_worker.execution.task_account import TaskAccount
-from minray.core_worker.introspection.stats import NIL, UNKNOWN_SIZE
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ActorInfo, ListActors
 from minray.protocol.base import Address, Record, Request, decode
-from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
+from minray.protocol.core_worker import NIL, UNKNOWN_SIZE, CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
@@ -33,6 +31,7 @@ from minray.protocol.state import (
     ProcessMetrics,
     ProcessStacks,
     ProfileEvents,
+    StateAnswers,
     TasksInfo,
 )
 from minray.rpc.connection import Peer, Peers, PeerUnreachable
@@ -205,26 +204,11 @@ class ClusterWorkers(NamedTuple):
     silent: list[str]
 
 
-class OwnAnswers(Protocol):
-    """How a process of the cluster answers itself."""
-
-    @property
-    def account(self) -> TaskAccount: ...
-
-    def stats(self, request: GetCoreWorkerStats) -> CoreWorkerStats: ...
-
-    def profile(self) -> ProfileEvents: ...
-
-    def stacks(self) -> ProcessStacks: ...
-
-    def metrics(self) -> ProcessMetrics: ...
-
-
 class StateReader:
     """Asks everybody. Each process may take ``timeout_s``. Raises PlatformError if the gcs is gone, TimeoutError if it is
     silent."""
 
-    def __init__(self, peers: Peers, gcs: Peer, own_id: bytes = b"", own: OwnAnswers | None = None) -> None:
+    def __init__(self, peers: Peers, gcs: Peer, own_id: bytes = b"", own: StateAnswers | None = None) -> None:
         """A process of the cluster answers for itself (``own``)."""
         self._peers = peers
         self._gcs = gcs
@@ -248,7 +232,7 @@ class StateReader:
         """The newest tasks of each process, or these."""
         question, request = _Question(timeout_s), GetTasksInfo(MOST_TASKS, None if task_ids is None else list(task_ids))
         _, drivers, workers = await self._processes(question)
-        infos = await self._ask_all(question, request, lambda own: own.account.tasks(request), [*drivers, *workers])
+        infos = await self._ask_all(question, request, lambda own: own.tasks(request), [*drivers, *workers])
         return ClusterTasks(infos, question.silent)
 
     async def profile(self, timeout_s: float) -> ClusterProfile:
@@ -331,7 +315,7 @@ class StateReader:
         self,
         question: _Question,
         request: Request[R],
-        answer: Callable[[OwnAnswers], R],
+        answer: Callable[[StateAnswers], R],
         processes: Sequence[tuple[Address, int]],
     ) -> list[R]:
         """What these say; ``answer``: what this process says, if it is one of them."""

@@ -299,6 +299,12 @@ class DeleteObjects(Request[Done], frozen=True):
     object_ids: list[bytes]
 
 
+NIL = "NIL"
+"""The status of the task of an object that no task of the asked process makes."""
+UNKNOWN_SIZE = -1
+"""The size of a value that the asked process does not have."""
+
+
 class ObjectRefInfo(Record, frozen=True):
     """What one process knows of one object, for people."""
 

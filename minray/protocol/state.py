@@ -8,8 +8,11 @@ answer the same question, and the reader puts their answers together.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from minray.common.task_spec import ACTOR_CREATION_TASK
 from minray.protocol.base import Record, Request
+from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats
 
 MOST_TASKS = 10_000
 """So many are described in one answer."""
@@ -186,3 +189,17 @@ class GetTasksInfo(Request[TasksInfo], frozen=True):
 
     limit: int = MOST_TASKS
     task_ids: list[bytes] | None = None
+
+
+class StateAnswers(Protocol):
+    """The answers of a driver or worker to the questions about its state."""
+
+    def stats(self, request: GetCoreWorkerStats) -> CoreWorkerStats: ...
+
+    def tasks(self, request: GetTasksInfo) -> TasksInfo: ...
+
+    def profile(self) -> ProfileEvents: ...
+
+    def stacks(self) -> ProcessStacks: ...
+
+    def metrics(self) -> ProcessMetrics: ...

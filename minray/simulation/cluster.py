@@ -462,7 +462,7 @@ class SimCluster:
         result, error = await _in_user_thread(platform.user_code, program)
         with contextlib.suppress(PlatformError, TimeoutError):
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                await core.raylet.call(FlushLogs(core.job_id))
+                await core.raylet.call(FlushLogs(core.context.job_id))
             printer.flush_repetitions()
         await core.close()
         if error is not None:
@@ -476,7 +476,7 @@ class SimCluster:
         process = current_process.get()
         assert process is not None
         self.cores[process.name] = core
-        process.context.run(worker.connect_context, UserApi(core))
+        process.context.run(worker.connect_context, UserApi(core.user_port()))
 
 
 async def _in_user_thread(user_code: Any, program: Callable[[], Any]) -> tuple[Any, BaseException | None]:

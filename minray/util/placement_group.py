@@ -47,7 +47,7 @@ class PlacementGroup:
         self._check("wait")
         worker.check_timeout(timeout_seconds)
         api, group_id = worker.current_api(), self.id.binary()
-        return bool(api.run_on_loop(lambda: api.core.placement_groups.wait(group_id, timeout_seconds)))
+        return bool(api.run_on_loop(lambda: api.placement_groups.wait(group_id, timeout_seconds)))
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
@@ -63,8 +63,8 @@ class PlacementGroup:
     def _settle(self) -> None:
         """Somebody else is going to hear of it: not before the gcs has."""
         api = worker.connected_api()
-        if api is not None and not api.core.placement_groups.is_known(self.id.binary()):
-            api.run_on_loop(lambda: api.core.placement_groups.settle(self.id.binary()))
+        if api is not None and not api.placement_groups.is_known(self.id.binary()):
+            api.run_on_loop(lambda: api.placement_groups.settle(self.id.binary()))
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()
@@ -86,7 +86,7 @@ class PlacementGroup:
 
 def _bundles_of(group_id: bytes) -> list[dict[str, float]]:
     api = worker.current_api()
-    bundles = api.run_on_loop(lambda: api.core.placement_groups.bundles_of(group_id))
+    bundles = api.run_on_loop(lambda: api.placement_groups.bundles_of(group_id))
     return [to_floats(bundle) for bundle in bundles]
 
 
@@ -107,7 +107,7 @@ def placement_group(
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, not {type(name).__name__}")
     api = worker.current_api()
-    groups = api.core.placement_groups
+    groups = api.placement_groups
     group = groups.describe(described, strategy, name, lifetime == "detached")
     if name:
         api.run_on_loop(lambda: groups.create_named(group))
@@ -146,7 +146,7 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group takes a PlacementGroup, not {type(placement_group).__name__}")
     api, group_id = worker.current_api(), placement_group.id.binary()
-    api.post(api.core.placement_groups.remove, group_id)
+    api.post(api.placement_groups.remove, group_id)
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
@@ -156,7 +156,7 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
     if not placement_group_name:
         raise ValueError("Please supply a non-empty value to get_placement_group")
     api = worker.current_api()
-    group = api.run_on_loop(lambda: api.core.placement_groups.named(placement_group_name))
+    group = api.run_on_loop(lambda: api.placement_groups.named(placement_group_name))
     if group is None:
         raise ValueError(f"Failed to look up placement group with name: {placement_group_name}")
     return PlacementGroup(PlacementGroupID(group.group_id), [to_floats(bundle.resources) for bundle in group.bundles])
@@ -177,10 +177,10 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
         raise TypeError(f"placement_group_table takes a PlacementGroup or None, not {type(placement_group).__name__}")
     api = worker.current_api()
     if placement_group is None:
-        api.run_on_loop(api.core.placement_groups.settle_all)
+        api.run_on_loop(api.placement_groups.settle_all)
         return {group.group_id.hex(): _row(group) for group in api.known_placement_groups()}
     group_id = placement_group.id.binary()
-    group = api.run_on_loop(lambda: api.core.placement_groups.get(group_id))
+    group = api.run_on_loop(lambda: api.placement_groups.get(group_id))
     return _row(group) if group is not None else {}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import minray
-from minray.api.calls import current_api
+from minray.api.calls import objects_of_cluster
 from minray.cluster_utils import Cluster, ClusterNode
 from minray.exceptions import RayError
 from minray.object_store.object_table import CREATED
@@ -95,7 +95,7 @@ def spilled_files(node: ClusterNode) -> list[Path]:
 def copies(node: ClusterNode | None) -> list[Any]:
     """What is in its store."""
     assert node is not None
-    stores = current_api().objects_of_cluster(10).stores
+    stores = objects_of_cluster(10).stores
     store = stores.get(bytes.fromhex(node.node_id))
     return list(store.copies) if store is not None else []
 

@@ -72,7 +72,7 @@ class Core:
     def join(self) -> None:
         """As a driver."""
         self.do(self.worker.start(JOB))
-        self.process.context.run(worker.connect_context, UserApi(self.worker))
+        self.process.context.run(worker.connect_context, UserApi(self.worker.user_port()))
         self.cluster.cores[self.process.name] = self.worker
 
     def tasks(self) -> list[str]:
@@ -167,7 +167,7 @@ def failed_future() -> Future[Any]:
 
 def let_pass(seconds: float) -> None:
     """In a user thread, in virtual time."""
-    worker.current_api().core.platform.user_code.parker().wait(seconds)
+    worker.current_api().port.process.platform.user_code.parker().wait(seconds)
 
 
 async def pause(seconds: float) -> None:

@@ -10,7 +10,7 @@ from minray.common.ids import LeaseIdFactory, TaskIdFactory
 from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
 from minray.core_worker.records.pending_task import FunctionExport, PendingTask, PreparedTemplate
 from minray.core_worker.records.stored_object import StoredObject
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest
+from minray.core_worker.submission.normal_task_submitter import LeasedWorker, WorkerRequest
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
 
@@ -80,8 +80,8 @@ class Asked:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.pushed: list[tuple[LeasedWorker, PendingTask]] = []
-        self.requests: list[LeaseRequest] = []
-        self.cancelled: list[LeaseRequest] = []
+        self.requests: list[WorkerRequest] = []
+        self.cancelled: list[WorkerRequest] = []
         self.returned: list[tuple[LeasedWorker, bool, str]] = []
         self.reclaimed: list[LeasedWorker] = []
         self.timers: list[float] = []
@@ -92,10 +92,10 @@ class Asked:
     def push(self, worker: LeasedWorker, task: PendingTask) -> None:
         self.pushed.append((worker, task))
 
-    def request_lease(self, request: LeaseRequest) -> None:
+    def request_lease(self, request: WorkerRequest) -> None:
         self.requests.append(request)
 
-    def cancel_lease(self, request: LeaseRequest) -> None:
+    def cancel_lease(self, request: WorkerRequest) -> None:
         self.cancelled.append(request)
 
     def return_lease(self, worker: LeasedWorker, kill_worker: bool, reason: str) -> None:

@@ -15,7 +15,8 @@ from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
 from minray.platform.threads import main_thread
 from minray.protocol.actor import ALIVE, DEAD, HandleSpec, RegisterActorReply
 from tests.core_worker.cores import Core, Cores, cores, let_pass, sent
-from tests.core_worker.parts import OWN, pending, prepare
+from tests.core_worker.parts import pending, prepare
+from tests.core_worker.process_record import process_record
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ class Registering:
     def __init__(self, answer: Any) -> None:
         self._answer = answer
         actors = SimpleNamespace(create="create", abandon="abandon")
-        self.core = SimpleNamespace(address=OWN, actors=actors, drop_ref=lambda name: None)
+        self.port = SimpleNamespace(process=process_record(), actors=actors, drop_ref=lambda name: None)
         self.posted: list[str] = []
 
     def make_task(self, prepared: Any, args: Any, kwargs: Any) -> Any:

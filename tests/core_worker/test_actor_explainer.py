@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -45,6 +44,7 @@ from minray.protocol.actor import (
 from minray.protocol.core_worker import FIRST_RUN, Explanation, TaskHeader
 from tests.core_worker.parts import OWN, address, id_of, object_id, pending, prepare, template
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import in_virtual_time, turns
 
 OWNER, HOME, RAYLET = address("owner-of-the-actor"), address("home"), address("raylet")
@@ -58,31 +58,35 @@ class Caller:
 
     def __init__(self) -> None:
         self.peers = RecordingPeers()
-        self.gcs = self.peers.local
+        self.process = process_record(self.peers)
         self.tasks = TaskManager(None)
-        self.placement_groups = SimpleNamespace(explain=self.explain_group)
-        self.explainer = SimpleNamespace(
-            explain=self.explain,
-            explain_task=self.explain_task,
-            explain_wait=self.explain_wait,
-            ask_raylet=self.ask_raylet,
-            ask=partial(Explainer.ask, cast(Any, SimpleNamespace(_core=self))),
-        )
+        tables: Any = self
+        self.ask = Explainer(
+            process=self.process,
+            references=tables,
+            store=tables,
+            tasks=self.tasks,
+            resolver=tables,
+            submitter=tables,
+            actors=tables,
+            placement_groups=tables,
+            actor_receiver=tables,
+        ).ask
+        groups: Any = SimpleNamespace(explain=self.explain_group)
         self.client = ActorClient(ACTOR, OWNER, True)
         self.group = "about its group", True
         self.raylet_says = "waits for CPU"
         self.unanswered: list[ReceivedTask] = []
         self.actor: Any = SimpleNamespace(actor_id=ACTOR)
         self.actor_receiver: Any = SimpleNamespace(unanswered=lambda: self.unanswered, actor=self.actor)
-        myself: Any = self
-        self.actors = ActorExplainer(myself)
+        self.actors = ActorExplainer(self, self.process.gcs, self.tasks, tables, groups, self.actor_receiver)
 
     async def explain_group(self, group_id: bytes) -> tuple[str, bool]:
         assert group_id == GROUP
         return self.group
 
-    async def explain(self, key: bytes, owner: Any, hops: int) -> list[str]:
-        assert (key, owner) == (return_id(creation_task_of(ACTOR, OWNER.worker_id), 1), OWNER)
+    async def explain(self, object_id: bytes, owner: Any, hops: int = 0) -> list[str]:
+        assert (object_id, owner) == (return_id(creation_task_of(ACTOR, OWNER.worker_id), 1), OWNER)
         return [f"about its constructor, {hops} hops from here"]
 
     async def explain_task(self, task: PendingTask, hops: int) -> list[str]:
@@ -91,8 +95,8 @@ class Caller:
     async def explain_wait(self, task_id: bytes, hops: int) -> list[str]:
         return [f"about what {short(task_id)} waits for, {hops} hops from here"]
 
-    async def ask_raylet(self, raylet: Any, lease_id: bytes) -> str:
-        assert (raylet, lease_id) == (RAYLET, id_of("lease"))
+    async def ask_raylet(self, address: Any, lease_id: bytes) -> str:
+        assert (address, lease_id) == (RAYLET, id_of("lease"))
         return self.raylet_says
 
     # --- what happens

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +21,9 @@ from minray.protocol.actor import ReportActorExit
 from minray.protocol.base import DONE
 from minray.protocol.core_worker import FAILED, FIRST_RUN, OK, PushTaskReply, TaskHeader
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply, WorkerDeath
-from tests.core_worker.parts import OWN, address, config, id_of, template
+from tests.core_worker.parts import OWN, address, id_of, template
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import in_virtual_time, pass_time, turns
 
 GRACE_S = 10
@@ -37,21 +36,24 @@ class Home:
 
     def __init__(self, **system: Any) -> None:
         self.asked = RecordingPeers()
-        self.gcs = self.asked.local
-        self.config = SimpleNamespace(
-            worker_id=OWN.worker_id, system_config=config(actor_graceful_shutdown_timeout_ms=GRACE_S * 1000, **system)
+        grace_ms = GRACE_S * 1000
+        self.process = process_record(
+            self.asked, user_code=self, processes=self, actor_graceful_shutdown_timeout_ms=grace_ms, **system
         )
-        self.platform = SimpleNamespace(user_code=self, processes=self)
-        self.actor_receiver = self.blocked = self.executor = self
-        self.background: set[asyncio.Task[None]] = set()
-        self.actor: Any = None
         self.log: list[Any] = []
         """What has happened, in order."""
         self.calls_run = False
         self.is_needed = False
         self._then: list[Callable[[], None]] = []
-        myself: Any = self
-        self.host = ActorHost(myself)
+        others: Any = self
+        self.host = ActorHost(self.process, others, others, self)
+        receiver: Any = self.host.receiver
+        receiver.stop_beginning, receiver.is_idle, receiver.on_death = self.stop_beginning, self.is_idle, self.on_death
+        receiver.on_executed = self.on_executed
+
+    @property
+    def actor(self) -> Any:
+        return self.host.receiver.actor
 
     # --- what it is made of
 
@@ -78,7 +80,7 @@ class Home:
     def is_through(self) -> bool:
         return not self.is_needed
 
-    def begin_to_end(self) -> None:
+    def lend_cpus(self) -> None:
         self.log.append("lends its CPUs")
 
     def exit(self, code: int) -> None:
@@ -206,7 +208,7 @@ async def test_it_ends_once_whoever_else_says_that_it_shall() -> None:
     home.user_is_done()
     await turns()
     assert home.asked.take(ReportActorExit).request == ReportActorExit(ACTOR_ID, OWN.worker_id, "exit_actor")
-    assert home.log == ["begins no more", "clean-up"] and len(home.background) == 1
+    assert home.log == ["begins no more", "clean-up"] and len(home.process.background) == 1
 
 
 @in_virtual_time
@@ -214,7 +216,7 @@ async def test_where_no_actor_lives_none_is_ended() -> None:
     home = Home()
     home.host.end_actor("exit_actor")
     await pass_time(1)
-    assert home.log == [] and home.background == set()
+    assert home.log == [] and home.process.background == set()
 
 
 @in_virtual_time

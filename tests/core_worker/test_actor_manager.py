@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,9 +53,9 @@ from minray.protocol.actor import (
 from minray.protocol.base import DONE, Address, encode
 from minray.protocol.core_worker import NOT_STARTED, OK, Argument, PushTaskReply, RefInfo, Rerun, Value
 from minray.protocol.gcs import Poll, PollReply
-from minray.rpc.patient_caller import PatientCaller
-from tests.core_worker.parts import OWN, address, config, id_of, pending, prepare
+from tests.core_worker.parts import OWN, address, id_of, pending, prepare
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run, turns
 
 ACTOR_HOST, RAYLET = address("actor"), address("raylet")
@@ -71,26 +70,26 @@ class Creator:
 
     def __init__(self) -> None:
         self.tasks, self.references = TaskManager(None), ReferenceCounter()
-        self.config = SimpleNamespace(system_config=config())
         self.peers = RecordingPeers()
-        self.gcs = self.peers.local
-        peers: Any = self.peers
-        self.address = address("creator")
-        self.patient = PatientCaller(peers, peers.local)
-        self.is_exiting = False
-        self.outcomes = self.borrowing = self
-        self.platform = SimpleNamespace(user_code=SimpleNamespace(post=lambda work, *arguments: work(*arguments)))
+        self.process = process_record(self.peers, address=address("creator"), user_code=self)
         self.told: list[Any] = []
+        self.have_arguments = False
+        """Whether calls that did not start have all their arguments."""
         self.waiting: list[PendingTask] = []
         """For their arguments."""
         self.held: list[PendingTask] = []
         """Constructors whose arguments are held."""
         self.freed_with: dict[bytes, list[bytes]] = {}
         """Objects that only a constructor's arguments keep, by its task."""
-        myself: Any = self
-        self.actors = ActorManager(myself)
+        borrowing: Any = self
+        self.clients = ActorClients(self.references, borrowing)
+        self.actors = ActorManager(self.process, self.tasks, self.references, self.clients, self, self)
 
-    # --- the core worker and its judge
+    def post(self, work: Callable[..., None], *arguments: Any) -> None:
+        """From a user thread."""
+        work(*arguments)
+
+    # --- borrowing, the outcomes, and the way to the arguments
 
     def hold_arguments(self, task: PendingTask) -> None:
         self.held.append(task)
@@ -115,11 +114,12 @@ class Creator:
     def apply(self, effects: Effects) -> None:
         self.actors.on_freed(effects.freed)
 
-    def on_missing(self, missing: list[bytes]) -> None:
-        self.told.append(missing)
+    def on_missing(self, object_ids: Sequence[bytes]) -> None:
+        self.told.append(object_ids)
 
-    def on_unstarted(self, tasks: list[PendingTask]) -> None:
+    def on_unstarted(self, tasks: list[PendingTask]) -> list[PendingTask]:
         self.told.append(tasks)
+        return tasks if self.have_arguments else []
 
     def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Any) -> None:
         self.told.append((task, reply))
@@ -241,7 +241,7 @@ def test_what_the_gcs_says_of_the_registration_of_a_dead_actor_means_nothing() -
 
 def test_without_a_cluster_an_actor_is_dead_from_the_start() -> None:
     async def story(creator: Creator) -> None:
-        creator.is_exiting = True
+        creator.process.is_exiting = True
         actor_id = creator.create()
         assert creator.told == [(creator.held[0], FAILED)] and creator.waiting == creator.asked(RegisterActor) == []
         assert creator.actors.info_of(actor_id).state == DEAD  # type: ignore[union-attr]
@@ -405,13 +405,13 @@ def test_g24_calls_keep_their_actor_until_the_last_of_them_has_ended(count: int)
         calls = [pending(prepared) for _ in range(count)]
         for call in calls:
             call.handle_id = handle
-            creator.actors.keep(call)
+            creator.clients.keep(call)
         effects = Effects()
         creator.references.remove_local([handle], effects)
         assert effects.freed == []
         for call in calls:
             assert creator.asked(EndActor) == []
-            creator.actors.let_go(call)
+            creator.clients.let_go(call)
         assert len(creator.asked(EndActor)) == 1 and creator.references.get(handle) is None
 
     tell(story)
@@ -463,12 +463,13 @@ def test_one_channel_tells_of_all_actors_of_a_job_and_one_client_serves_all_hand
 
 def test_threads_that_make_handles_of_one_actor_at_once_have_one_client() -> None:
     """A weak dictionary's own ``setdefault`` would now and then give them two."""
+    nothing: Any = None
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as threads:
             for _ in range(300):
-                clients, together = ActorClients(), threading.Barrier(4)
+                clients, together = ActorClients(ReferenceCounter(), nothing), threading.Barrier(4)
 
                 def find(clients: ActorClients = clients, together: threading.Barrier = together) -> tuple[Any, bool]:
                     together.wait(10)
@@ -518,7 +519,7 @@ def test_nobody_asks_about_an_actor_whom_that_helps_no_more(what: str) -> None:
         if what == "dropped":
             client = None
         elif what == "exiting":
-            creator.is_exiting = True
+            creator.process.is_exiting = True
         else:
             creator.hear(id_of("actor"), ALIVE, address=ACTOR_HOST)
         await pass_time(2 * ASK_AGAIN_S)
@@ -579,6 +580,17 @@ def test_a_call_that_did_not_start_for_its_arguments_is_made_again() -> None:
         task, _ = creator.call(follow(creator))
         creator.peers.take_all(PushActorTask)[0].answer(PushTaskReply(NOT_STARTED, (), 0, missing=(b"x",)))
         assert creator.told == [(b"x",), [task]]
+
+    tell(story)
+
+
+def test_a_call_that_did_not_start_and_has_its_arguments_is_pushed_again_at_once() -> None:
+    async def story(creator: Creator) -> None:
+        creator.have_arguments = True
+        task, _ = creator.call(follow(creator))
+        creator.peers.take_all(PushActorTask)[0].answer(PushTaskReply(NOT_STARTED, (), 0))
+        (again,) = creator.asked(PushActorTask)
+        assert (again.task_id, task.state) == (task.task_id, PUSHED)
 
     tell(story)
 

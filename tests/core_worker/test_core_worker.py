@@ -37,8 +37,8 @@ def echo(value: Any = None) -> Any:
 
 @minray.remote
 def job_id() -> bytes:
-    core = minray.api.calls.current_api().core
-    return bytes(core.job_id)
+    core = minray.api.calls.current_api().port.submission
+    return bytes(core.context.job_id)
 
 
 @minray.remote(max_retries=0)
@@ -64,11 +64,11 @@ class Keeper:
 
 def test_a_driver_that_has_joined_knows_its_job_and_its_node(cluster: Cores, driver: Core) -> None:
     core = driver.worker
-    known = driver.do(core.gcs.call(GetJob(core.job_id))).job
-    assert known is not None and core.job is not None
-    assert known == msgspec.structs.replace(core.job, start_time=known.start_time)
-    assert known.job_id == core.job_id == job_of(core.task_ids.next()) and known.driver == core.address
-    assert core.raylet_address == cluster.raylets["head"].address
+    known = driver.do(core.gcs.call(GetJob(core.context.job_id))).job
+    assert known is not None and core.context.job is not None
+    assert known == msgspec.structs.replace(core.context.job, start_time=known.start_time)
+    assert known.job_id == core.context.job_id == job_of(core.context.task_ids.next()) and known.driver == core.address
+    assert core.process.raylet_address == cluster.raylets["head"].address
 
 
 def test_a_worker_that_its_node_does_not_wait_for_ends(cluster: Cores) -> None:
@@ -156,9 +156,7 @@ def test_a_driver_whose_node_says_nothing_ends_the_job_that_it_has_begun(cluster
 # --- losing the cluster
 
 
-@pytest.mark.parametrize(
-    ("victim", "what"), [("raylet/head", "the local raylet died"), ("gcs", "the gcs died")]
-)
+@pytest.mark.parametrize(("victim", "what"), [("raylet/head", "the local raylet died"), ("gcs", "the gcs died")])
 def test_what_is_unfinished_fails_when_the_cluster_is_lost_though_nothing_is_asked(victim: str, what: str) -> None:
     with cores(storage="gcs.db") as cluster:
         impatient = SystemConfig.from_overrides({"gcs_rpc_server_reconnect_timeout_s": 3})
@@ -203,7 +201,7 @@ async def pid_of_worker() -> int:
 
 @minray.remote
 def process_id() -> int:
-    return minray.api.calls.current_api().core.platform.processes.pid
+    return minray.api.calls.current_api().port.process.platform.processes.pid
 
 
 def test_without_its_store_a_worker_says_so_and_ends_and_a_driver_does_not(
@@ -275,7 +273,7 @@ def test_tasks_whose_function_is_being_exported_wait_for_that(cluster: Cores, dr
 
 
 def test_a_worker_becomes_a_part_of_the_job_whose_task_comes_first(driver: Core) -> None:
-    assert driver.run(lambda: minray.get(job_id.remote())) == driver.worker.job_id
+    assert driver.run(lambda: minray.get(job_id.remote())) == driver.worker.context.job_id
 
 
 # --- cancelling
@@ -340,24 +338,24 @@ def test_g46_children_are_cancelled_but_not_the_actors_that_the_task_has_made(dr
 
 @minray.remote(max_calls=1, max_retries=0)
 def last_call(value: Any) -> Any:
-    return value, minray.api.calls.current_api().core.platform.processes.pid
+    return value, minray.api.calls.current_api().port.process.platform.processes.pid
 
 
 @minray.remote(max_calls=1, max_retries=0)
 def last_put() -> Any:
-    return [minray.put("mine")], minray.api.calls.current_api().core.platform.processes.pid
+    return [minray.put("mine")], minray.api.calls.current_api().port.process.platform.processes.pid
 
 
 @minray.remote(max_calls=1, max_retries=0)
 def last_child(keeper: Any) -> Any:
     rest.options(num_cpus=0).remote(1)
     keeper.keep.options(num_returns=0).remote(rest.options(num_cpus=0).remote(2))
-    return minray.api.calls.current_api().core.platform.processes.pid
+    return minray.api.calls.current_api().port.process.platform.processes.pid
 
 
 @minray.remote(max_calls=1, max_retries=0)
 def last_actor() -> Any:
-    return Keeper.options(num_cpus=0).remote("made"), minray.api.calls.current_api().core.platform.processes.pid
+    return Keeper.options(num_cpus=0).remote("made"), minray.api.calls.current_api().port.process.platform.processes.pid
 
 
 def test_g23_a_worker_that_has_been_called_often_enough_answers_and_ends(cluster: Cores, driver: Core) -> None:
@@ -405,7 +403,7 @@ def test_a_driver_that_leaves_ends_its_job_though_its_process_goes_on(cluster: C
     words = sent(cluster, "driver")
     leave(cluster, driver)
     other = cluster.driver("other")
-    job = other.do(other.worker.gcs.call(GetJob(driver.worker.job_id))).job
+    job = other.do(other.worker.gcs.call(GetJob(driver.worker.context.job_id))).job
     assert job is not None and job.end_time and driver.process.alive and words == ["FinishJob"]
 
 

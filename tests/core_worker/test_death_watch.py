@@ -27,7 +27,7 @@ class Keeper:
         self.refs = refs
 
     def die(self) -> None:
-        minray.api.calls.current_api().core.platform.processes.exit(1)
+        minray.api.calls.current_api().port.process.platform.processes.exit(1)
 
 
 def followed(core: Core) -> list[str]:

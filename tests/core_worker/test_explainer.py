@@ -18,7 +18,7 @@ from minray.core_worker.introspection.explainer import ANSWER_S, MAX_HOPS, PATIE
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.records.pending_task import PUSHED, QUEUED, WAITING, PendingTask
 from minray.core_worker.records.stored_object import StoredObject
-from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
+from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, WorkerRequest
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.actor import CREATION_TASK_FAILED, DEAD, ActorInfo, DeathCause
 from minray.protocol.base import Address
@@ -27,6 +27,7 @@ from minray.protocol.object_store import Place
 from minray.protocol.raylet import GRANTED, ExplainLease, LeaseExplanation, LeaseReply
 from tests.core_worker.parts import JOB, OWN, address, id_of, object_id, pending, prepare, shape, stored
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import in_virtual_time, pass_time, turns
 
 OTHER, RAYLET, WORKER = address("other"), address("raylet-2"), address("worker")
@@ -38,30 +39,37 @@ class Process:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self.address = OWN
         self.store, self.tasks = MemoryStore(), TaskManager(None)
         self.peers = RecordingPeers()
-        self.raylet = self.peers.local
-        self.resolver = self.submitter = self.placement_groups = self.actors = self.references = self
         self.infos: dict[bytes, ActorInfo] = {}
         """What is known of actors."""
         self.missing: dict[bytes, list[bytes]] = {}
-        self.requests: dict[bytes, LeaseRequest] = {}
+        self.requests: dict[bytes, WorkerRequest] = {}
         self.workers: list[LeasedWorker] = []
         self.borrowed: dict[bytes, Address] = {}
         """Objects of others, and whose they are."""
         self.ready_groups: dict[bytes, bytes] = {}
         """Objects that are ready when a group is, and that."""
         self.group = "the group waits for room", False
-        myself: Any = self
-        self.explainer = Explainer(myself)
+        tables: Any = self
+        self.explainer = Explainer(
+            process=process_record(self.peers),
+            references=tables,
+            store=self.store,
+            tasks=self.tasks,
+            resolver=tables,
+            submitter=tables,
+            actors=tables,
+            placement_groups=tables,
+            actor_receiver=tables,
+        )
 
     # --- what it is made of
 
     def missing_of(self, task: PendingTask) -> list[bytes]:
         return self.missing.get(task.task_id, [])
 
-    def request_of(self, task: PendingTask) -> LeaseRequest | None:
+    def request_of(self, task: PendingTask) -> WorkerRequest | None:
         return self.requests.get(task.task_id)
 
     def get(self, key: bytes) -> Any:
@@ -92,12 +100,12 @@ class Process:
     def queued(self, name: str = "f", asks: Address | None = None, is_asking: bool = True, **options: Any) -> PendingTask:
         task = self._submit(pending(prepare(name, **options)), QUEUED)
         if is_asking:
-            self.requests[task.task_id] = LeaseRequest(id_of("lease"), KeyQueue(shape()), asks, False, 0, 0)
+            self.requests[task.task_id] = WorkerRequest(id_of("lease"), KeyQueue(shape()), asks, False, 0, 0)
         return task
 
     def pushed(self, *names: str) -> list[PendingTask]:
         """To one worker, which has answered some before."""
-        request = LeaseRequest(id_of("lease"), KeyQueue(shape()), None, False, 0, 0)
+        request = WorkerRequest(id_of("lease"), KeyQueue(shape()), None, False, 0, 0)
         worker = LeasedWorker(request, LeaseReply(GRANTED, WORKER, pid=5), asyncio.get_running_loop().time())
         tasks = [self._submit(pending(prepare(name)), QUEUED, PUSHED) for name in names]
         for sequence, task in enumerate(tasks, 4):

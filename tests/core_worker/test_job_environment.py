@@ -9,7 +9,6 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,10 +17,12 @@ import pytest
 from minray.common.ids import job_of
 from minray.common.task_spec import RuntimeEnv, TaskTemplate
 from minray.core_worker.execution.job_environment import pack_hook, take_on
+from minray.core_worker.ground.job_context import JobContext
 from minray.exceptions import RuntimeEnvSetupError
 from minray.protocol.gcs import GetJob, GetJobReply, JobConfig, JobInfo
 from tests.core_worker.parts import JOB, OWN, address, template
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import in_virtual_time, turns
 
 calls: list[str] = []
@@ -53,13 +54,8 @@ class Worker:
 
     def __init__(self) -> None:
         self.asked = RecordingPeers()
-        self.gcs = self.asked.local
-        self.config = SimpleNamespace(worker_id=OWN.worker_id)
-        self.platform = SimpleNamespace(user_code=self)
-        self.job: JobInfo | None = None
-        self.job_id = b"\0\0\0\0"
-        self.environment = RuntimeEnv()
-        self.task_ids: Any = None
+        self.process = process_record(self.asked, user_code=self)
+        self.context = JobContext(OWN.worker_id)
         self.entered: list[Any] = []
         self.has_directory = True
         self.works: list[tuple[Callable[[], None], Callable[[], None]]] = []
@@ -79,8 +75,7 @@ class Worker:
 
     async def take_on(self, job: JobInfo | None = None, **environment: Any) -> asyncio.Task[None]:
         """Its first task comes, and the gcs knows this job."""
-        myself: Any = self
-        taking = asyncio.get_running_loop().create_task(take_on(myself, of(**environment)))
+        taking = asyncio.get_running_loop().create_task(take_on(self.process, self.context, of(**environment)))
         await turns()
         for asked in self.asked.take_all(GetJob):
             assert asked.request == GetJob(JOB)
@@ -109,8 +104,8 @@ def job(setup_hook: bytes = b"", working_dir: str = "") -> JobInfo:
 async def test_a_worker_takes_on_the_job_of_its_first_task() -> None:
     worker = Worker()
     (await worker.take_on(job())).result()
-    assert worker.job == job() and worker.job_id == JOB and worker.entered == [(["/of-the-job"], None, {})]
-    assert job_of(worker.task_ids.next()) == JOB
+    assert worker.context.job == job() and worker.context.job_id == JOB and worker.entered == [(["/of-the-job"], None, {})]
+    assert job_of(worker.context.task_ids.next()) == JOB
 
 
 @in_virtual_time
@@ -119,7 +114,7 @@ async def test_what_the_environment_says_comes_before_what_the_job_does() -> Non
     environment = {"py_modules": ("/modules",), "working_dir": "/work", "env_vars": (("A", "1"),)}
     (await worker.take_on(job(working_dir="/of-the-driver"), **environment)).result()
     assert worker.entered == [(["/work", "/modules", "/of-the-job"], "/work", {"A": "1"})]
-    assert worker.environment == RuntimeEnv(**environment)  # type: ignore[arg-type]
+    assert worker.context.environment == RuntimeEnv(**environment)  # type: ignore[arg-type]
 
 
 @in_virtual_time
@@ -134,9 +129,9 @@ async def test_a_job_that_the_gcs_does_not_know_cannot_be_taken_on() -> None:
     worker = Worker()
     with pytest.raises(RuntimeEnvSetupError, match=f"the gcs does not know job {JOB.hex()}"):
         (await worker.take_on(None)).result()
-    assert worker.entered == [] and worker.job_id == b"\0\0\0\0"
+    assert worker.entered == [] and worker.context.job_id == b"\0\0\0\0"
     (await worker.take_on(job())).result()
-    assert worker.job == job()
+    assert worker.context.job == job()
 
 
 @in_virtual_time
@@ -145,9 +140,9 @@ async def test_a_job_that_is_over_cannot_be_taken_on() -> None:
     worker = Worker()
     with pytest.raises(RuntimeEnvSetupError, match=f"job {JOB.hex()} has finished"):
         (await worker.take_on(msgspec.structs.replace(job(), end_time=2.0))).result()
-    assert worker.entered == [] and worker.job is None
+    assert worker.entered == [] and worker.context.job is None
     (await worker.take_on(msgspec.structs.replace(job(), end_time=2.0, kept=True))).result()
-    assert worker.job is not None and worker.job.kept
+    assert worker.context.job is not None and worker.context.job.kept
 
 
 @in_virtual_time
@@ -157,7 +152,7 @@ async def test_a_directory_that_is_not_there_is_an_error_and_the_job_is_asked_fo
     with pytest.raises(RuntimeEnvSetupError, match="No such file or directory: /gone"):
         (await worker.take_on(job(), working_dir="/gone")).result()
     worker.has_directory = True
-    taking = asyncio.get_running_loop().create_task(take_on(worker, of(working_dir="/back")))  # type: ignore[arg-type]
+    taking = asyncio.get_running_loop().create_task(take_on(worker.process, worker.context, of(working_dir="/back")))
     await turns()
     taking.result()
     assert worker.asked.asked == [] and worker.entered[0][1] == "/back"
@@ -166,8 +161,7 @@ async def test_a_directory_that_is_not_there_is_an_error_and_the_job_is_asked_fo
 @in_virtual_time
 async def test_a_gcs_that_is_gone_is_nobodys_fault_here() -> None:
     worker = Worker()
-    myself: Any = worker
-    taking = asyncio.get_running_loop().create_task(take_on(myself, of()))
+    taking = asyncio.get_running_loop().create_task(take_on(worker.process, worker.context, of()))
     await turns()
     worker.asked.take(GetJob).fail(unreachable())
     await turns()

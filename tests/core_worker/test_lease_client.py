@@ -11,12 +11,12 @@ import pytest
 
 from minray.core_worker.records.pending_task import PendingTask, PreparedTemplate
 from minray.core_worker.submission.lease_client import REJECTED_DELAY_S, LeaseClient
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
+from minray.core_worker.submission.normal_task_submitter import LeasedWorker
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import RayError, RaySystemError
 from minray.platform.base import RecordTooLarge, RemoteFailure
 from minray.protocol.base import DONE
-from minray.protocol.core_worker import NOT_STARTED, OK, PushTask, PushTaskReply, ReclaimTasks
+from minray.protocol.core_worker import NOT_STARTED, OK, PushTask, PushTaskReply, ReclaimTasks, Rerun
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
 from minray.protocol.raylet import (
     CANCELLED,
@@ -32,9 +32,10 @@ from minray.protocol.raylet import (
     RequestWorkerLease,
     ReturnWorkerLease,
 )
-from minray.rpc.patient_caller import ASK_AGAIN_S, PatientCaller
-from tests.core_worker.parts import OWN, address, config, lease_ids, pending, prepare
+from minray.rpc.patient_caller import ASK_AGAIN_S
+from tests.core_worker.parts import OWN, address, lease_ids, pending, prepare
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run, turns
 
 WORKER, RAYLET = address("worker"), address("raylet-2")
@@ -48,11 +49,14 @@ class Scene:
     def __init__(self) -> None:
         self.peers = RecordingPeers()
         self.tasks = TaskManager(None)
-        peers: Any = self.peers
-        self.client = LeaseClient(peers, PatientCaller(peers, peers.local), peers.local, OWN, self)
-        self.submitter = self.client.submitter = NormalTaskSubmitter(config(), lease_ids(), self.tasks, self.client)
+        self.client = LeaseClient(process_record(self.peers), self.tasks, self, lease_ids(), lambda dependencies: None)
+        self.submitter = self.client.submitter
         self.ended: list[tuple[PendingTask, int]] = []
         self.died: list[tuple[PendingTask, LeaseFailure | None]] = []
+        self.have_arguments = False
+        """Whether tasks that did not start have all their arguments."""
+        self.preempted: list[PendingTask] = []
+        """Those of them that died with a preempted node."""
         self.unstarted: list[list[PendingTask]] = []
         self.missing: list[bytes] = []
         self.failed: list[tuple[PendingTask, RayError]] = []
@@ -84,11 +88,15 @@ class Scene:
         self.ended.append((task, reply.status))
         self.tasks.move(task, "FINISHED")
 
-    def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
+    def on_died(
+        self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None, *, is_preempted: bool = False
+    ) -> None:
+        self.preempted += [task] * is_preempted
         self.died.append((task, failure))
 
-    def on_unstarted(self, tasks: list[PendingTask]) -> None:
+    def on_unstarted(self, tasks: list[PendingTask]) -> list[PendingTask]:
         self.unstarted.append(tasks)
+        return tasks if self.have_arguments else []
 
     def finish_with_error(self, task: PendingTask, error: RayError) -> None:
         self.failed.append((task, error))
@@ -97,12 +105,12 @@ class Scene:
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
         self.missing.extend(object_ids)
 
-    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
-        return task.unwanted
+    def rerun(self, task: PendingTask) -> Rerun:
+        return Rerun(list(task.unwanted), 0, [])
 
-    def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
+    def on_unschedulable(self, tasks: Sequence[PendingTask], reply: LeaseReply) -> None:
         self.unschedulable.append(reply)
-        for task in self.submitter.take_queue(request):
+        for task in tasks:
             self.tasks.move(task, "FAILED")
 
 
@@ -284,6 +292,33 @@ def test_unstarted_tasks_go_back_together_in_their_order() -> None:
         assert scene.unstarted == [tasks[1:]]
         first.answer(PushTaskReply(OK, (), 5))
         assert scene.ended == [(tasks[0], OK)]
+
+    run(story)
+
+
+def test_unstarted_tasks_that_have_their_arguments_are_pushed_again_in_their_order() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.have_arguments = True
+        tasks = scene.granted(3)
+        pushes, scene.peers.asked = scene.peers.asked, []
+        for push in pushes:
+            push.answer(PushTaskReply(NOT_STARTED, (), 0))
+        await turns()
+        assert scene.unstarted == [tasks]
+        again = [asked.request.task_id for asked in scene.peers.take_all(PushTask)]
+        assert again == [task.task_id for task in tasks][: len(again)] and again
+
+    run(story)
+
+
+def test_g21_who_died_with_a_preempted_node_is_known() -> None:
+    async def story() -> None:
+        scene = Scene()
+        (task,) = scene.granted()
+        scene.submitter.on_node_leaving(WORKER.node_id, scene.client._now())
+        scene.client.on_node_death(WORKER.node_id)
+        assert scene.died == [(task, None)] and scene.preempted == [task]
 
     run(story)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.introspection import metric_registry
 from minray.core_worker.introspection.metric_registry import Definition, MetricRegistry, metrics_of, of_context, registry
+from minray.protocol.gcs import JobConfig, JobInfo
 from minray.protocol.state import MetricFamily, MetricSample, ProcessMetrics
+from tests.core_worker.parts import JOB, OWN
+from tests.core_worker.process_record import process_record
 
 COUNTED, SET = Definition("counter", "counted", "It is."), Definition("gauge", "set", "")
 SEEN = Definition("histogram", "seen", "", (1.0, 5.0))
@@ -109,12 +112,12 @@ def test_a_destructor_may_record_at_any_moment(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_process_says_who_it_is_and_what_it_has_recorded() -> None:
-    config = SimpleNamespace(node_ip="10.0.0.7", worker_id=b"worker")
-    core: Any = SimpleNamespace(config=config, job_id=b"job1")
+    process, context = process_record(), JobContext(OWN.worker_id)
+    context.enter(JobInfo(JOB, OWN, 1, JobConfig([], "", "", ""), 0.0))
     token = of_context.set(MetricRegistry())
     try:
         registry().record(SET, {}, 2.0)
         family = MetricFamily("set", "gauge", "", [], [MetricSample({}, 2.0, [])])
-        assert metrics_of(core) == ProcessMetrics("10.0.0.7", b"worker", b"job1", [family])
+        assert metrics_of(process, context) == ProcessMetrics("10.0.0.9", OWN.worker_id, JOB, [family])
     finally:
         of_context.reset(token)

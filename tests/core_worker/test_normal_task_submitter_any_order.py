@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, QUEUED, PendingTask
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
+from minray.core_worker.submission.normal_task_submitter import LeasedWorker, NormalTaskSubmitter, WorkerRequest
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.raylet import GRANTED, LeaseReply
 from tests.core_worker.parts import Asked, address, config, lease_ids, pending, prepare, shape
@@ -58,7 +58,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     # --- looking
 
-    def requests(self) -> list[LeaseRequest]:
+    def requests(self) -> list[WorkerRequest]:
         return [request for key in self.submitter._keys.values() for request in key.requests.values()]
 
     def busy(self) -> list[LeasedWorker]:

@@ -66,7 +66,7 @@ class Keeper:
         self.refs = []
 
     def die(self) -> None:
-        minray.api.calls.current_api().core.platform.processes.exit(1)
+        minray.api.calls.current_api().port.process.platform.processes.exit(1)
 
 
 async def errors_of(*refs: Any) -> list[type]:

@@ -31,7 +31,7 @@ def make_nested(size: int) -> list[Any]:
 
 @minray.remote(max_retries=0)
 def die() -> None:
-    minray.api.calls.current_api().core.platform.processes.exit(1)
+    minray.api.calls.current_api().port.process.platform.processes.exit(1)
 
 
 @minray.remote(num_cpus=0)
@@ -49,7 +49,7 @@ class Keeper:
         return minray.get(self.refs[0])
 
     def where_made(self) -> str:
-        core = minray.api.calls.current_api().core
+        core = minray.api.calls.current_api().port
         return str(core.call_sites.of(self.refs[0]._id))
 
     def own_value(self) -> list[Any]:
@@ -59,13 +59,13 @@ class Keeper:
         return [never.remote()]
 
     def address(self) -> str:
-        return str(minray.api.calls.current_api().core.address.endpoint)
+        return str(minray.api.calls.current_api().port.process.address.endpoint)
 
     def exit(self) -> None:
         minray.actor.exit_actor()
 
     def die(self) -> None:
-        minray.api.calls.current_api().core.platform.processes.exit(1)
+        minray.api.calls.current_api().port.process.platform.processes.exit(1)
 
 
 @pytest.fixture

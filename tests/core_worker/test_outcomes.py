@@ -6,7 +6,6 @@ task that is ``pushed`` is with ``WORKER``.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +29,7 @@ from minray.core_worker.records.pending_task import (
 )
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.dependency_resolver import DependencyResolver
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
+from minray.core_worker.submission.normal_task_submitter import LeasedWorker, NormalTaskSubmitter, WorkerRequest
 from minray.core_worker.submission.outcomes import MAX_MEMORY_DELAY_S, TaskOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import pack_exception, unpack_exception
@@ -63,6 +62,7 @@ from minray.protocol.raylet import (
 )
 from tests.core_worker.parts import OWN, Asked, address, config, id_of, lease_ids, object_id, pending, prepare, stored
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run, turns
 
 WORKER, RAYLET, OTHER = address("worker"), address("raylet-2"), address("other")
@@ -76,16 +76,9 @@ class Owner:
         self.tasks, self.references, self.store = TaskManager(None), ReferenceCounter(), MemoryStore()
         self.asked = Asked(self.now)
         self.submitter = NormalTaskSubmitter(config(), lease_ids(), self.tasks, self.asked)
-        self.config = SimpleNamespace(node_id=OWN.node_id, system_config=config(**system))
         self.peers = RecordingPeers()
-        self.raylet, self.raylet_address = self.peers.local, address("raylet")
-        self.background: set[asyncio.Task[None]] = set()
-        self.objects = self.borrowing = self.directory = self.fetcher = self.recovery = self.generators = self
-        self.actors = SimpleNamespace(submitter=self)
-        self.actors.on_constructor_ready = lambda task: self.log.append("constructor")
-        self.actors.on_constructor_failed = lambda task, packed: self.log.append(f"constructor: {kind_of(packed)}")
-        self.actors.forget_constructors = lambda: None
-        self.actors.let_go = lambda task: self.log.append("one call less")
+        self.process = process_record(self.peers, **system)
+        self.process.raylet_address = address("raylet")
         self.log: list[str] = []
         """What others were told."""
         self.freed: list[bytes] = []
@@ -96,19 +89,35 @@ class Owner:
         self.cancelled: list[bool] = []
         """Of each task that has ended, whether it was known to be cancelled then."""
         self.discarded: list[tuple[list[bytes], int, Address]] = []
+        self.is_read = True
+        """Whether a user may still read items."""
         self.contradicts: RayError | None = None
         self.lost: tuple[int, ...] = ()
         """Results that are not to be made again, by the recovery."""
-        myself: Any = self
-        self.outcomes = TaskOutcomes(myself)
+        others: Any = self
         self.resolver = DependencyResolver(
-            OWN.worker_id, self.store, myself, self.outcomes.on_ready, self.outcomes.on_failed_argument
+            OWN.worker_id, self.store, others, self.on_task_ready, lambda *failed: self.outcomes.on_failed_argument(*failed)
         )
-
-    # --- the core worker
+        self.outcomes = TaskOutcomes(
+            process=self.process,
+            tasks=self.tasks,
+            resolver=self.resolver,
+            references=self.references,
+            store=self.store,
+            objects=others,
+            borrowing=others,
+            directory=others,
+            handles=others,
+            streams=self,
+            recovery=self,
+            routes=self,
+            forget_place=self.forget_place,
+        )
 
     def now(self) -> float:
         return 0.0
+
+    # --- the other parts, and the ports
 
     def as_error(self, failure: RayError, name: str = "") -> StoredObject:
         return StoredObject(pack_exception(failure, task_name=name, pid=1, node_id="", ip=""), (), True, ())
@@ -163,12 +172,32 @@ class Owner:
     def on_ended(self, task: PendingTask, value: StoredObject | None) -> None:
         self.log.append("stream ends")
 
-    def on_task_ready(self, client: ActorClient, task: PendingTask) -> None:
-        self.log.append("call")
+    def is_wanted(self, task_id: bytes) -> bool:
+        return self.is_read
 
-    def on_task_ended(self, client: ActorClient) -> None:
-        waiting = any(task.prepared.client is client for task in self.tasks.tasks.values())
-        self.log.append("a call to wait for" if waiting else "no call to wait for")
+    def let_go(self, task: PendingTask) -> None:
+        self.log.append("one call less")
+
+    def on_task_ready(self, task: PendingTask) -> None:
+        if task.prepared.client is not None:
+            self.log.append("call")
+        elif task.prepared.template.actor is not None:
+            self.log.append("constructor")
+        else:
+            self.submitter.on_task_ready(task, 0.0)
+
+    def on_constructor_failed(self, task: PendingTask, packed: bytes) -> None:
+        self.log.append(f"constructor: {kind_of(packed)}")
+
+    def on_ended_early(self, task: PendingTask) -> None:
+        client = task.prepared.client
+        if client is not None:
+            waiting = any(task.prepared.client is client for task in self.tasks.tasks.values())
+            self.log.append("a call to wait for" if waiting else "no call to wait for")
+
+    def remove_queued(self, task: PendingTask) -> None:
+        if task.prepared.client is None:
+            self.submitter.remove_queued(task, 0.0)
 
     # --- what happens
 
@@ -207,7 +236,7 @@ class Owner:
         self.log.clear()
         return task
 
-    def request(self) -> LeaseRequest:
+    def request(self) -> WorkerRequest:
         self.submitter.on_turn(0.0)
         return self.asked.requests[-1]
 
@@ -224,7 +253,8 @@ class Owner:
         worker = task.worker
         assert isinstance(worker, LeasedWorker)
         self.submitter.on_worker_lost(worker)
-        self.outcomes.on_died(task, worker, failure)
+        is_preempted = self.submitter.is_preempted(worker.address.node_id)
+        self.outcomes.on_died(task, worker, failure, is_preempted=is_preempted)
 
     def results(self, task: PendingTask) -> list[Any]:
         """Values, types of errors, and None for what is not there."""
@@ -370,7 +400,7 @@ def test_what_did_not_start_is_pushed_again_in_its_order_unless_it_is_over_or_it
     over = owner.pushed()
     owner.reply(over, protocol.OK, Value(b"v"))
     owner.asked.pushed.clear()
-    owner.outcomes.on_unstarted([*tasks, over])
+    owner.submitter.on_tasks_unstarted(owner.outcomes.on_unstarted([*tasks, over]), 0.0)
     assert [task.state for task in tasks] == [PUSHED, WAITING, FAILED, PUSHED]
     assert [task for _, task in owner.asked.pushed] == [tasks[0], tasks[3]]
     assert owner.results(tasks[2]) == [TaskCancelledError] and owner.results(over) == [b"v"]
@@ -390,8 +420,8 @@ def test_what_has_ended_with_its_cluster_does_not_end_again_when_it_is_known_tha
 
 
 def test_calls_that_did_not_start_are_ready_again(owner: Owner) -> None:
-    owner.outcomes.on_unstarted([owner.call(), owner.call()])
-    assert owner.log == ["call", "call"]
+    calls = [owner.call(), owner.call()]
+    assert owner.outcomes.on_unstarted(calls) == calls
 
 
 def test_of_missing_arguments_only_what_is_known_of_those_of_others_is_forgotten(owner: Owner) -> None:
@@ -583,7 +613,7 @@ def test_g20_killed_for_memory_it_is_made_again_later_each_time_and_without_end(
 )
 def test_what_cannot_be_leased_fails_all_that_wait_for_it(owner: Owner, kind: str, expected: type) -> None:
     tasks = [owner.submit(), owner.submit()]
-    owner.outcomes.on_unschedulable(owner.request(), LeaseReply(kind, reason="no"))
+    owner.outcomes.on_unschedulable(owner.submitter.take_queue(owner.request()), LeaseReply(kind, reason="no"))
     assert [owner.results(task) for task in tasks] == [[expected]] * 2
 
 
@@ -671,7 +701,7 @@ def test_g41_a_worker_is_told_once_and_again_if_its_answer_does_not_come() -> No
         await pass_time(0.2)
         owner.peers.take(CancelTask).answer(DONE)
         await pass_time(5)
-        assert owner.peers.asked == [] and owner.background == set()
+        assert owner.peers.asked == [] and owner.process.background == set()
 
     run(story)
 
@@ -696,7 +726,7 @@ def test_g42_by_force_its_raylet_is_told_when_the_worker_does_not_end_itself(ray
         owner.died(task)
         await pass_time(5)
         assert owner.results(task) == [TaskCancelledError]
-        assert owner.peers.take_all(KillWorker) == [] and owner.background == set()
+        assert owner.peers.take_all(KillWorker) == [] and owner.process.background == set()
 
     run(story)
 
@@ -724,6 +754,6 @@ def test_a_task_that_is_with_no_worker_has_nobody_to_be_told() -> None:
         owner.submitter.on_worker_lost(task.worker)  # and its death is not certain yet
         owner.outcomes.cancel(task, True, False)
         await pass_time(5)
-        assert owner.peers.asked == [] and owner.background == set()
+        assert owner.peers.asked == [] and owner.process.background == set()
 
     run(story)

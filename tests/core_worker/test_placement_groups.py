@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission import placement_groups
 from minray.core_worker.submission.placement_groups import ASK_AGAIN_S, PlacementGroups
 from minray.exceptions import LocalRayletDiedError, TaskPlacementGroupRemoved
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import DONE
+from minray.protocol.gcs import JobConfig, JobInfo
 from minray.protocol.placement_group import (
     Bundle,
     CreatePlacementGroup,
@@ -27,9 +29,9 @@ from minray.protocol.placement_group import (
     RemovePlacementGroup,
     WaitPlacementGroup,
 )
-from minray.rpc.patient_caller import PatientCaller
-from tests.core_worker.parts import JOB, object_id
+from tests.core_worker.parts import JOB, OWN, object_id
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run, turns
 
 BUNDLES = [{"CPU": 10_000}, {"CPU": 20_000}]
@@ -42,20 +44,20 @@ class Asker:
 
     def __init__(self) -> None:
         self.peers = RecordingPeers()
-        peers: Any = self.peers
-        self.gcs = self.peers.local
-        self.patient = PatientCaller(peers, peers.local)
-        self.platform = SimpleNamespace(host=SimpleNamespace(random_bytes=lambda size: b"g" * size))
-        self.job_id = JOB
-        self.namespace = "here"
-        self.actor_receiver = SimpleNamespace(actor=None)
-        self.is_exiting = False
-        self.references = self.objects = self
+        self.process = process_record(self.peers)
+        host: Any = self
+        self.process.platform = replace(self.process.platform, host=host)
+        context = JobContext(OWN.worker_id)
+        context.enter(JobInfo(JOB, OWN, 1, JobConfig([], "", "here", ""), 0.0))
+        self.actor_id = b""
         self.owned: list[bytes] = []
         self.values: dict[bytes, Any] = {}
         """What ``begin_ready`` has brought: values, and exceptions."""
-        myself: Any = self
-        self.groups = PlacementGroups(myself)
+        tables: Any = self
+        self.groups = PlacementGroups(self.process, context, tables, tables, lambda: self.actor_id)
+
+    def random_bytes(self, size: int) -> bytes:
+        return b"g" * size
 
     def add_owned(self, object_id: bytes) -> None:
         self.owned.append(object_id)
@@ -317,7 +319,7 @@ def test_ready_is_an_error_when_the_gcs_is_gone() -> None:
 
 def test_ready_is_an_error_at_once_in_a_process_that_ends() -> None:
     async def story(asker: Asker) -> None:
-        asker.is_exiting = True
+        asker.process.is_exiting = True
         asker.groups.begin_ready(READY, b"group", StoredObject(b"handle", (), False, ()))
         assert isinstance(asker.values[READY], LocalRayletDiedError)
         await turns()

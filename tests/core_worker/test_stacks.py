@@ -21,7 +21,6 @@ from minray.core_worker.introspection.stacks import (
     awaited_frames,
     coroutine_stacks,
     describe,
-    stacks_of,
     thread_frames,
     thread_stacks,
     users_part,
@@ -256,7 +255,7 @@ def told_of(cluster: Cores, driver: Core, call: Any) -> ProcessStacks:
     cluster.settle(2)
     busy = [core for core in cluster.cores.values() if core.receiver.unanswered() or core.actor_receiver.unanswered()]
     (worker,) = [cluster.worker_of(core.platform.processes.pid) for core in busy]
-    told = worker.act(stacks_of, worker.worker)
+    told = worker.act(worker.worker.statistician.stacks)
     assert (told.worker_id, told.pid) == (worker.worker.address.worker_id, worker.process.pid) and not told.is_driver
     assert ref is not None and told.left_out == 0
     return told

@@ -188,7 +188,7 @@ def test_the_tasks_of_the_living_are_told_and_each_answers_for_itself(own_id: by
     world: Any = Pretended(tasks_of(B))
     asked: list[Any] = []
     account = SimpleNamespace(tasks=lambda request: asked.append(request) or tasks_of(A))
-    own: Any = SimpleNamespace(account=account) if own_id else None
+    own: Any = account if own_id else None
     told = in_virtual_time(StateReader(world, world.to(at(b"gcs")), own_id, own).tasks(1, [b"task"]))
     assert [one.worker_id for one in told.processes] == [A, B] and told.silent == []
     assert world.asked == ([B] if own_id else [A, B])

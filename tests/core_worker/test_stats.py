@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from minray.common.ids import PUT_INDEX
+from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.introspection import stats
 from minray.core_worker.introspection.stats import Statistician
 from minray.core_worker.ownership.call_sites import CallSites
@@ -19,6 +20,7 @@ from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.core_worker import GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import Place
 from tests.core_worker.parts import OWN, address, object_id, pending, prepare
+from tests.core_worker.process_record import process_record
 
 X, Y = object_id("x"), object_id("y")
 
@@ -31,8 +33,9 @@ class Tables:
         self.store = MemoryStore()
         self.tasks = TaskManager(None)
         self.call_sites: CallSites | None = None
-        self.config = SimpleNamespace(worker_id=OWN.worker_id, node_id=OWN.node_id, is_driver=True)
-        self.platform = SimpleNamespace(processes=SimpleNamespace(pid=7))
+        self.process = process_record(processes=self)
+        self.process.config = msgspec.structs.replace(self.process.config, is_driver=True)
+        self.pid = 7
 
     def own(self, known_as: bytes, value: bytes | None = None, **fields: Any) -> None:
         """An object of this process, with its value if it is there."""
@@ -41,8 +44,22 @@ class Tables:
             self.store.put(known_as, StoredObject(value, (), fields.pop("is_error", False), (), **fields))
 
     def told(self, request: GetCoreWorkerStats | None = None) -> list[ObjectRefInfo]:
-        core: Any = self
-        return Statistician(core).stats(request or GetCoreWorkerStats()).references
+        return self.statistician().stats(request or GetCoreWorkerStats()).references
+
+    def statistician(self) -> Statistician:
+        """One that reads these tables; what runs here is not asked for."""
+        nothing: Any = None
+        return Statistician(
+            process=self.process,
+            context=JobContext(OWN.worker_id),
+            references=self.references,
+            store=self.store,
+            tasks=self.tasks,
+            call_sites=self.call_sites,
+            profile=nothing,
+            receiver=nothing,
+            actor_receiver=nothing,
+        )
 
 
 @pytest.fixture
@@ -51,8 +68,7 @@ def tables() -> Tables:
 
 
 def test_a_process_says_who_it_is(tables: Tables) -> None:
-    core: Any = tables
-    told = Statistician(core).stats(GetCoreWorkerStats())
+    told = tables.statistician().stats(GetCoreWorkerStats())
     assert (told.worker_id, told.node_id, told.pid, told.is_driver, told.total) == (OWN.worker_id, OWN.node_id, 7, True, 0)
 
 
@@ -121,8 +137,7 @@ def test_the_largest_are_told_and_how_many_there_are(
     monkeypatch.setattr(stats, "MOST_ENTRIES", most)
     for size in (5, 9, 7):
         tables.own(object_id(f"of-{size}"), b"x" * size)
-    core: Any = tables
-    told = Statistician(core).stats(GetCoreWorkerStats(limit))
+    told = tables.statistician().stats(GetCoreWorkerStats(limit))
     assert [info.size for info in told.references] == [9, 7, 5][:expected] and told.total == 3
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from minray.common.ids import actor_of, return_id
 from minray.common.task_spec import ActorOptions, TaskTemplate
-from minray.core_worker.execution import task_account
-from minray.core_worker.execution.task_account import MAX_ERROR_CHARACTERS, TaskAccount
+from minray.core_worker.introspection import task_account
+from minray.core_worker.introspection.task_account import MAX_ERROR_CHARACTERS, TaskAccount
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.records.pending_task import (
     FAILED,
@@ -25,7 +26,7 @@ from minray.core_worker.records.pending_task import (
 )
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
-from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, LeaseRequest
+from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, WorkerRequest
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ObjectFreedError, RaySystemError
@@ -33,6 +34,7 @@ from minray.protocol.core_worker import FIRST_RUN, TaskHeader
 from minray.protocol.raylet import GRANTED, LeaseReply
 from minray.protocol.state import GetTasksInfo, ReceivedInfo, TaskInfo, TasksInfo
 from tests.core_worker.parts import OWN, address, id_of, object_id, pending, prepare, shape, stored, template
+from tests.core_worker.process_record import process_record
 
 ACTOR_ID, WORKER = id_of("actor"), address("worker")
 
@@ -42,12 +44,11 @@ class Tables:
 
     def __init__(self) -> None:
         self.store, self.tasks = MemoryStore(), TaskManager(None)
-        self.config = SimpleNamespace(worker_id=OWN.worker_id, node_id=OWN.node_id, is_driver=True)
-        self.platform = SimpleNamespace(processes=SimpleNamespace(pid=7))
+        self.process = process_record(processes=self)
+        self.process.config = msgspec.structs.replace(self.process.config, is_driver=True)
+        self.pid = 7
         self.received: list[ReceivedTask] = []
         self.calls: list[ReceivedTask] = []
-        self.receiver = SimpleNamespace(unanswered=lambda: self.received)
-        self.actor_receiver = SimpleNamespace(unanswered=lambda: self.calls)
 
     def submit(self, *steps: str, task: PendingTask | None = None, **options: Any) -> PendingTask:
         task = task or pending(prepare(**options))
@@ -60,8 +61,8 @@ class Tables:
         return self.submit(*steps, task=pending(PreparedTemplate(method(), b"", FunctionExport(b"", True), client)))
 
     def told(self, request: GetTasksInfo | None = None) -> TasksInfo:
-        core: Any = self
-        return TaskAccount(core).tasks(request or GetTasksInfo())
+        account = TaskAccount(self.process, self.tasks, self.store, lambda: self.received + self.calls)
+        return account.tasks(request or GetTasksInfo())
 
     def names(self, **request: Any) -> list[str]:
         return [info.name for info in self.told(GetTasksInfo(**request)).tasks]
@@ -132,7 +133,7 @@ def test_of_a_task_that_waits_all_is_told_but_a_place(tables: Tables) -> None:
 
 def test_where_a_task_runs_is_told_as_long_as_it_is_there(tables: Tables) -> None:
     task = tables.submit(QUEUED, PUSHED)
-    request = LeaseRequest(id_of("lease"), KeyQueue(shape()), None, False, 0, 0)
+    request = WorkerRequest(id_of("lease"), KeyQueue(shape()), None, False, 0, 0)
     task.worker = LeasedWorker(request, LeaseReply(GRANTED, WORKER, pid=5), 0.0)
     (info,) = tables.told().tasks
     assert (info.state, info.node_id, info.worker_id, info.pid) == (PUSHED, WORKER.node_id, WORKER.worker_id, 5)

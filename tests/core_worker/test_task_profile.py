@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from minray.common.clock import Clock
@@ -16,16 +18,18 @@ from minray.core_worker.records.received_task import Execution
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
 from minray.protocol.state import ProfileEvent, ProfileEvents
 from tests.core_worker.parts import OWN, template
+from tests.core_worker.process_record import process_record
 
 TASK, ACTOR = b"t" * TASK_ID_BYTES, b"a" * UNIQUE_ID_BYTES
 
 
 def told(profile: TaskProfile, wall_s: float = 0.0) -> ProfileEvents:
     """What it answers, when the wall clock says this."""
-    host = SimpleNamespace(time=lambda: wall_s)
-    config = SimpleNamespace(node_id=OWN.node_id, node_ip="10.0.0.7", worker_id=OWN.worker_id)
-    core: Any = SimpleNamespace(platform=SimpleNamespace(host=host, processes=SimpleNamespace(pid=7)), config=config)
-    return profile.events(core)
+    host: Any = SimpleNamespace(time=lambda: wall_s)
+    process = process_record(processes=SimpleNamespace(pid=7))
+    process.platform = replace(process.platform, host=host)
+    process.config = msgspec.structs.replace(process.config, node_ip="10.0.0.7")
+    return profile.events(process)
 
 
 def note(profile: TaskProfile, made: TaskTemplate, actor_id: bytes = b"", began: int = 0, status: int = OK) -> None:

@@ -109,7 +109,7 @@ def api() -> Any:
 
 def core() -> Any:
     """Its core worker, whose tables tests look at."""
-    return api().core
+    return api().port.submission
 
 
 def left_in_driver() -> list[str]:

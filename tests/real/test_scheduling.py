@@ -255,7 +255,7 @@ def test_a_task_or_a_call_takes_few_steps_in_its_driver() -> None:
                 made.append(None)
 
         def steps(call):
-            known = worker.current_api().core.references._references
+            known = worker.current_api().port.references._references
             for count in (100, 1000):
                 del made[:]
                 ray.get([call() for _ in range(count)])
@@ -293,7 +293,7 @@ def test_calls_that_wait_and_answers_that_are_kept_are_little_work_for_the_garba
 
         def gather(self) -> None:
             """Return when many calls wait."""
-            receiver = worker.current_api().core.actor_receiver
+            receiver = worker.current_api().port.host.receiver
             wait_for_condition(lambda: len(receiver.unanswered()) > count)
 
         def tracked(self) -> int:

@@ -95,7 +95,7 @@ def test_a_timeline_can_only_be_written_where_there_is_room_for_it(tmp_path: Pat
 def stacks() -> tuple[str, Any]:
     """The text, and what was found."""
     api = worker.current_api()
-    found = api.run_on_loop(lambda: api.core.state_reader.stacks(PATIENCE_S))
+    found = api.run_on_loop(lambda: worker.state_reader(api).stacks(PATIENCE_S))
     assert found.silent == []
     return stack_text(found), found
 

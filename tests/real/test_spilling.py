@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import minray as ray
-from minray.api.calls import current_api
+from minray.api.calls import objects_of_cluster
 from minray.exceptions import ObjectLostError
 from minray.platform.process.session import SPILL, live_sessions, sweep_sessions
 from tests import leaks
@@ -99,7 +99,7 @@ def test_g79_when_all_memory_is_in_use_there_is_memory_on_disk_and_it_is_given_b
 
 def fallback_used() -> int:
     """Bytes of memory on disk."""
-    found = current_api().objects_of_cluster(10)
+    found = objects_of_cluster(10)
     return sum(store.fallback_used for store in found.stores.values())
 
 

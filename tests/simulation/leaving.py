@@ -17,10 +17,11 @@ def node(name: str) -> dict[str, Any]:
 
 def ask_to_leave(name: str, reason: int = PREEMPTION, remaining_s: float = 0.0) -> Any:
     """From a driver to the gcs; returns its answer."""
-    core, answers = current_api().core, []
+    process, answers = current_api().port.process, []
     deadline = time.time() + remaining_s if remaining_s else 0.0
     request = DrainNode(bytes.fromhex(node(name)["NodeID"]), reason, "it has to go", deadline)
-    core.platform.user_code.post(core.gcs.send, request, lambda reply, error, buffers: answers.append(reply or error))
+    post = process.platform.user_code.post
+    post(process.gcs.send, request, lambda reply, error, buffers: answers.append(reply or error))
     while not answers:
         time.sleep(0.01)
     return answers[0]

@@ -259,7 +259,7 @@ def test_a_worker_that_is_silent_is_named_and_the_others_are_in_the_timeline() -
 
 def stacks_here() -> Any:
     api = worker.current_api()
-    return api.run_on_loop(lambda: api.core.state_reader.stacks(5))
+    return api.run_on_loop(lambda: worker.state_reader(api).stacks(5))
 
 
 def test_what_everybody_does_right_now() -> None:

@@ -71,7 +71,7 @@ class DriverProcess:
     def do_is_homeless(self) -> bool:
         """Whether the raylet is dead for this driver."""
         api: Any = worker.connected_api()
-        return api is not None and api.core.raylet.death is not None
+        return api is not None and api.port.process.raylet.death is not None
 
     def do_drop(self) -> None:
         """Let go of all references."""
@@ -82,7 +82,8 @@ class DriverProcess:
         api: Any = worker.current_api()
 
         async def look() -> list[str]:
-            return core_leftovers(api.core, await needs_here(api.core))
+            core = api.port.submission
+            return core_leftovers(core, await needs_here(core))
 
         found: list[str] = api.run_on_loop(look)
         return found

@@ -28,7 +28,7 @@ def look_into_worker() -> tuple[int, list[str]]:
     It has no arguments: where all values are in object stores, they would be found here.
     """
     time.sleep(STAY_S)
-    core: Any = worker.current_api().core
+    core: Any = worker.current_api().port.submission
 
     async def look() -> list[str]:
         needs = await needs_here(core)

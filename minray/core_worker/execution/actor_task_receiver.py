@@ -54,8 +54,8 @@ OVER_S = 120.0
 """A caller that has not said so long which answers of a stream he has given up has had them all."""
 
 
-class Surroundings(Protocol):
-    """What the receiver needs of its core worker."""
+class ActorSurroundings(Protocol):
+    """The calls that the receiver of an actor makes on its process."""
 
     def cancel_children(self, task_id: bytes, force: bool) -> None: ...
 
@@ -129,7 +129,12 @@ class ActorTaskReceiver:
     """The loop's side of an actor's calls."""
 
     def __init__(
-        self, platform: Platform, executor: TaskExecutor, intake: TaskIntake, surroundings: Surroundings, max_wait_s: float
+        self,
+        platform: Platform,
+        executor: TaskExecutor,
+        intake: TaskIntake,
+        surroundings: ActorSurroundings,
+        max_wait_s: float,
     ) -> None:
         self._platform = platform
         self._executor = executor
@@ -147,6 +152,11 @@ class ActorTaskReceiver:
         self._headers: dict[bytes, TaskHeader] = {}
         self._dead: OrderedDict[bytes, None] = OrderedDict()
         """Callers that are dead, and forgotten: what comes late from them is refused."""
+
+    @property
+    def actor_id(self) -> bytes:
+        """The actor that lives in this process; empty if there is none."""
+        return b"" if self.actor is None else self.actor.actor_id
 
     # --- arrival
 

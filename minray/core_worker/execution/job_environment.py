@@ -13,42 +13,40 @@ import asyncio
 import importlib
 import pickle
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minray import cloudpickle
-from minray.common.ids import TaskIdFactory
 from minray.common.task_spec import TaskTemplate
+from minray.core_worker.ground.job_context import JobContext
+from minray.core_worker.ground.process import Process
 from minray.exceptions import RuntimeEnvSetupError
+from minray.platform.base import UserCode
 from minray.protocol.gcs import GetJob
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
 MAX_TEXT_CHARACTERS = 10_000
-"""So much is said of what a hook has raised: it goes to everybody who calls an actor that it has kept from beginning."""
+"""Length at which the text of a hook's exception is cut: all callers of an actor get it that could not begin for that."""
 
 
-async def take_on(core: CoreWorker, template: TaskTemplate) -> None:
-    """Raises RuntimeEnvSetupError."""
-    if core.job is None:
-        job = (await core.gcs.call(GetJob(template.shape.job_id))).job
+async def take_on(process: Process, context: JobContext, template: TaskTemplate) -> None:
+    """Enter the job and the runtime environment of this worker's first task. Raises RuntimeEnvSetupError."""
+    job = context.job
+    if job is None:
+        job = (await process.gcs.call(GetJob(template.shape.job_id))).job
         if job is None:
             raise RuntimeEnvSetupError(reason=f"the gcs does not know job {template.shape.job_id.hex()}")
         if job.is_over():
             raise RuntimeEnvSetupError(reason=f"job {template.shape.job_id.hex()} has finished")
-        core.job = job
-        core.job_id = template.shape.job_id
-        core.task_ids = TaskIdFactory(core.config.worker_id, core.job_id)
-    environment, config = template.shape.runtime_env, core.job.config
-    core.environment = environment
+        context.enter(job)
+    environment, config = template.shape.runtime_env, job.config
+    context.environment = environment
     leading = [*filter(None, [environment.working_dir]), *environment.py_modules]
     working_dir = environment.working_dir or config.working_dir or None
     try:
-        core.platform.user_code.enter_environment(leading, config.sys_path, working_dir, dict(environment.env_vars))
+        process.platform.user_code.enter_environment(leading, config.sys_path, working_dir, dict(environment.env_vars))
     except OSError as error:
         raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
     if config.setup_hook:
-        await _run_hook(core, config.setup_hook)
+        await _run_hook(process.platform.user_code, config.setup_hook)
 
 
 def pack_hook(hook: Callable[[], Any] | str | None) -> bytes:
@@ -62,7 +60,7 @@ def pack_hook(hook: Callable[[], Any] | str | None) -> bytes:
     return packed
 
 
-async def _run_hook(core: CoreWorker, packed: bytes) -> None:
+async def _run_hook(user_code: UserCode, packed: bytes) -> None:
     failures: list[str] = []
     over = asyncio.get_running_loop().create_future()
 
@@ -73,7 +71,7 @@ async def _run_hook(core: CoreWorker, packed: bytes) -> None:
             text = str(error)[:MAX_TEXT_CHARACTERS]
             failures.append(f"worker_process_setup_hook raised {type(error).__name__}: {text}")
 
-    core.platform.user_code.run(run, lambda: over.set_result(None))
+    user_code.run(run, lambda: over.set_result(None))
     await over
     if failures:
         raise RuntimeEnvSetupError(reason=failures[0])

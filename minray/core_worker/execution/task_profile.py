@@ -18,16 +18,14 @@ import itertools
 import mmap
 import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minray.common.clock import Clock
 from minray.common.task_spec import TaskTemplate, kind_of
+from minray.core_worker.ground.process import Process
+from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
 from minray.protocol.state import ProfileEvent, ProfileEvents
-
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-    from minray.core_worker.records.received_task import Execution, ReceivedTask
 
 HOLDS_LOCKS = True
 """See ``common/package.py``: these frames may hold a lock."""
@@ -64,10 +62,10 @@ class TaskProfile:
         ROW.pack_into(rows, place * ROW.size, task.task_id, task.actor_id, started, took_us, task.attempt, status)
         templates[place] = task.header.template
 
-    def events(self, core: CoreWorker) -> ProfileEvents:
+    def events(self, process: Process) -> ProfileEvents:
         """The answer of this process, without what is noted at this moment."""
-        zero_us = int(core.platform.host.time() * 1e6) - Clock.perf_counter_ns() // 1000
-        config, pid = core.config, core.platform.processes.pid
+        zero_us = int(process.platform.host.time() * 1e6) - Clock.perf_counter_ns() // 1000
+        config, pid = process.config, process.platform.processes.pid
         before, rows, after = list(self._templates), self._rows[:] if self._rows is not None else b"", self._templates
         events = [
             _event(template, ROW.unpack_from(rows, place * ROW.size), zero_us)

@@ -16,7 +16,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from minray.common.ids import lease_tag, short
 from minray.common.task_spec import TaskTemplate
@@ -43,11 +43,11 @@ MAX_PAST_LEASES = 10_000
 MAX_HEADERS = 1_000
 
 
-class Surroundings(Protocol):
-    """What the receiver needs of its core worker."""
+class WorkerSurroundings(Protocol):
+    """The calls that the receiver of a worker makes on its process."""
 
-    def prepare_environment(self, template: TaskTemplate) -> Any:
-        """Awaitable; raises RuntimeEnvSetupError."""
+    async def prepare_environment(self, template: TaskTemplate) -> None:
+        """Enter the job and the environment of the first task. Raises RuntimeEnvSetupError."""
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         """This process is an actor's from now on."""
@@ -67,7 +67,7 @@ class TaskReceiver:
         executor: TaskExecutor,
         functions: FunctionManager,
         intake: TaskIntake,
-        surroundings: Surroundings,
+        surroundings: WorkerSurroundings,
     ) -> None:
         self._platform = platform
         self._executor = executor

@@ -40,6 +40,8 @@ class Process:
     """Sends what must arrive, again and again until it is answered."""
     now: Callable[[], float]
     """The loop's clock, in seconds."""
+    raylet_address: Address | None = None
+    """Where other nodes reach the raylet of this one; ``CoreWorker`` sets it when the raylet has registered this process."""
     is_exiting: bool = False
     """Whether the process leaves its cluster, or has lost it; ``CoreWorker`` sets it, and nothing clears it."""
     background: set[asyncio.Task[None]] = field(default_factory=set)

@@ -2,17 +2,22 @@
 
 Ray: has no counterpart; its users read logs.
 
-Three know: the gcs what becomes of the actor, the caller which of his calls have left, the actor's process what it does with
-those that have come. Who explains asks them in turn, and goes on to an argument, a resource, a running call or a death.
+Three processes know: the gcs what becomes of the actor, the caller which of its calls have left, and the actor's process
+what it does with the calls that have come. The explainer asks them in turn; an answer may lead on to an argument, a
+resource, a running call or a death.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from minray.common.ids import actor_of, creation_task_of, return_id, short, short_actor
+from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
 from minray.core_worker.records.pending_task import PUSHED, WAITING, ActorClient, Connection, PendingTask
 from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.submission.actor_manager import ActorManager
+from minray.core_worker.submission.placement_groups import PlacementGroups
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import with_last_line
 from minray.platform.base import PlatformError
 from minray.protocol.actor import (
@@ -24,28 +29,58 @@ from minray.protocol.actor import (
     ExplainActor,
     ExplainCall,
 )
-from minray.protocol.base import Address
-from minray.protocol.core_worker import ExplainRun
-
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
+from minray.protocol.base import Address, Request
+from minray.protocol.core_worker import ExplainRun, Explanation
+from minray.rpc.connection import Peer
 
 MAX_NAMED = 3
-"""So many running calls are named; the others are counted."""
+"""Number of running calls that a line names; it counts the others."""
+
+
+class Explain(Protocol):
+    """The explanations that lead on from an actor: of objects, of tasks, and by other processes."""
+
+    async def explain(self, object_id: bytes, owner: Address | None, hops: int = 0) -> list[str]:
+        """Explain an object that is not ready."""
+
+    async def explain_task(self, task: PendingTask, hops: int) -> list[str]:
+        """Explain what has not ended: a task, a call, a constructor."""
+
+    async def explain_wait(self, task_id: bytes, hops: int) -> list[str]:
+        """Explain what a task that runs in this process waits for; nothing if it does not wait."""
+
+    async def ask(self, address: Address, question: Request[Explanation]) -> list[str]:
+        """Ask another process to go on."""
+
+    async def ask_raylet(self, address: Address | None, lease_id: bytes) -> str:
+        """Ask a raylet why it does not grant a lease."""
 
 
 class ActorExplainer:
     """Reads the tables of one core worker, and asks others for theirs."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
+    def __init__(
+        self,
+        others: Explain,
+        gcs: Peer,
+        tasks: TaskManager,
+        actors: ActorManager,
+        placement_groups: PlacementGroups,
+        actor_receiver: ActorTaskReceiver,
+    ) -> None:
+        self._others = others
+        self._gcs = gcs
+        self._tasks = tasks
+        self._actors = actors
+        self._placement_groups = placement_groups
+        self._receiver = actor_receiver
 
     # --- actors
 
     async def explain_actor(self, actor_id: bytes, owner: Address, hops: int = 0) -> list[str]:
         """What an actor is doing, or what its creation waits for."""
         try:
-            known = await self._core.gcs.call(ExplainActor(actor_id, owner))
+            known = await self._gcs.call(ExplainActor(actor_id, owner))
         except PlatformError as error:
             return [f"actor {short_actor(actor_id)}: the gcs cannot be reached: {error}"]
         info = known.actor
@@ -62,24 +97,24 @@ class ActorExplainer:
             lines.append(known.text)
             if known.worker is not None:
                 constructor = creation_task_of(actor_id, info.owner.worker_id)
-                lines += await self._core.explainer.ask(known.worker, ExplainRun(constructor, hops + 1))
+                lines += await self._others.ask(known.worker, ExplainRun(constructor, hops + 1))
         return lines
 
     async def _explain_lease(self, raylet: Address, lease_id: bytes, group_id: bytes) -> list[str]:
         if group_id:
-            text, is_there = await self._core.placement_groups.explain(group_id)
+            text, is_there = await self._placement_groups.explain(group_id)
             if not is_there:
                 return [text]
-        text = await self._core.explainer.ask_raylet(raylet, lease_id)
+        text = await self._others.ask_raylet(raylet, lease_id)
         return [f"its lease {text}"] if text else []
 
     async def _explain_constructor(self, actor_id: bytes, owner: Address, hops: int) -> list[str]:
         task_id = creation_task_of(actor_id, owner.worker_id)
-        return await self._core.explainer.explain(return_id(task_id, 1), owner, hops + 1)
+        return await self._others.explain(return_id(task_id, 1), owner, hops + 1)
 
     def describe_here(self, task_id: bytes) -> str | None:
         """What is known here of the actor whose constructor this was; None: of none. The gcs may not have heard it yet."""
-        info = self._core.actors.info_of(actor_of(task_id))
+        info = self._actors.info_of(actor_of(task_id))
         return None if info is None else _describe(info)
 
     # --- calls
@@ -107,10 +142,10 @@ class ActorExplainer:
         if not ahead:
             return [f"{name} is about to be sent"]
         line = f"{name} waits behind {_calls(len(ahead))} of this process, for they are taken in order; the first:"
-        return [line, *await self._core.explainer.explain_task(ahead[0], hops + 1)]
+        return [line, *await self._others.explain_task(ahead[0], hops + 1)]
 
     def _ahead_of(self, task: PendingTask, client: ActorClient) -> list[PendingTask]:
-        unended = self._core.tasks.tasks
+        unended = self._tasks.tasks
         ahead = []
         for other in client.queue:
             if other is task:
@@ -121,19 +156,19 @@ class ActorExplainer:
 
     async def _ask_process(self, info: ActorInfo, task_id: bytes, attempt: int, hops: int) -> list[str]:
         assert info.address is not None
-        return await self._core.explainer.ask(info.address, ExplainCall(info.actor_id, task_id, attempt, hops + 1))
+        return await self._others.ask(info.address, ExplainCall(info.actor_id, task_id, attempt, hops + 1))
 
     # --- the actor's own process
 
     async def explain_here(self, request: ExplainCall) -> list[str]:
         """What this process does with a call of its actor, or altogether."""
         text, running = self._look_here(request)
-        waits = [] if running is None else await self._core.explainer.explain_wait(running.task_id, request.depth)
+        waits = [] if running is None else await self._others.explain_wait(running.task_id, request.depth)
         return [text, *waits]
 
     def _look_here(self, request: ExplainCall) -> tuple[str, ReceivedTask | None]:
         """In words, and the running call that everything depends on, if there is one."""
-        receiver = self._core.actor_receiver
+        receiver = self._receiver
         unanswered = receiver.unanswered()
         running = [task for task in unanswered if task.is_claimed()]
         asked = next((task for task in unanswered if task.task_id == request.task_id), None)

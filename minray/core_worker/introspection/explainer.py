@@ -12,27 +12,33 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minray.common.bundles import ANY_BUNDLE, plain
 from minray.common.ids import short, short_actor, task_of
 from minray.common.labels import describe_terms
 from minray.common.resources import describe
+from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
+from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.actor_explainer import ActorExplainer, describe_call, is_of_actor
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
 from minray.core_worker.records.pending_task import PUSHED, QUEUED, PendingTask
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker
+from minray.core_worker.submission.actor_manager import ActorManager
+from minray.core_worker.submission.dependency_resolver import DependencyResolver
+from minray.core_worker.submission.normal_task_submitter import LeasedWorker, NormalTaskSubmitter
+from minray.core_worker.submission.placement_groups import PlacementGroups
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address, Request
 from minray.protocol.core_worker import Explain, ExplainRun, Explanation
 from minray.protocol.raylet import ExplainLease
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
 MAX_HOPS = 12
 PATIENCE_S = 5.0
+"""Seconds that a person waits for an explanation."""
 ANSWER_S = 2.0
-"""Of a process that runs users' code, which may keep it from answering."""
+"""Seconds to wait for a process that runs users' code, which may keep it from answering."""
 _NAMED = re.compile(r"(task|call|constructor) \S+ \(\S+\)")
 """How a line of a chain begins that is about a task (``describe_call``)."""
 
@@ -40,32 +46,51 @@ _NAMED = re.compile(r"(task|call|constructor) \S+ \(\S+\)")
 class Explainer:
     """Reads the tables of one core worker."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
-        self.actors = ActorExplainer(core)
+    def __init__(
+        self,
+        *,
+        process: Process,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        tasks: TaskManager,
+        resolver: DependencyResolver,
+        submitter: NormalTaskSubmitter,
+        actors: ActorManager,
+        placement_groups: PlacementGroups,
+        actor_receiver: ActorTaskReceiver,
+    ) -> None:
+        self._process = process
+        self._references = references
+        self._store = store
+        self._tasks = tasks
+        self._resolver = resolver
+        self._submitter = submitter
+        self._placement_groups = placement_groups
+        self.actors = ActorExplainer(self, process.gcs, tasks, actors, placement_groups, actor_receiver)
 
     async def explain_in_time(self, object_id: bytes, owner: Address) -> list[str]:
-        """The same for people, who do not wait for a process that does not answer."""
+        """Explain an object to a person, who does not wait for a process that does not answer."""
         return await _in_time(self.explain(object_id, owner), short(object_id))
 
     async def explain_actor_in_time(self, actor_id: bytes, owner: Address) -> list[str]:
+        """Explain an actor to a person."""
         return await _in_time(self.actors.explain_actor(actor_id, owner), f"actor {short_actor(actor_id)}")
 
     async def explain(self, object_id: bytes, owner: Address | None, hops: int = 0) -> list[str]:
         """One line per link of the chain, the asked object first."""
-        stored = self._core.store.objects.get(object_id)
-        is_ours = owner is None or owner.worker_id == self._core.address.worker_id
+        stored = self._store.objects.get(object_id)
+        is_ours = owner is None or owner.worker_id == self._process.address.worker_id
         if stored is not None and (is_ours or stored.place is None):
             return [f"{short(object_id)} is ready" + (" (it is an error)" if stored.is_error else "")]
         if hops >= MAX_HOPS:
             return ["..."]
         if owner is not None and not is_ours:
             return await self._ask_owner(object_id, owner, hops)
-        group_id = self._core.placement_groups.group_awaited_by(object_id)
+        group_id = self._placement_groups.group_awaited_by(object_id)
         if group_id is not None:
-            text, _ = await self._core.placement_groups.explain(group_id)
+            text, _ = await self._placement_groups.explain(group_id)
             return [f"{short(object_id)} is ready when its placement group is", text]
-        task = self._core.tasks.tasks.get(task_of(object_id))
+        task = self._tasks.tasks.get(task_of(object_id))
         if task is None:
             known = self.actors.describe_here(task_of(object_id))
             return [known or f"{short(object_id)}: no task makes it any more (it was freed, or never existed)"]
@@ -74,12 +99,12 @@ class Explainer:
 
     async def _ask_owner(self, object_id: bytes, owner: Address, hops: int) -> list[str]:
         try:
-            return (await self._core.peers.to(owner).call(Explain(object_id, hops + 1))).lines
+            return (await self._process.peers.to(owner).call(Explain(object_id, hops + 1))).lines
         except PlatformError as error:
             return [f"{short(object_id)}: its owner, worker {short(owner.worker_id)}, cannot be reached: {error}"]
 
     async def explain_task(self, task: PendingTask, hops: int) -> list[str]:
-        """The same for what makes an object: a task, an actor's call, a constructor."""
+        """Explain a task, an actor's call or a constructor: one line per link of the chain."""
         if hops >= MAX_HOPS:
             return ["..."]
         if is_of_actor(task):
@@ -89,7 +114,7 @@ class Explainer:
             return [f"{name} {self._where(task)}", *await self._ask_worker(task, hops)]
         if task.state is QUEUED:
             return [f"{name} waits for a worker: needs {self._needs(task)}", *await self._explain_lease(task)]
-        missing = self._core.resolver.missing_of(task)
+        missing = self._resolver.missing_of(task)
         if not missing:
             return [f"{name} is made again after a pause (attempt {task.attempt})"]
         owners = dict(task.slots)
@@ -101,10 +126,10 @@ class Explainer:
 
     async def explain_wait(self, task_id: bytes, hops: int) -> list[str]:
         """What a task that runs in this process waits for, in ``get`` or ``wait``; nothing if it does not."""
-        awaited = self._core.store.awaited_by(task_id)
+        awaited = self._store.awaited_by(task_id)
         if not awaited:
             return []
-        reference = self._core.references.get(awaited[0])
+        reference = self._references.get(awaited[0])
         about_first = await self.explain(awaited[0], None if reference is None else reference.owner, hops)
         return [f"it waits for {len(awaited)} object{'s' if len(awaited) != 1 else ''}", *about_first]
 
@@ -119,7 +144,7 @@ class Explainer:
         """Another process goes on; it may be too busy to answer, and then something is known already."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                return (await self._core.peers.to(address).call(question)).lines
+                return (await self._process.peers.to(address).call(question)).lines
         except TimeoutError:
             return [f"it has not answered for {ANSWER_S:g} s"]
         except PlatformError as error:
@@ -149,19 +174,19 @@ class Explainer:
         group_id = task.prepared.template.shape.strategy.group_id
         if not group_id:
             return await self._explain_request(task)
-        text, is_there = await self._core.placement_groups.explain(group_id)
+        text, is_there = await self._placement_groups.explain(group_id)
         return [text, *await self._explain_request(task)] if is_there else [text]
 
     async def _explain_request(self, task: PendingTask) -> list[str]:
-        request = self._core.submitter.request_of(task)
+        request = self._submitter.request_of(task)
         if request is None:
-            workers = [worker for worker in self._core.submitter.leased_workers() if worker.in_flight]
+            workers = [worker for worker in self._submitter.leased_workers() if worker.in_flight]
             return [f"it waits for one of {len(workers)} leased workers, which are busy"] if workers else []
         return [text] if (text := await self.ask_raylet(request.raylet, request.lease_id)) else []
 
     async def ask_raylet(self, address: Address | None, lease_id: bytes) -> str:
         """Why it does not grant a lease; without an address the raylet of this node."""
-        raylet = self._core.raylet if address is None else self._core.peers.to(address)
+        raylet = self._process.raylet if address is None else self._process.peers.to(address)
         try:
             return (await raylet.call(ExplainLease(lease_id))).text
         except PlatformError as error:

@@ -15,18 +15,17 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from minray.core_worker.ground.job_context import JobContext
+from minray.core_worker.ground.process import Process
 from minray.protocol.state import COUNTER, GAUGE, MetricFamily, MetricSample, ProcessMetrics
-
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
 
 HOLDS_LOCKS = True
 """See ``common/package.py``: these frames may hold a lock."""
 
 MOST_SERIES = 10_000
-"""So many are told in one answer."""
+"""Number of series in one answer."""
 
 Tags = tuple[tuple[str, str], ...]
 """Sorted, so that equal tags are equal keys."""
@@ -112,8 +111,8 @@ def registry() -> MetricRegistry:
     return of_context.get(_of_process)
 
 
-def metrics_of(core: CoreWorker) -> ProcessMetrics:
+def metrics_of(process: Process, context: JobContext) -> ProcessMetrics:
     """The answer of this process."""
     families, left_out = registry().families()
-    config = core.config
-    return ProcessMetrics(config.node_ip, config.worker_id, core.job_id, families, left_out)
+    config = process.config
+    return ProcessMetrics(config.node_ip, config.worker_id, context.job_id, families, left_out)

@@ -21,19 +21,19 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from minray.core_worker.execution import task_executor
+from minray.core_worker.execution.actor_process import ActorProcess
+from minray.core_worker.ground.process import Process
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.errors.tracebacks import FRAMES, is_runtime
 from minray.protocol.state import ProcessStacks, Stack, StackFrame
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
 MOST_COROUTINES = 1000
-"""So many different ones are described in one answer."""
+"""Number of different coroutines that one answer describes."""
 OURS = "minray-"
 """How the names of minray's own threads begin."""
 _POOLED = concurrent.futures.thread._worker.__code__
@@ -42,14 +42,12 @@ _UNNAMED = "Task-"
 """How asyncio names tasks to which nobody gives a name."""
 
 
-def stacks_of(core: CoreWorker) -> ProcessStacks:
-    """The answer of this process."""
-    received = core.receiver.unanswered() + core.actor_receiver.unanswered()
+def stacks_of(process: Process, received: Sequence[ReceivedTask], actor: ActorProcess | None) -> ProcessStacks:
+    """The answer of this process. ``received``: the tasks that were sent to it and have no answer yet."""
     running = [task.header.template.name for task in received if task.is_claimed()]
-    actor = core.actor_receiver.actor
     coroutines, left_out = coroutine_stacks(actor.coroutines() if actor is not None else [])
-    stacks = thread_stacks(core.platform.user_code.threads()) + coroutines
-    config, pid = core.config, core.platform.processes.pid
+    stacks = thread_stacks(process.platform.user_code.threads()) + coroutines
+    config, pid = process.config, process.platform.processes.pid
     return ProcessStacks(config.node_id, config.worker_id, pid, config.is_driver, running, stacks, left_out)
 
 

@@ -2,76 +2,102 @@
 
 Ray: CoreWorker::HandleGetCoreWorkerStats and ReferenceCounter::AddObjectRefStats
 
-Only reads. The answer has the largest references, so many at most that it fits into one message, and says how many there
-are. Whether this process is reading an object in the object store is not known here; the store knows (``CopyInfo``).
+Only reads. The answer has the largest references, no more than fit into one message, and the number of all. Whether
+this process is reading an object in the object store is not known here; the store knows (``CopyInfo``).
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
 
 from minray.common.ids import PUT_INDEX, task_of
-from minray.core_worker.execution.task_account import TaskAccount
+from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
+from minray.core_worker.execution.task_profile import TaskProfile
+from minray.core_worker.execution.task_receiver import TaskReceiver
+from minray.core_worker.ground.job_context import JobContext
+from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.metric_registry import metrics_of
 from minray.core_worker.introspection.stacks import stacks_of
-from minray.core_worker.ownership.call_sites import DISABLED
-from minray.core_worker.ownership.reference_counter import Reference
+from minray.core_worker.introspection.task_account import TaskAccount
+from minray.core_worker.ownership.call_sites import DISABLED, CallSites
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.ownership.reference_counter import Reference, ReferenceCounter
 from minray.core_worker.records.pending_task import FAILED, FINISHED
-from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
+from minray.core_worker.records.received_task import ReceivedTask
+from minray.core_worker.submission.task_manager import TaskManager
+from minray.protocol.core_worker import NIL, UNKNOWN_SIZE, CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import MOST_ENTRIES
-from minray.protocol.state import ProcessMetrics, ProcessStacks, ProfileEvents
-
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
-NIL = "NIL"
-UNKNOWN_SIZE = -1
+from minray.protocol.state import GetTasksInfo, ProcessMetrics, ProcessStacks, ProfileEvents, TasksInfo
 
 
 class Statistician:
     """Reads the tables of one core worker."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
-        self.account = TaskAccount(core)
+    def __init__(
+        self,
+        *,
+        process: Process,
+        context: JobContext,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        tasks: TaskManager,
+        call_sites: CallSites | None,
+        profile: TaskProfile,
+        receiver: TaskReceiver,
+        actor_receiver: ActorTaskReceiver,
+    ) -> None:
+        self._process = process
+        self._context = context
+        self._references = references
+        self._store = store
+        self._pending = tasks
+        self._call_sites = call_sites
+        self._profile = profile
+        self._receiver = receiver
+        self._actor_receiver = actor_receiver
+        self._account = TaskAccount(process, tasks, store, self._unanswered)
+
+    def _unanswered(self) -> list[ReceivedTask]:
+        return self._receiver.unanswered() + self._actor_receiver.unanswered()
 
     def stats(self, request: GetCoreWorkerStats) -> CoreWorkerStats:
         """The answer of this process."""
-        core = self._core
-        found = core.references.items() if request.object_ids is None else self._of(request.object_ids)
+        found = self._references.items() if request.object_ids is None else self._of(request.object_ids)
         largest = heapq.nlargest(min(request.limit, MOST_ENTRIES), found, key=lambda item: self._size(item[0]))
         infos = [self._describe(object_id, reference) for object_id, reference in largest]
-        pid, config = core.platform.processes.pid, core.config
+        pid, config = self._process.platform.processes.pid, self._process.config
         return CoreWorkerStats(config.worker_id, config.node_id, pid, config.is_driver, len(found), infos)
+
+    def tasks(self, request: GetTasksInfo) -> TasksInfo:
+        """The tasks that this process owns, and those that were sent to it."""
+        return self._account.tasks(request)
 
     def profile(self) -> ProfileEvents:
         """The tasks that have run here."""
-        return self._core.profile.events(self._core)
+        return self._profile.events(self._process)
 
     def stacks(self) -> ProcessStacks:
         """What runs here right now."""
-        return stacks_of(self._core)
+        return stacks_of(self._process, self._unanswered(), self._actor_receiver.actor)
 
     def metrics(self) -> ProcessMetrics:
         """What programs have measured here."""
-        return metrics_of(self._core)
+        return metrics_of(self._process, self._context)
 
     def _of(self, object_ids: list[bytes]) -> list[tuple[bytes, Reference]]:
-        known = [(object_id, self._core.references.get(object_id)) for object_id in dict.fromkeys(object_ids)]
+        known = [(object_id, self._references.get(object_id)) for object_id in dict.fromkeys(object_ids)]
         return [(object_id, reference) for object_id, reference in known if reference is not None]
 
     def _size(self, object_id: bytes) -> int:
-        stored = self._core.store.objects.get(object_id)
+        stored = self._store.objects.get(object_id)
         return UNKNOWN_SIZE if stored is None else stored.size()
 
     def _describe(self, object_id: bytes, reference: Reference) -> ObjectRefInfo:
-        core = self._core
         status, attempt = self._task_status(object_id, reference)
         borrowers = {borrower.worker_id for borrower, _ in (reference.lent or {}).values()}
         return ObjectRefInfo(
             object_id,
-            core.config.worker_id if reference.owner is None else reference.owner.worker_id,
+            self._process.config.worker_id if reference.owner is None else reference.owner.worker_id,
             reference.local,
             reference.submitted,
             reference.contained,
@@ -80,13 +106,13 @@ class Statistician:
             self._size(object_id),
             status,
             attempt,
-            DISABLED if core.call_sites is None else core.call_sites.of(object_id),
+            DISABLED if self._call_sites is None else self._call_sites.of(object_id),
         )
 
     def _task_status(self, object_id: bytes, reference: Reference) -> tuple[str, int]:
         """Of the task that makes the object, and which attempt it is."""
-        task = self._core.tasks.tasks.get(task_of(object_id))
-        stored = self._core.store.objects.get(object_id)
+        task = self._pending.tasks.get(task_of(object_id))
+        stored = self._store.objects.get(object_id)
         if task is not None:
             return task.state, task.attempt
         if stored is None or stored.is_freed or reference.owner is not None or object_id.endswith(PUT_INDEX):

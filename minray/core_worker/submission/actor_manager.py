@@ -14,10 +14,11 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from minray.common.ids import actor_of, job_of_actor, return_id
-from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.ground.process import Process
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
 from minray.core_worker.records.pending_task import (
     FAILED,
     FINISHED,
@@ -30,6 +31,8 @@ from minray.core_worker.records.pending_task import (
 )
 from minray.core_worker.submission.actor_clients import ActorClients
 from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
+from minray.core_worker.submission.push_outcomes import PushOutcomes
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import describe_packed, text_alone, unpack_exception
 from minray.exceptions import (
     ActorDiedError,
@@ -71,9 +74,6 @@ from minray.protocol.core_worker import NOT_STARTED, PushTaskReply
 from minray.rpc.connection import ignore
 from minray.rpc.pubsub import Subscription
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
 ASK_AGAIN_S = 1.0
 """How long an actor that the gcs has not told of is waited for, before it is asked about."""
 MAX_PATIENCE_S = 5.0
@@ -94,13 +94,48 @@ class _Creation:
         """The arguments exist."""
 
 
-class ActorManager:
-    """All actors that one process knows; the ``Actions`` of its submitter."""
+class CallOutcomes(PushOutcomes, Protocol):
+    """The decisions about an actor's call, or its constructor."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
-        self.submitter = ActorTaskSubmitter(core.tasks, self)
-        self.clients = ActorClients()
+    def retry(self, task: PendingTask) -> None:
+        """The next attempt of the call has begun; ``on_task_ready`` follows."""
+
+    def discard_attempt(self, task: PendingTask, raylet: Address) -> None:
+        """Free what an attempt has put into the store of this raylet's node, or will put there."""
+
+    def finish_constructor(self, task: PendingTask, state: str) -> None:
+        """The constructor will not be called again."""
+
+
+class Preparation(Protocol):
+    """The way of a constructor's call until its arguments exist."""
+
+    def hold_arguments(self, task: PendingTask) -> None:
+        """Keep what a new task refers to, and enter it in the table of tasks."""
+
+    def wait_for_arguments(self, task: PendingTask) -> None:
+        """``on_constructor_ready`` or ``on_constructor_failed`` follows."""
+
+
+class ActorManager:
+    """All actors that one process knows; the ``CallActions`` of its submitter, which it makes."""
+
+    def __init__(
+        self,
+        process: Process,
+        tasks: TaskManager,
+        references: ReferenceCounter,
+        clients: ActorClients,
+        outcomes: CallOutcomes,
+        preparation: Preparation,
+    ) -> None:
+        self._process = process
+        self._tasks = tasks
+        self._references = references
+        self._outcomes = outcomes
+        self._preparation = preparation
+        self.submitter = ActorTaskSubmitter(tasks, self)
+        self.clients = clients
         """User threads make them."""
         self._infos: dict[bytes, dict[bytes, ActorInfo]] = {}
         """What the gcs has said, by job and actor."""
@@ -115,21 +150,20 @@ class ActorManager:
 
     def create(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
         """A user thread has called a constructor; ``registered``: the gcs knows it already."""
-        core = self._core
         handle_id = return_id(task.task_id, 1)
-        core.references.add_owned(handle_id)
+        self._references.add_owned(handle_id)
         if not info.detached:
             self._handles[handle_id] = info.actor_id
         self._creations[info.actor_id] = _Creation(task, info, placement, registered)
-        core.hold_arguments(task)
+        self._preparation.hold_arguments(task)
         self._follow_job(job_of_actor(info.actor_id))
-        if core.is_exiting:
-            core.tasks.move(task, WAITING)
+        if self._process.is_exiting:
+            self._tasks.move(task, WAITING)
             self._on_own_dead(info.actor_id, DeathCause(JOB_FINISHED, "the cluster is gone"))
             return
         if not registered:
             self._ask_gcs(RegisterActor(info), partial(self._on_registered, info.actor_id))
-        core.wait_for_arguments(task)
+        self._preparation.wait_for_arguments(task)
 
     def abandon(self, actor_id: bytes) -> None:
         """A user thread did not wait until it was registered."""
@@ -149,7 +183,7 @@ class ActorManager:
         """The constructor's arguments exist."""
         creation = self._creations.get(actor_of(task.task_id))
         if creation is not None:
-            self._core.tasks.move(task, QUEUED)
+            self._tasks.move(task, QUEUED)
             creation.ready = True
             self._maybe_create(creation)
 
@@ -173,7 +207,7 @@ class ActorManager:
             if isinstance(error, RecordTooLarge):
                 self._give_up(creation.info.actor_id, DeathCause(CREATION_TASK_FAILED, f"its constructor: {error}"))
 
-        self._core.patient.send_to_gcs(CreateActor(creation.info.actor_id, record), on_answer)
+        self._process.patient.send_to_gcs(CreateActor(creation.info.actor_id, record), on_answer)
 
     def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
         """An argument of the constructor is an error: the actor will never be."""
@@ -186,24 +220,6 @@ class ActorManager:
             return  # the cluster is gone, and with it what the constructor was given
         self._end(actor_id, cause)
         self._on_own_dead(actor_id, cause)
-
-    def keep(self, task: PendingTask) -> None:
-        """A call begins that keeps its actor alive."""
-        client = task.prepared.client
-        assert client is not None
-        if not client.keeping:
-            self._core.references.add_submitted([task.handle_id], [None])
-        client.keeping += 1
-
-    def let_go(self, task: PendingTask) -> None:
-        """It has ended."""
-        client = task.prepared.client
-        assert client is not None
-        client.keeping -= 1
-        if not client.keeping:
-            effects = Effects()
-            self._core.references.remove_submitted([task.handle_id], effects)
-            self._core.borrowing.apply(effects)
 
     def on_freed(self, object_ids: Iterable[bytes]) -> None:
         """Some of these objects stood for actors, perhaps: there are no handles of those any more."""
@@ -219,7 +235,7 @@ class ActorManager:
             self._end(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more"))
         if info is not None and info.state == ALIVE and actor_id in self._creations:
             # It will not begin anew. If it owns an argument of its own constructor, it waits for us to let go of that.
-            self._core.outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
+            self._outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
 
     def forget_constructors(self) -> None:
         """The cluster is gone: they end as all tasks do, and whatever is heard of their actors changes nothing."""
@@ -251,7 +267,7 @@ class ActorManager:
         self.on_info(ActorInfo(actor_id, DEAD, info.class_name, "", "", info.owner, False, 0, 0, b"", death=cause))
 
     def _end(self, actor_id: bytes, cause: DeathCause) -> None:
-        self._core.patient.send_to_gcs(EndActor(actor_id, cause), ignore)
+        self._process.patient.send_to_gcs(EndActor(actor_id, cause), ignore)
 
     def _ask_gcs(self, request: Request[Any], on_reply: Callable[[Any], None]) -> None:
         """What must arrive while there is a gcs."""
@@ -260,7 +276,7 @@ class ActorManager:
             if reply is not None:
                 on_reply(reply)
 
-        self._core.patient.send_to_gcs(request, on_answer)
+        self._process.patient.send_to_gcs(request, on_answer)
 
     # --- following
 
@@ -268,7 +284,7 @@ class ActorManager:
         """In any thread: this process's view of an actor; the same for all its handles."""
         client, is_new = self.clients.get_or_make(actor_id, owner, in_order)
         if is_new:
-            self._core.platform.user_code.post(self._follow, client)
+            self._process.platform.user_code.post(self._follow, client)
         return client
 
     def info_of(self, actor_id: bytes) -> ActorInfo | None:
@@ -286,14 +302,14 @@ class ActorManager:
     def _follow_job(self, job_id: bytes) -> None:
         if job_id not in self._subscriptions:
             self._infos[job_id] = {}
-            subscription = Subscription(self._core.gcs, actors_channel(job_id), self._on_change)
+            subscription = Subscription(self._process.gcs, actors_channel(job_id), self._on_change)
             self._subscriptions[job_id] = subscription
             subscription.start()
 
     def _ask_about(self, reference: weakref.ref[ActorClient]) -> None:
         """The gcs does not tell of this actor: its owner may be dead and never have registered it, or it died long ago."""
         client = reference()
-        if client is None or self._core.is_exiting or self.info_of(client.actor_id) is not None:
+        if client is None or self._process.is_exiting or self.info_of(client.actor_id) is not None:
             return
 
         def on_reply(reply: ActorReply) -> None:
@@ -339,12 +355,12 @@ class ActorManager:
         task = creation.task
         if info.state == DEAD:
             del self._creations[info.actor_id]
-            self._core.outcomes.finish_constructor(task, FINISHED if task.state is PUSHED else FAILED)
+            self._outcomes.finish_constructor(task, FINISHED if task.state is PUSHED else FAILED)
         elif info.state == ALIVE and task.state is QUEUED:
-            self._core.tasks.move(task, PUSHED)  # and so it stays, as long as it may be called again
+            self._tasks.move(task, PUSHED)  # and so it stays, as long as it may be called again
             if info.max_restarts == 0:
                 del self._creations[info.actor_id]
-                self._core.outcomes.finish_constructor(task, FINISHED)
+                self._outcomes.finish_constructor(task, FINISHED)
 
     # --- Actions
 
@@ -366,9 +382,9 @@ class ActorManager:
             task.arguments,
             task.nested,
             task.inline_buffers,
-            self._core.outcomes.rerun(task) if task.attempt else None,
+            self._outcomes.rerun(task) if task.attempt else None,
         )
-        self._core.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
+        self._process.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
 
     def _on_pushed(
         self,
@@ -384,19 +400,20 @@ class ActorManager:
         if reply is not None:
             self.submitter.on_task_answered(connection, task)
             if reply.status == NOT_STARTED:
-                self._core.outcomes.on_missing(reply.missing)
-                self._core.outcomes.on_unstarted([task])
+                self._outcomes.on_missing(reply.missing)
+                for again in self._outcomes.on_unstarted([task]):
+                    self.submitter.on_task_ready(client, again)
             else:
-                self._core.outcomes.on_reply(task, reply, buffers)
+                self._outcomes.on_reply(task, reply, buffers)
         elif isinstance(error, RecordTooLarge):
             self.submitter.on_task_answered(connection, task)
-            self._core.outcomes.finish_with_error(task, RaySystemError(reason=str(error)))
+            self._outcomes.finish_with_error(task, RaySystemError(reason=str(error)))
         else:
             self.submitter.on_unreachable(client, connection)
 
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         assert client.info is not None and client.info.death is not None
-        self._core.outcomes.finish_with_error(task, error_of(client.actor_id, client.info.death, client.info.class_name))
+        self._outcomes.finish_with_error(task, error_of(client.actor_id, client.info.death, client.info.class_name))
 
     def fail_restarted(self, task: PendingTask, client: ActorClient, reason: str) -> None:
         death = client.info.death if client.info is not None else None
@@ -410,21 +427,21 @@ class ActorManager:
             reason=reason,
             preempted=info is not None and info.death is not None and info.death.preempted,
         )
-        self._core.outcomes.finish_with_error(task, error)
+        self._outcomes.finish_with_error(task, error)
 
     def discard(self, task: PendingTask, connection: Connection) -> None:
         if connection.raylet is not None:
-            self._core.outcomes.discard_attempt(task, connection.raylet)
+            self._outcomes.discard_attempt(task, connection.raylet)
 
     def give_up(self, connection: Connection, sequences: list[int]) -> None:
-        request = GiveUpCalls(self._core.address, connection.stream, sequences)
-        self._core.patient.send(connection.address, request, ignore)
+        request = GiveUpCalls(self._process.address, connection.stream, sequences)
+        self._process.patient.send(connection.address, request, ignore)
 
     def retry(self, task: PendingTask) -> None:
-        self._core.outcomes.retry(task)
+        self._outcomes.retry(task)
 
     def wait_for_verdict(self, client: ActorClient, connection: Connection) -> None:
-        system = self._core.config.system_config
+        system = self._process.config.system_config
         patience_s = min(system.timeout_ms_task_wait_for_death_info / 1000 * 2**client.failures, MAX_PATIENCE_S)
         asyncio.get_running_loop().call_later(patience_s, self.submitter.on_no_verdict, client, connection)
 

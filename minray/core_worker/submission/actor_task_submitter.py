@@ -2,8 +2,8 @@
 
 Ray: src/ray/core_worker/task_submission/actor_task_submitter.h, sequential_actor_submit_queue.h
 
-Pure: it decides, and acts only through its ``Actions`` port. Calls do not go through raylets: as soon as the gcs has said
-where the actor lives, they are pushed to its process, each with a number of this caller's *stream*.
+Pure: it decides, and acts only through its ``CallActions`` port. Calls do not go through raylets: as soon as the gcs has
+said where the actor lives, they are pushed to its process, each with a number of this caller's *stream*.
 
 Rules
   * Calls leave in the order in which they were made (G49); one whose arguments do not exist yet holds up those behind it,
@@ -30,8 +30,8 @@ from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.actor import ALIVE, DEAD, RESTARTING, ActorInfo
 
 
-class Actions(Protocol):
-    """What the submitter lets others do."""
+class CallActions(Protocol):
+    """The messages, timers and endings that the submitter decides on."""
 
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None: ...
 
@@ -59,7 +59,7 @@ class Actions(Protocol):
 class ActorTaskSubmitter:
     """All calls of one process."""
 
-    def __init__(self, tasks: TaskManager, actions: Actions) -> None:
+    def __init__(self, tasks: TaskManager, actions: CallActions) -> None:
         self._tasks = tasks
         self._actions = actions
         self._stream_count = 0

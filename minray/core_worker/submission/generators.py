@@ -171,6 +171,10 @@ class Generators:
 
     # --- from the judge of the task
 
+    def is_wanted(self, task_id: bytes) -> bool:
+        """Whether a user may still read items of this task."""
+        return self.streams.is_wanted(task_id)
+
     def contradiction(self, task: PendingTask) -> RayError | None:
         """The task says that all went well: whether that can be."""
         if not self.streams.is_open(task.task_id):

@@ -15,13 +15,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from minray.common.ids import short
+from minray.common.ids import LeaseIdFactory, short
+from minray.core_worker.ground.process import Process
 from minray.core_worker.records.pending_task import PendingTask
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest, NormalTaskSubmitter
-from minray.exceptions import RayError, RaySystemError
+from minray.core_worker.submission.normal_task_submitter import BestRaylet, LeasedWorker, NormalTaskSubmitter, WorkerRequest
+from minray.core_worker.submission.push_outcomes import PushOutcomes
+from minray.core_worker.submission.task_manager import TaskManager
+from minray.exceptions import RaySystemError
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.base import Address, Done, Request
-from minray.protocol.core_worker import NOT_STARTED, PushTask, PushTaskReply, ReclaimTasks, Rerun
+from minray.protocol.core_worker import NOT_STARTED, PushTask, PushTaskReply, ReclaimTasks
 from minray.protocol.raylet import (
     CANCELLED,
     ENVIRONMENT_FAILED,
@@ -37,8 +40,7 @@ from minray.protocol.raylet import (
     RequestWorkerLease,
     ReturnWorkerLease,
 )
-from minray.rpc.connection import Peer, Peers, PeerUnreachable, ignore
-from minray.rpc.patient_caller import PatientCaller
+from minray.rpc.connection import Peer, PeerUnreachable, ignore
 
 logger = logging.getLogger(__name__)
 
@@ -50,42 +52,36 @@ agree, and longer if nobody but us knows yet that a node has died. And after a r
 would be again, at once, as long as the raylet believes that our job has finished, or that we are dead."""
 
 
-class Outcomes(Protocol):
-    """What the core worker does when a pushed task is over."""
+class LeasedOutcomes(PushOutcomes, Protocol):
+    """The decisions about a task that was pushed to a leased worker, or waits for one."""
 
-    def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Sequence[Any]) -> None: ...
+    def on_died(
+        self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None, *, is_preempted: bool = False
+    ) -> None:
+        """The task may have run. ``failure`` is None if its whole node died; ``is_preempted``: after a preemption."""
 
-    def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
-        """It may have run; None: its whole node died."""
-
-    def finish_with_error(self, task: PendingTask, error: RayError) -> None:
-        """It cannot be pushed to anybody."""
-
-    def on_unstarted(self, tasks: list[PendingTask]) -> None:
-        """These were pushed but never began."""
-
-    def on_missing(self, object_ids: Sequence[bytes]) -> None:
-        """These arguments are being made again."""
-
-    def rerun(self, task: PendingTask) -> Rerun:
-        """This is not its first attempt: which of its results and items it is to make."""
-
-    def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        """No worker will ever be granted for this shape."""
+    def on_unschedulable(self, tasks: Sequence[PendingTask], reply: LeaseReply) -> None:
+        """No worker will ever be granted for these tasks."""
 
 
 class LeaseClient:
-    """The submitter's ``Actions``, for one process."""
+    """The ``LeaseActions`` of the submitter of one process, which it makes."""
 
-    def __init__(self, peers: Peers, patient: PatientCaller, local_raylet: Peer, own: Address, outcomes: Outcomes) -> None:
-        self._peers = peers
-        self._patient = patient
-        self._local_raylet = local_raylet
-        self._own = own
+    def __init__(
+        self,
+        process: Process,
+        tasks: TaskManager,
+        outcomes: LeasedOutcomes,
+        lease_ids: LeaseIdFactory,
+        best_raylet: BestRaylet,
+    ) -> None:
+        self._peers = process.peers
+        self._patient = process.patient
+        self._local_raylet = process.raylet
+        self._own = process.address
         self._outcomes = outcomes
-        self._now = asyncio.get_running_loop().time
-        self.submitter: NormalTaskSubmitter
-        """Set right after construction; the two know each other."""
+        self._now = process.now
+        self.submitter = NormalTaskSubmitter(process.config.system_config, lease_ids, tasks, self, best_raylet)
         self._unstarted: list[PendingTask] = []
         """Answered NOT_STARTED in this turn of the loop; they go back together, in order."""
         self._judging: set[asyncio.Task[None]] = set()
@@ -110,7 +106,7 @@ class LeaseClient:
         )
         self._peers.to(worker.address).send(message, partial(self._on_pushed, worker, task))
 
-    def request_lease(self, request: LeaseRequest) -> None:
+    def request_lease(self, request: WorkerRequest) -> None:
         message = RequestWorkerLease(
             request.lease_id,
             self._own,
@@ -123,7 +119,7 @@ class LeaseClient:
         )
         self._raylet(request.raylet).send(message, partial(self._on_lease, request))
 
-    def cancel_lease(self, request: LeaseRequest) -> None:
+    def cancel_lease(self, request: WorkerRequest) -> None:
         self._tell(request.raylet, CancelWorkerLease(request.lease_id))
 
     def return_lease(self, worker: LeasedWorker, kill_worker: bool, reason: str) -> None:
@@ -152,7 +148,7 @@ class LeaseClient:
             self._patient.send(raylet, request, ignore)
 
     def _on_lease(
-        self, request: LeaseRequest, reply: LeaseReply | None, error: PlatformError | None, _buffers: Sequence[Any]
+        self, request: WorkerRequest, reply: LeaseReply | None, error: PlatformError | None, _buffers: Sequence[Any]
     ) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -165,13 +161,13 @@ class LeaseClient:
         elif reply.kind == REJECTED or (reply.kind == CANCELLED and not request.cancelled):
             loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
         elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED):
-            self._outcomes.on_unschedulable(request, reply)
+            self._outcomes.on_unschedulable(self.submitter.take_queue(request), reply)
             self.submitter.on_lease_ended(request, now)
         else:
             assert reply.kind == CANCELLED, reply
             self.submitter.on_lease_ended(request, now)
 
-    def _on_lease_error(self, request: LeaseRequest, error: PlatformError | None) -> None:
+    def _on_lease_error(self, request: WorkerRequest, error: PlatformError | None) -> None:
         loop = asyncio.get_running_loop()
         if request.raylet is not None and isinstance(error, PeerUnreachable):
             # It may be alive and grant it yet: whatever it knows of this lease by then shall end.
@@ -182,7 +178,7 @@ class LeaseClient:
             logger.warning("lease request %s failed: %s", short(request.lease_id), error)
             loop.call_later(1.0, lambda: self.submitter.on_lease_ended(request, loop.time()))
 
-    def _go_home(self, request: LeaseRequest) -> None:
+    def _go_home(self, request: WorkerRequest) -> None:
         """Not to where the arguments are said to be: that may be the one that is gone."""
         self.submitter.on_lease_redirected(request, None, False, self._now())
 
@@ -219,7 +215,13 @@ class LeaseClient:
 
     def _give_unstarted(self) -> None:
         tasks, self._unstarted = self._unstarted, []
-        self._outcomes.on_unstarted(tasks)
+        self._again(tasks)
+
+    def _again(self, tasks: list[PendingTask]) -> None:
+        """Queue what may be pushed again at once."""
+        again = self._outcomes.on_unstarted(tasks)
+        if again:
+            self.submitter.on_tasks_unstarted(again, self._now())
 
     # --- death
 
@@ -238,8 +240,9 @@ class LeaseClient:
         """Its workers are gone, and there is nobody to be asked about them."""
         workers = [worker for worker in self.submitter.leased_workers() if worker.address.node_id == node_id]
         lost = [(task, worker) for worker in workers for task in self.submitter.on_worker_lost(worker)]
+        is_preempted = self.submitter.is_preempted(node_id)
         for task, worker in lost:
-            self._outcomes.on_died(task, worker, None)
+            self._outcomes.on_died(task, worker, None, is_preempted=is_preempted)
 
     async def _judge(self, worker: LeasedWorker, lost: list[PendingTask]) -> None:
         """Ask the raylet what became of the worker, then decide the fate of each task that it had."""
@@ -254,9 +257,10 @@ class LeaseClient:
             unstarted = []
         for task in lost:
             if task not in unstarted:
-                self._outcomes.on_died(task, worker, failure)
+                is_preempted = self.submitter.is_preempted(worker.address.node_id)
+                self._outcomes.on_died(task, worker, failure, is_preempted=is_preempted)
         if unstarted:
-            self._outcomes.on_unstarted(unstarted)
+            self._again(unstarted)
 
     def close(self) -> None:
         for judging in list(self._judging):

@@ -2,9 +2,9 @@
 
 Ray: src/ray/core_worker/task_submission/normal_task_submitter.h
 
-Pure: it decides, and acts only through its ``Actions`` port. One ``KeyQueue`` per lease shape and set of large arguments:
-tasks that wait, workers that are leased, lease requests that are open. ``assign`` is all there is to scheduling; it is
-called at once when a worker is idle, else once for all the changes of a turn:
+Pure: it decides, and acts only through its ``LeaseActions`` port. One ``KeyQueue`` per lease shape and set of large
+arguments: tasks that wait, workers that are leased, lease requests that are open. ``assign`` is all there is to
+scheduling; it is called at once when a worker is idle, else once for all the changes of a turn:
 
   1. give waiting tasks to leased workers: to idle ones first; deeper only behind tasks whose function was measured to
      be short, and only up to ``pipeline_target_milliseconds`` of work, so that no task waits long behind another;
@@ -56,8 +56,8 @@ TIMER_SLACK_S = 0.0005
 """A lease has lingered long enough when it is not worth a timer to wait for the rest."""
 
 
-class LeaseRequest:
-    """One open request for a worker."""
+class WorkerRequest:
+    """One open request for a worker, from the side that asks."""
 
     __slots__ = ("lease_id", "key", "raylet", "grant_or_reject", "backlog", "depth", "retriable", "cancelled")
 
@@ -106,7 +106,7 @@ class LeasedWorker:
         "stalled",
     )
 
-    def __init__(self, request: LeaseRequest, reply: LeaseReply, now: float) -> None:
+    def __init__(self, request: WorkerRequest, reply: LeaseReply, now: float) -> None:
         assert reply.worker is not None
         self.lease_id = request.lease_id
         self.address = reply.worker
@@ -147,20 +147,20 @@ class KeyQueue:
         self.queue: deque[PendingTask] = deque()
         self.workers: dict[bytes, LeasedWorker] = {}
         """By lease id, oldest first."""
-        self.requests: dict[bytes, LeaseRequest] = {}
+        self.requests: dict[bytes, WorkerRequest] = {}
         """Open ones, by lease id."""
         self.is_due = False
         """``assign`` will be called at the end of this turn."""
 
 
-class Actions(Protocol):
-    """What the submitter lets others do."""
+class LeaseActions(Protocol):
+    """The messages and timers that the submitter decides on."""
 
     def push(self, worker: LeasedWorker, task: PendingTask) -> None: ...
 
-    def request_lease(self, request: LeaseRequest) -> None: ...
+    def request_lease(self, request: WorkerRequest) -> None: ...
 
-    def cancel_lease(self, request: LeaseRequest) -> None: ...
+    def cancel_lease(self, request: WorkerRequest) -> None: ...
 
     def return_lease(self, worker: LeasedWorker, kill_worker: bool, reason: str) -> None: ...
 
@@ -173,6 +173,10 @@ class Actions(Protocol):
         """Call ``on_turn`` once, when everything that is at hand has been said."""
 
 
+BestRaylet = Callable[[tuple[Dependency, ...]], Address | None]
+"""Finds the raylet of the node that has most of these arguments; None: the local one, or no node has any."""
+
+
 class NormalTaskSubmitter:
     """All keys of one process."""
 
@@ -181,10 +185,9 @@ class NormalTaskSubmitter:
         config: SystemConfig,
         lease_ids: LeaseIdFactory,
         tasks: TaskManager,
-        actions: Actions,
-        best_raylet: Callable[[tuple[Dependency, ...]], Address | None] = lambda dependencies: None,
+        actions: LeaseActions,
+        best_raylet: BestRaylet = lambda dependencies: None,
     ) -> None:
-        """``best_raylet`` says where the node is that has most of these arguments; None: the local one, or none."""
         self._lease_ids = lease_ids
         self._tasks = tasks
         self._actions = actions
@@ -251,7 +254,7 @@ class NormalTaskSubmitter:
         self.on_task_answered(worker, task, now)
         worker.stalled = bool(worker.in_flight)
 
-    def on_lease_reply(self, request: LeaseRequest, reply: LeaseReply, now: float) -> None:
+    def on_lease_reply(self, request: WorkerRequest, reply: LeaseReply, now: float) -> None:
         """GRANTED: the worker is ours for a while, even if nobody wants it any more."""
         key = request.key
         del key.requests[request.lease_id]
@@ -262,7 +265,7 @@ class NormalTaskSubmitter:
             self._revoked_until = now + self._lease_timeout_s
         self.assign(key, now)
 
-    def on_lease_redirected(self, request: LeaseRequest, raylet: Address | None, grant_or_reject: bool, now: float) -> None:
+    def on_lease_redirected(self, request: WorkerRequest, raylet: Address | None, grant_or_reject: bool, now: float) -> None:
         """SPILLBACK; or nobody answers (then ``raylet`` is None: begin again at home), with a fresh lease id."""
         key = request.key
         del key.requests[request.lease_id]
@@ -270,7 +273,7 @@ class NormalTaskSubmitter:
             self._request(key, raylet, grant_or_reject)
         self.assign(key, now)
 
-    def on_lease_ended(self, request: LeaseRequest, now: float) -> None:
+    def on_lease_ended(self, request: WorkerRequest, now: float) -> None:
         """REJECTED, CANCELLED, or the request failed; what still waits asks again."""
         key = request.key
         del key.requests[request.lease_id]
@@ -324,8 +327,8 @@ class NormalTaskSubmitter:
         key.queue.remove(task)
         self.assign(key, now)
 
-    def take_queue(self, request: LeaseRequest) -> list[PendingTask]:
-        """All that waits for what cannot be had."""
+    def take_queue(self, request: WorkerRequest) -> list[PendingTask]:
+        """Remove and return all tasks queued under a request that no node can satisfy."""
         tasks = list(request.key.queue)
         request.key.queue.clear()
         return tasks
@@ -472,7 +475,7 @@ class NormalTaskSubmitter:
         depth = key.queue[0].depth if key.queue else 0
         retriable = not key.queue or key.queue[0].retries_left != 0
         backlog = max(0, len(key.queue) - len(key.requests) - 1)
-        request = LeaseRequest(self._lease_ids.next(), key, raylet, grant_or_reject, backlog, depth, retriable)
+        request = WorkerRequest(self._lease_ids.next(), key, raylet, grant_or_reject, backlog, depth, retriable)
         key.requests[request.lease_id] = request
         self._actions.request_lease(request)
 
@@ -515,7 +518,7 @@ class NormalTaskSubmitter:
 
     # --- questions
 
-    def request_of(self, task: PendingTask) -> LeaseRequest | None:
+    def request_of(self, task: PendingTask) -> WorkerRequest | None:
         """An open request that could serve this task, for ``why``."""
         return next(iter(self._key(task).requests.values()), None)
 

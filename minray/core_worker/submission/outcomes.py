@@ -10,16 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from minray.common.ids import return_id, short
-from minray.core_worker.ownership.reference_counter import Effects
+from minray.core_worker.ground.process import Process
+from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.ownership.object_directory import ObjectDirectory
+from minray.core_worker.ownership.objects import Objects
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.pending_task import FAILED as TASK_FAILED
 from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, WAITING, Connection, PendingTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_values
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, LeaseRequest
+from minray.core_worker.submission.actor_clients import ActorClients
+from minray.core_worker.submission.dependency_resolver import DependencyResolver
+from minray.core_worker.submission.normal_task_submitter import LeasedWorker
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import is_raised_by_body, wrap_packed_dependency
 from minray.exceptions import (
     LocalRayletDiedError,
@@ -38,47 +46,108 @@ from minray.protocol.core_worker import FAILED, OK, CancelTask, PushTaskReply, R
 from minray.protocol.raylet import ENVIRONMENT_FAILED, GROUP_REMOVED, KillWorker, LeaseFailure, LeaseReply
 from minray.rpc.connection import ignore
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
 logger = logging.getLogger(__name__)
 
 MAX_MEMORY_DELAY_S = 60.0
 """The longest pause before a task is made again that was killed for memory."""
 
 
+class Routes(Protocol):
+    """The ways that a task goes by its kind: to a leased worker, to its actor, or to the gcs if it is a constructor."""
+
+    def on_task_ready(self, task: PendingTask) -> None:
+        """All arguments exist: queue the task, for its first attempt or for another."""
+
+    def on_ended_early(self, task: PendingTask) -> None:
+        """The task has ended without being pushed: an actor's calls behind it need not wait for it."""
+
+    def remove_queued(self, task: PendingTask) -> None:
+        """The task is cancelled: take it out of its queue."""
+
+    def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
+        """An argument of a constructor is an error."""
+
+
+class Streams(Protocol):
+    """The items of streaming generators."""
+
+    def begin(self, task: PendingTask) -> None: ...
+
+    def contradiction(self, task: PendingTask) -> RayError | None:
+        """Why the task cannot have ended well, although it says so."""
+
+    def lost_items(self, task: PendingTask) -> list[int]:
+        """Numbers of the items that the next attempt makes again."""
+
+    def unreported(self, task: PendingTask) -> list[bytes]:
+        """Items that a dead attempt may have put into the store of its node without a report."""
+
+    def is_wanted(self, task_id: bytes) -> bool:
+        """Whether a user may still read items."""
+
+    def on_ended(self, task: PendingTask, value: StoredObject | None) -> None: ...
+
+
+class Recovery(Protocol):
+    """The memory of what may have to be made again."""
+
+    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
+        """Numbers of the results that the next attempt does not make."""
+
+    def remember(self, task: PendingTask, values: Sequence[StoredObject | None]) -> None:
+        """The task has made these values; they are not stored yet."""
+
+    def look_after(self, task: PendingTask) -> None:
+        """The task has ended: make again what was lost while it ran."""
+
+
 class TaskOutcomes:
     """The judge of one process's tasks."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
+    def __init__(
+        self,
+        *,
+        process: Process,
+        tasks: TaskManager,
+        resolver: DependencyResolver,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        objects: Objects,
+        borrowing: Borrowing,
+        directory: ObjectDirectory,
+        handles: ActorClients,
+        streams: Streams,
+        recovery: Recovery,
+        routes: Routes,
+        forget_place: Callable[[bytes], None],
+    ) -> None:
+        """``forget_place`` drops what is known of the place of another owner's object."""
+        self._process = process
+        self._tasks = tasks
+        self._resolver = resolver
+        self._references = references
+        self._store = store
+        self._objects = objects
+        self._borrowing = borrowing
+        self._directory = directory
+        self._handles = handles
+        self._streams = streams
+        self._recovery = recovery
+        self._routes = routes
+        self._forget_place = forget_place
 
     # --- from the dependency resolver
-
-    def on_ready(self, task: PendingTask) -> None:
-        prepared = task.prepared
-        if prepared.client is not None:
-            self._core.actors.submitter.on_task_ready(prepared.client, task)
-        elif prepared.template.actor is not None:
-            self._core.actors.on_constructor_ready(task)
-        else:
-            self._core.submitter.on_task_ready(task, self._core.now())
 
     def on_failed_argument(self, task: PendingTask, stored: StoredObject) -> None:
         """G1: the task fails as its argument did, and its body does not run."""
         packed = wrap_packed_dependency(bytes(stored.data), task.prepared.template.name)
         if task.prepared.template.actor is not None:
-            self._core.actors.on_constructor_failed(task, packed)
+            self._routes.on_constructor_failed(task, packed)
         else:
             stored.hand_over()
             origin = stored.origin or stored
             self._finish_with_failure(task, StoredObject(packed, (), True, (), origin=origin))
-            self._on_ended_early(task)
-
-    def _on_ended_early(self, task: PendingTask) -> None:
-        """It has ended without being pushed: an actor's calls behind it need not wait for it."""
-        if task.prepared.client is not None:
-            self._core.actors.submitter.on_task_ended(task.prepared.client)
+            self._routes.on_ended_early(task)
 
     # --- from the lease client
 
@@ -89,12 +158,12 @@ class TaskOutcomes:
             values: list[StoredObject | None] = [*from_values(reply.values, buffers)]
             for index in task.unwanted:
                 values[index - 1] = None
-            contradiction = None if task.stream is None else self._core.generators.contradiction(task)
+            contradiction = None if task.stream is None else self._streams.contradiction(task)
             if contradiction is None:
                 self._finish(task, FINISHED, values)
             else:
                 self._finish_with_system_error(task, contradiction)
-        elif reply.status == FAILED and reply.retryable and self._core.tasks.may_retry(task):
+        elif reply.status == FAILED and reply.retryable and self._tasks.may_retry(task):
             self.retry(task)
         else:
             *yielded, error = from_values(reply.values, buffers)
@@ -102,51 +171,54 @@ class TaskOutcomes:
             finish = self._finish_with_failure if is_news else self._finish_with_error  # that its actor exits is none
             finish(task, error, yielded)
 
-    def on_unstarted(self, tasks: list[PendingTask]) -> None:
+    def on_unstarted(self, tasks: list[PendingTask]) -> list[PendingTask]:
+        """Returns those whose arguments are here: they may be pushed again at once."""
         again = []
         for task in tasks:
             if task.state is not PUSHED:
                 continue  # it has ended meanwhile
             if task.cancelled:
                 self._finish_cancelled(task)
-            elif self._core.resolver.is_resolved(task):
+            elif self._resolver.is_resolved(task):
                 again.append(task)
             else:
                 self._wait_again(task)
-        if again and again[0].prepared.client is not None:
-            for task in again:
-                self.on_ready(task)
-        elif again:
-            self._core.submitter.on_tasks_unstarted(again, self._core.now())
+        return again
 
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
-        """A worker says that these arguments are being made again: what is known of those of others is not so any more."""
-        core = self._core
+        """A worker says that these arguments are being made again: forget where those of other owners were."""
         for object_id in object_ids:
-            reference = core.references.get(object_id)
+            reference = self._references.get(object_id)
             if reference is not None and reference.owner is not None:
-                core.resolver.forget([object_id])
-                core.fetcher.forget_place(object_id)
+                self._resolver.forget([object_id])
+                self._forget_place(object_id)
 
     def _wait_again(self, task: PendingTask) -> None:
-        """Its arguments are lost, and may come again."""
-        self._core.tasks.move(task, WAITING)
-        self._core.resolver.resolve(task)
+        """Move a task whose arguments were lost back to WAITING and resolve them again."""
+        self._tasks.move(task, WAITING)
+        self._resolver.resolve(task)
 
     def rerun(self, task: PendingTask) -> Rerun:
         """It is about to run, not for the first time: which of its results and items are to be made."""
         if task.needs is not None:
-            task.unwanted = self._core.recovery.unwanted(task)
+            task.unwanted = self._recovery.unwanted(task)
         if task.stream is None:
             return Rerun(list(task.unwanted), 0, [])
-        task.items_lost = dict.fromkeys(self._core.generators.lost_items(task))
+        task.items_lost = dict.fromkeys(self._streams.lost_items(task))
         return Rerun(list(task.unwanted), task.stream.arrived, list(task.items_lost))
 
-    def on_died(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> None:
-        """Its worker died (G16, G17); ``failure`` is None when the whole node did, or is merely out of our reach."""
+    def on_died(
+        self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None, *, is_preempted: bool = False
+    ) -> None:
+        """Its worker died (G16, G17); ``failure`` is None when the whole node did, or is merely out of our reach.
+
+        ``is_preempted``: the node was preempted before that (G21).
+        """
         if task.state is not PUSHED:
             return
-        self.discard_attempt(task, worker.raylet or self._core.raylet_address)
+        raylet = worker.raylet or self._process.raylet_address
+        assert raylet is not None, "tasks run when this process is registered"
+        self.discard_attempt(task, raylet)
         if task.cancelled:
             self._finish_cancelled(task)
         elif failure is not None and failure.group_removed:  # G106: there is nowhere to try again.
@@ -155,21 +227,17 @@ class TaskOutcomes:
             self._finish_with_system_error(task, error)
         elif failure is not None and failure.memory_total:
             self._on_killed_for_memory(task, failure)
-        elif self._core.tasks.may_retry(task, self._is_preempted(worker, failure)):
+        elif self._tasks.may_retry(task, is_preempted if failure is None else failure.preempted):
             self.retry(task)
         else:
             certificate = self._death_certificate(task, worker, failure)
-            self._finish_with_failure(task, self._core.objects.as_error(certificate, task.prepared.template.name))
-
-    def _is_preempted(self, worker: LeasedWorker, failure: LeaseFailure | None) -> bool:
-        """G21: whether it was lost because its node had to go."""
-        return self._core.submitter.is_preempted(worker.address.node_id) if failure is None else failure.preempted
+            self._finish_with_failure(task, self._objects.as_error(certificate, task.prepared.template.name))
 
     def _death_certificate(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> RayError:
         name, node_id = task.prepared.template.name, worker.address.node_id
         if failure is None:
             return NodeDiedError(task_name=name, node_id=node_id.hex())
-        if failure.node_ended is not None and node_id == self._core.config.node_id:
+        if failure.node_ended is not None and node_id == self._process.config.node_id:
             return LocalRayletDiedError(node_id=node_id.hex(), reason=failure.node_ended)
         if failure.node_ended is not None:
             return NodeDiedError(task_name=name, node_id=node_id.hex(), reason=failure.node_ended)
@@ -187,9 +255,9 @@ class TaskOutcomes:
 
     def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
         """G20: made again without end, later each time, unless it has no retries at all."""
-        delays = self._core.tasks.retry_after_memory(task)
+        delays = self._tasks.retry_after_memory(task)
         if delays is not None:
-            base_s = self._core.config.system_config.task_oom_retry_delay_base_ms / 1000
+            base_s = self._process.config.system_config.task_oom_retry_delay_base_ms / 1000
             self.retry(task, min(base_s * delays, MAX_MEMORY_DELAY_S))
             return
         error = OutOfMemoryError(
@@ -204,11 +272,11 @@ class TaskOutcomes:
     def discard_attempt(self, task: PendingTask, raylet: Address) -> None:
         """It may have put large results into its node's store before it died."""
         made = [object_id for index, object_id in enumerate(task.result_ids(), 1) if index not in task.unwanted]
-        made += self._core.generators.unreported(task)
-        self._core.directory.discard(made, task.attempt, raylet)
+        made += self._streams.unreported(task)
+        self._directory.discard(made, task.attempt, raylet)
 
-    def on_unschedulable(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        for task in self._core.submitter.take_queue(request):
+    def on_unschedulable(self, tasks: Sequence[PendingTask], reply: LeaseReply) -> None:
+        for task in tasks:
             name = task.prepared.template.name
             if reply.kind == ENVIRONMENT_FAILED:
                 error: RayError = RuntimeEnvSetupError(reason=reply.reason)
@@ -223,19 +291,19 @@ class TaskOutcomes:
     def retry(self, task: PendingTask, delay_s: float | None = None) -> None:
         """Its next attempt has begun. In a pause before that it is as if it waited for arguments: it can be cancelled."""
         if delay_s is None:
-            delay_s = self._core.config.system_config.task_retry_delay_ms / 1000
+            delay_s = self._process.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
         if delay_s:
-            self._core.tasks.move(task, WAITING)
+            self._tasks.move(task, WAITING)
             asyncio.get_running_loop().call_later(delay_s, self._on_pause_over, task)
-        elif self._core.resolver.is_resolved(task):
-            self.on_ready(task)
+        elif self._resolver.is_resolved(task):
+            self._routes.on_task_ready(task)
         else:
             self._wait_again(task)
 
     def _on_pause_over(self, task: PendingTask) -> None:
         if task.state is WAITING:
-            self._core.resolver.resolve(task)
+            self._resolver.resolve(task)
 
     def finish_constructor(self, task: PendingTask, state: str) -> None:
         """It will not be called again."""
@@ -250,33 +318,32 @@ class TaskOutcomes:
 
     def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject | None]) -> None:
         """None: a result that was not wanted."""
-        core = self._core
-        core.tasks.move(task, state)
+        self._tasks.move(task, state)
         held = task.held_ids()
-        core.recovery.remember(task, values)
+        self._recovery.remember(task, values)
         if task.stream is not None:
-            core.generators.on_ended(task, values[0])
+            self._streams.on_ended(task, values[0])
         for index, stored in enumerate(values, 1):
             if stored is not None:
-                core.objects.on_result(return_id(task.task_id, index), stored)  # which may be lost; then the task runs again
+                self._objects.on_result(return_id(task.task_id, index), stored)  # it may be lost; then the task runs again
         if held:
             effects = Effects()
-            core.references.remove_submitted(held, effects)
-            core.borrowing.apply(effects)
+            self._references.remove_submitted(held, effects)
+            self._borrowing.apply(effects)
         if task.unwanted or task.has_lost_results:
-            core.recovery.look_after(task)
+            self._recovery.look_after(task)
         if task.prepared.client is not None:
             task.prepared.client.ended += 1
             if task.handle_id:
-                core.actors.let_go(task)
+                self._handles.let_go(task)
 
     def _finish_with_failure(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
         """This error is news to the user, who has neither cancelled the task nor ended its actor."""
-        is_read = task.stream is not None and self._core.generators.streams.is_wanted(task.task_id)
+        is_read = task.stream is not None and self._streams.is_wanted(task.task_id)
         error.unseen = task.prepared.template.num_returns - len(yielded) + is_read
         if not error.unseen:
             error.unseen = 1
-            self._core.objects.on_unseen(error)
+            self._objects.on_unseen(error)
         self._finish_with_error(task, error, yielded)
 
     def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
@@ -284,7 +351,7 @@ class TaskOutcomes:
         self._finish(task, TASK_FAILED, [*yielded, *[error] * (task.prepared.template.num_returns - len(yielded))])
 
     def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
-        self._finish_with_error(task, self._core.objects.as_error(error, task.prepared.template.name))
+        self._finish_with_error(task, self._objects.as_error(error, task.prepared.template.name))
 
     def _finish_cancelled(self, task: PendingTask) -> None:
         name = task.prepared.template.name
@@ -293,30 +360,28 @@ class TaskOutcomes:
     def on_lost_cluster(self, task: PendingTask) -> None:
         """A task that was submitted after the cluster had gone."""
         for object_id in task.result_ids():
-            self._core.references.add_owned(object_id)
+            self._references.add_owned(object_id)
         if task.prepared.template.is_streaming:
-            self._core.generators.begin(task)
-        node_id = self._core.config.node_id.hex()
+            self._streams.begin(task)
+        node_id = self._process.config.node_id.hex()
         self.on_not_begun(task, LocalRayletDiedError(node_id=node_id, reason="the cluster is gone"))
 
     def on_not_begun(self, task: PendingTask, reason: RayError) -> None:
         """Nobody shall wait for it: the cluster is gone, or submitting it has failed, by a bug of ours."""
-        error = self._core.objects.as_error(reason, task.prepared.template.name)
+        error = self._objects.as_error(reason, task.prepared.template.name)
         for object_id in task.result_ids():
-            self._core.objects.on_value(object_id, error)
+            self._objects.on_value(object_id, error)
         if task.stream is not None:
-            self._core.generators.on_ended(task, error)
+            self._streams.on_ended(task, error)
 
     def fail_all(self, reason: str) -> None:
         """The cluster is gone: whatever has not ended ends now."""
-        error = LocalRayletDiedError(node_id=self._core.config.node_id.hex(), reason=reason)
-        self._core.submitter.forget_all()
-        self._core.actors.forget_constructors()
-        for task in list(self._core.tasks.tasks.values()):
-            if task.task_id in self._core.tasks.tasks:  # else it has ended with its argument, a moment ago
+        error = LocalRayletDiedError(node_id=self._process.config.node_id.hex(), reason=reason)
+        for task in list(self._tasks.tasks.values()):
+            if task.task_id in self._tasks.tasks:  # else it has ended with its argument, a moment ago
                 self._finish_with_system_error(task, error)
-        for object_id in self._core.store.awaited():
-            self._core.objects.put_error(object_id, error)
+        for object_id in self._store.awaited():
+            self._objects.put_error(object_id, error)
 
     # --- cancelling
 
@@ -326,23 +391,19 @@ class TaskOutcomes:
         if task.state is WAITING:
             task.cancelled = True
             self._finish_cancelled(task)
-            self._on_ended_early(task)
+            self._routes.on_ended_early(task)
         elif task.state is QUEUED:
             task.cancelled = True
-            if task.prepared.client is None:
-                self._core.submitter.remove_queued(task, self._core.now())
+            self._routes.remove_queued(task)
             self._finish_cancelled(task)
-            self._on_ended_early(task)
+            self._routes.on_ended_early(task)
         elif not task.cancelled or force:
             task.cancelled = True
-            name = f"cancel({short(task.task_id)})"
-            cancelling = asyncio.get_running_loop().create_task(self._cancel_pushed(task, force, recursive), name=name)
-            self._core.background.add(cancelling)
-            cancelling.add_done_callback(self._core.background.discard)
+            self._process.begin(self._cancel_pushed(task, force, recursive), f"cancel({short(task.task_id)})")
 
     async def _cancel_pushed(self, task: PendingTask, force: bool, recursive: bool) -> None:
         """Tell the worker; tell it again while nothing happens; in the end tell its raylet."""
-        patience_s = self._core.config.system_config.cancellation_retry_ms / 1000
+        patience_s = self._process.config.system_config.cancellation_retry_ms / 1000
         while task.state is PUSHED:
             worker = task.worker
             if not isinstance(worker, LeasedWorker | Connection):
@@ -350,7 +411,7 @@ class TaskOutcomes:
             request = CancelTask(task.task_id, task.attempt, force, recursive)
             try:
                 async with asyncio.timeout(patience_s):
-                    await self._core.peers.to(worker.address).call(request)
+                    await self._process.peers.to(worker.address).call(request)
                     if not force:
                         return
                     await asyncio.sleep(patience_s)
@@ -360,5 +421,5 @@ class TaskOutcomes:
                 logger.debug("cancelling %s: %r", short(task.task_id), error)
                 await asyncio.sleep(patience_s)
             if force and isinstance(worker, LeasedWorker) and task.state is PUSHED and task.worker is worker:
-                raylet = self._core.raylet if worker.raylet is None else self._core.peers.to(worker.raylet)
+                raylet = self._process.raylet if worker.raylet is None else self._process.peers.to(worker.raylet)
                 raylet.send(KillWorker(worker.lease_id, "cancelled by force"), ignore)

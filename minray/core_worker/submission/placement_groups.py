@@ -15,11 +15,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from minray.common.ids import PLACEMENT_GROUP_ID_BYTES, short
 from minray.common.resources import ResourceSet
+from minray.core_worker.ground.job_context import JobContext
+from minray.core_worker.ground.process import Process
+from minray.core_worker.ownership.objects import Objects
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
 from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import LocalRayletDiedError, TaskPlacementGroupRemoved
 from minray.platform.base import PlatformError, RemoteFailure
@@ -33,9 +37,6 @@ from minray.protocol.placement_group import (
     WaitPlacementGroup,
 )
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
 CREATED, REMOVED = "CREATED", "REMOVED"
 """The states of a group in which nobody waits for it any more."""
 WAIT_S = 30.0
@@ -43,14 +44,26 @@ WAIT_S = 30.0
 ASK_AGAIN_S = 1.0
 """The pause after the gcs could not answer."""
 MAX_KNOWN_GROUPS = 1000
-"""Of so many groups it is remembered what is in them."""
+"""Number of groups whose bundles are remembered."""
 
 
 class PlacementGroups:
     """What one process asks about placement groups; all of it on the loop."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
+    def __init__(
+        self,
+        process: Process,
+        context: JobContext,
+        references: ReferenceCounter,
+        objects: Objects,
+        own_actor_id: Callable[[], bytes],
+    ) -> None:
+        """``own_actor_id`` returns the id of the actor that lives in this process; empty if there is none."""
+        self._process = process
+        self._context = context
+        self._references = references
+        self._objects = objects
+        self._own_actor_id = own_actor_id
         self._waiting: dict[bytes, tuple[bytes, asyncio.Task[None]]] = {}
         """Objects of ``begin_ready`` that have no value yet: their group, and who waits for it."""
         self._bundles: dict[bytes, list[ResourceSet]] = {}
@@ -66,19 +79,18 @@ class PlacementGroups:
 
     def describe(self, bundles: Sequence[ResourceSet], strategy: str, name: str, detached: bool) -> PlacementGroupInfo:
         """A new group; in any thread."""
-        core = self._core
-        random = core.platform.host.random_bytes(PLACEMENT_GROUP_ID_BYTES - len(core.job_id))
-        actor = core.actor_receiver.actor
+        context = self._context
+        random = self._process.platform.host.random_bytes(PLACEMENT_GROUP_ID_BYTES - len(context.job_id))
         return PlacementGroupInfo(
-            random + core.job_id,
+            random + context.job_id,
             name,
-            core.namespace,
+            context.namespace,
             strategy,
             [Bundle(bundle) for bundle in bundles],
             state="",
-            job_id=core.job_id,
+            job_id=context.job_id,
             detached=detached,
-            creator=b"" if actor is None else actor.actor_id,
+            creator=self._own_actor_id(),
         )
 
     def announce(self, group: PlacementGroupInfo) -> None:
@@ -93,7 +105,7 @@ class PlacementGroups:
     async def create_named(self, group: PlacementGroupInfo) -> None:
         """Raises ValueError if its name is taken."""
         await self.settle_all()
-        reply = await self._core.gcs.call(CreatePlacementGroup(group))
+        reply = await self._process.gcs.call(CreatePlacementGroup(group))
         if reply.refused:
             raise ValueError(reply.refused)
         self._remember(group.group_id, group)
@@ -115,7 +127,7 @@ class PlacementGroups:
             self._say_next(group_id)
 
     def _say_next(self, group_id: bytes) -> None:
-        self._core.patient.send_to_gcs(self._telling[group_id][0], lambda *_: self._on_told(group_id))
+        self._process.patient.send_to_gcs(self._telling[group_id][0], lambda *_: self._on_told(group_id))
 
     def _on_told(self, group_id: bytes) -> None:
         """Or there is no gcs any more."""
@@ -145,12 +157,12 @@ class PlacementGroups:
 
     async def get(self, group_id: bytes) -> PlacementGroupInfo | None:
         await self.settle(group_id)
-        return (await self._core.gcs.call(GetPlacementGroup(group_id))).group
+        return (await self._process.gcs.call(GetPlacementGroup(group_id))).group
 
     async def named(self, name: str) -> PlacementGroupInfo | None:
         """The group of this name in the namespace of this job."""
         await self.settle_all()
-        return (await self._core.gcs.call(GetPlacementGroup(b"", name, self._core.namespace))).group
+        return (await self._process.gcs.call(GetPlacementGroup(b"", name, self._context.namespace))).group
 
     async def bundles_of(self, group_id: bytes) -> list[ResourceSet]:
         """What the bundles of a group hold; empty if nobody remembers it."""
@@ -183,7 +195,7 @@ class PlacementGroups:
         await self.settle(group_id)
         while True:
             try:
-                reply = await self._core.gcs.call(WaitPlacementGroup(group_id, WAIT_S))
+                reply = await self._process.gcs.call(WaitPlacementGroup(group_id, WAIT_S))
             except RemoteFailure:
                 await asyncio.sleep(ASK_AGAIN_S)
                 continue
@@ -194,9 +206,9 @@ class PlacementGroups:
 
     def begin_ready(self, object_id: bytes, group_id: bytes, value: StoredObject) -> None:
         """A user thread has made a reference, whose object shall have this value when the group is there."""
-        self._core.references.add_owned(object_id)
-        if self._core.is_exiting:
-            self._core.objects.put_error(object_id, LocalRayletDiedError(reason="the cluster is gone"))
+        self._references.add_owned(object_id)
+        if self._process.is_exiting:
+            self._objects.put_error(object_id, LocalRayletDiedError(reason="the cluster is gone"))
             return
         name = f"placement_group_ready({short(group_id)})"
         waiting = asyncio.get_running_loop().create_task(self._become_ready(object_id, group_id, value), name=name)
@@ -206,13 +218,13 @@ class PlacementGroups:
         try:
             group = await self._until_decided(group_id)
         except PlatformError as error:
-            self._core.objects.put_error(object_id, LocalRayletDiedError(reason=f"the gcs is gone: {error}"))
+            self._objects.put_error(object_id, LocalRayletDiedError(reason=f"the gcs is gone: {error}"))
         else:
             if group is not None and group.state == CREATED:
-                self._core.objects.on_value(object_id, value)
+                self._objects.on_value(object_id, value)
             else:
                 reason = "the placement group was removed before it was ready"
-                self._core.objects.put_error(object_id, TaskPlacementGroupRemoved(reason=reason))
+                self._objects.put_error(object_id, TaskPlacementGroupRemoved(reason=reason))
         finally:
             self._waiting.pop(object_id, None)
 
@@ -237,7 +249,7 @@ class PlacementGroups:
         """Which group this is and how far, and why no further, for people; and whether all of it is there."""
         await self.settle(group_id)
         try:
-            reply = await self._core.gcs.call(GetPlacementGroup(group_id))
+            reply = await self._process.gcs.call(GetPlacementGroup(group_id))
         except PlatformError as error:
             return f"placement group {short(group_id)}: the gcs cannot be asked: {error}", False
         group = reply.group

@@ -40,7 +40,9 @@ class ActorApi:
 
     def __init__(self, api: UserApi) -> None:
         self._api = api
-        self._core = api.core
+        port = self._port = api.port
+        self._process = port.process
+        self._actors = port.actors
 
     def create(
         self,
@@ -56,7 +58,7 @@ class ActorApi:
         max_restarts: int = 0,
     ) -> tuple[ActorInfo, ObjectRef[Any] | None, bool]:
         """A new actor, the reference that keeps it alive, True; or the one that has the name, None, False."""
-        core = self._core
+        own = self._process.address
         task, _held = self._api.make_task(prepared, args, kwargs)
         actor_id = actor_of(task.task_id)
         info = ActorInfo(
@@ -65,7 +67,7 @@ class ActorApi:
             spec.class_name,
             name,
             namespace,
-            core.address,
+            own,
             detached,
             max_restarts,
             0,
@@ -73,69 +75,67 @@ class ActorApi:
         )
         if name:
             try:
-                reply = self._api.run_on_loop(lambda: core.gcs.call(RegisterActor(info)))
+                reply = self._api.run_on_loop(lambda: self._process.gcs.call(RegisterActor(info)))
             except BaseException:  # cancelled, perhaps: it may be registered, and nobody will have a handle
-                self._api.post(core.actors.abandon, actor_id)
+                self._api.post(self._actors.abandon, actor_id)
                 raise
             if reply.existing is not None:
                 return reply.existing, None, False
             if reply.refused:
                 raise ActorDiedError(actor_id=actor_id.hex(), reason=reply.refused)
-        self._api.post(core.actors.create, task, info, placement, bool(name))
-        return info, ObjectRef(task.task_id + b"\0\0\0\1", core.address, core.drop_ref), True
+        self._api.post(self._actors.create, task, info, placement, bool(name))
+        return info, ObjectRef(task.task_id + b"\0\0\0\1", own, self._port.drop_ref), True
 
     def client(self, actor_id: bytes, owner: Address, in_order: bool) -> ActorClient:
-        return self._core.actors.client(actor_id, owner, in_order)
+        return self._actors.client(actor_id, owner, in_order)
 
     def named(self, name: str, namespace: str) -> ActorInfo | None:
         """A living actor by its name."""
-        reply = self._api.run_on_loop(lambda: self._core.gcs.call(GetNamedActor(name, namespace)))
+        reply = self._api.run_on_loop(lambda: self._process.gcs.call(GetNamedActor(name, namespace)))
         info: ActorInfo | None = reply.actor
         return info
 
     def get(self, actor_id: bytes, owner: Address) -> ActorInfo | None:
-        reply = self._api.run_on_loop(lambda: self._core.gcs.call(GetActor(actor_id, owner)))
+        reply = self._api.run_on_loop(lambda: self._process.gcs.call(GetActor(actor_id, owner)))
         info: ActorInfo | None = reply.actor
         return info
 
     def all(self) -> list[ActorInfo]:
         """All that the gcs knows, dead ones too."""
-        reply = self._api.run_on_loop(lambda: self._core.gcs.call(ListActors()))
+        reply = self._api.run_on_loop(lambda: self._process.gcs.call(ListActors()))
         infos: list[ActorInfo] = reply.actors
         return infos
 
     def end_own(self, reason: str) -> None:
         """The actor that lives here ends, when its running calls have; a forked copy of its process decides nothing."""
-        core = self._core
-        if not core.platform.processes.is_copy:
-            core.executor.ask_to_exit(reason)
-            self._api.post(core.host.end_actor, reason)
+        if not self._process.platform.processes.is_copy:
+            self._port.executor.ask_to_exit(reason)
+            self._api.post(self._port.host.end_actor, reason)
 
     def kill(self, actor_id: bytes, no_restart: bool) -> None:
         """Returns when the gcs has done it; calls that are made here later know of it."""
-        core = self._core
-        kill_id = core.platform.host.random_bytes(KILL_ID_BYTES)
+        kill_id = self._process.platform.host.random_bytes(KILL_ID_BYTES)
 
         async def ask() -> None:
-            reply = await core.gcs.call(KillActor(actor_id, kill_id, no_restart))
+            reply = await self._process.gcs.call(KillActor(actor_id, kill_id, no_restart))
             if reply.actor is not None and reply.actor.state == DEAD:
-                core.actors.on_info(reply.actor)
+                self._actors.on_info(reply.actor)
 
         self._api.run_on_loop(ask)
 
     def why(self, actor_id: bytes, owner: Address) -> str:
         """What an actor does, or what its creation waits for."""
-        lines: list[str] = self._api.run_on_loop(lambda: self._core.explainer.explain_actor_in_time(actor_id, owner))
+        lines: list[str] = self._api.run_on_loop(lambda: self._port.explainer.explain_actor_in_time(actor_id, owner))
         return " <- ".join(lines)
 
     def namespace(self) -> str:
-        return self._core.namespace
+        return self._port.context.namespace
 
     def is_call(self, ref: ObjectRef[Any]) -> bool:
         """Whether a value of ours is made by an actor's call that has not ended."""
 
         async def look() -> bool:
-            task = self._core.tasks.tasks.get(task_of(ref._id))
+            task = self._port.tasks.tasks.get(task_of(ref._id))
             return task is not None and task.prepared.client is not None
 
         found: bool = self._api.run_on_loop(look)

@@ -11,11 +11,12 @@ file (see ``platform.main_thread``), so that no item is taken by half.
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Callable
 from typing import Any
 
 from minray.common.ids import item_id, return_id
-from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.submission.generators import END_OF_STREAM
+from minray.core_worker.user_threads.port import UserPort
 from minray.values.object_ref import ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
 
@@ -26,20 +27,25 @@ COUNTS_REFERENCES = True
 class GeneratorReader:
     """All generators of one process; see ``object_ref_generator.ItemReader``."""
 
-    def __init__(self, core: CoreWorker, wait: Any) -> None:
-        self._core = core
+    def __init__(self, port: UserPort, wait: Callable[[list[ObjectRef[Any]], int, float | None, bool], Any]) -> None:
+        """``wait`` is ``UserApi.wait``."""
         self._wait = wait
-        """``UserApi.wait``."""
-        self._objects = core.store.objects
-        self._post = core.platform.user_code.post
-        self._post_later = core.platform.user_code.post_later
+        self._own = port.process.address
+        self._drop_ref = port.drop_ref
+        self._objects = port.store.objects
+        self._waiting = port.waiting
+        self._generators = port.generators
+        self._call_sites = port.call_sites
+        self._user_code = port.process.platform.user_code
+        self._post = self._user_code.post
+        self._post_later = self._user_code.post_later
 
     def new(self, task_id: bytes) -> ObjectRefGenerator[Any]:
-        completed: ObjectRef[None] = ObjectRef(return_id(task_id, 1), self._core.address, self._core.drop_ref)
+        completed: ObjectRef[None] = ObjectRef(return_id(task_id, 1), self._own, self._drop_ref)
         return ObjectRefGenerator(completed, self)
 
     def peek(self, task_id: bytes, number: int) -> ObjectRef[Any]:
-        return ObjectRef(item_id(task_id, number), self._core.address, None)
+        return ObjectRef(item_id(task_id, number), self._own, None)
 
     def wait_for(self, task_id: bytes, number: int) -> None:
         if item_id(task_id, number) not in self._objects:
@@ -51,19 +57,19 @@ class GeneratorReader:
             here = concurrent.futures.Future[None]()
             here.set_result(None)
             return here
-        known = self._core.platform.user_code.future()
+        known = self._user_code.future()
 
         def on_known() -> None:
             if known.set_running_or_notify_cancel():
                 known.set_result(None)
 
         # who loses patience waits no more: the generator may be dropped next, and then no such item comes
-        self._core.waiting.follow(known, object_id, self._core.address, on_known)
+        self._waiting.follow(known, object_id, self._own, on_known)
         return known
 
     def is_here(self, task_id: bytes, number: int) -> bool:
         stored = self._objects.get(item_id(task_id, number))
-        return stored is not None and stored is not END_OF_STREAM and not self._core.waiting.must_fetch(stored)
+        return stored is not None and stored is not END_OF_STREAM and not self._waiting.must_fetch(stored)
 
     def is_end(self, task_id: bytes, number: int) -> bool:
         return self._objects.get(item_id(task_id, number)) is END_OF_STREAM
@@ -73,11 +79,11 @@ class GeneratorReader:
         if self.is_end(task_id, number):
             return None
         object_id = item_id(task_id, number)
-        if self._core.call_sites is not None:
-            self._core.call_sites.note([object_id], "generator item")
+        if self._call_sites is not None:
+            self._call_sites.note([object_id], "generator item")
         generator._read = number
-        self._post(self._core.generators.on_read, task_id, number)
-        return ObjectRef(object_id, self._core.address, self._core.drop_ref)
+        self._post(self._generators.on_read, task_id, number)
+        return ObjectRef(object_id, self._own, self._drop_ref)
 
     def drop(self, task_id: bytes) -> None:
-        self._post_later(self._core.generators.on_dropped, task_id)
+        self._post_later(self._generators.on_dropped, task_id)

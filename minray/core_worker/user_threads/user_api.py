@@ -12,14 +12,14 @@ import asyncio
 import concurrent.futures
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minray import cloudpickle
 from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
 from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate
-from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.execution.actor_process import ActorProcess
 from minray.core_worker.fetching.store_provider import Fetched
 from minray.core_worker.ownership.memory_store import Waiter
 from minray.core_worker.ownership.object_locator import Location
@@ -29,10 +29,10 @@ from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.user_calls import call_for
 from minray.core_worker.user_threads.generator_reader import GeneratorReader
+from minray.core_worker.user_threads.port import UserPort
 from minray.errors.packed_exception import for_coroutines, unpack_exception
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
-from minray.observability.state_reader import ClusterObjects
-from minray.platform.base import Parker, PlatformError
+from minray.platform.base import Counters, Parker, PlatformError
 from minray.protocol.base import Address, R, decode, encode
 from minray.protocol.core_worker import RefInfo, TaskHeader
 from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources
@@ -55,17 +55,66 @@ EXPORTED = FunctionExport(b"", True)
 class UserApi:
     """The user's side of one core worker; safe in any thread but the loop's."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self.core = core
+    def __init__(self, port: UserPort) -> None:
+        process = port.process
+        self.port = port
+        self.config = process.config
+        self.placement_groups = port.placement_groups
+        """See ``UserPort`` for what is safe in any thread."""
         self.mark = object()
         """Stands for this connection in definitions, which may outlive it and shall not keep it."""
-        self._user_code = core.platform.user_code
+        self._user_code = process.platform.user_code
         self.post = self._post = self._user_code.post
-        self._objects = core.store.objects
-        self._own = core.address
-        self._inline_limit = core.config.system_config.max_direct_call_object_size
+        self._context = port.context
+        self._submission = port.submission
+        self._submit = port.submission.submit
+        self._on_put = port.objects.on_put
+        self._executor = port.executor
+        self._receiver = port.host.receiver
+        self._fetcher = port.fetcher
+        self._waiting = port.waiting
+        self._call_sites = port.call_sites
+        self._drop_ref = port.drop_ref
+        self._objects = port.store.objects
+        self._own = process.address
+        self._inline_limit = process.config.system_config.max_direct_call_object_size
         self._function_count = 0
-        self._generators = GeneratorReader(core, self.wait)
+        self._generators = GeneratorReader(port, self.wait)
+
+    # --- where this runs
+
+    @property
+    def job_id(self) -> bytes:
+        """Zero in a worker that has had no task yet."""
+        return self._context.job_id
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of names that are given without one."""
+        return self._context.namespace
+
+    @property
+    def running(self) -> ReceivedTask | None:
+        """The task or call that runs in the calling thread; None in a driver."""
+        return self._executor.current
+
+    @property
+    def actor(self) -> ActorProcess | None:
+        """The actor that this process is."""
+        return self._receiver.actor
+
+    @property
+    def actor_object(self) -> Any:
+        """The instance of the user's class that this actor's methods are called on."""
+        return self._executor.actor
+
+    def definition(self, function_id: bytes) -> Any:
+        """The function or class with this id, which runs here."""
+        return self.port.functions.load(function_id)
+
+    def counters(self) -> tuple[Counters, int]:
+        """What this process has sent so far, and how many tasks it has submitted."""
+        return self.port.process.platform.network.counters, self.port.tasks.submitted_count
 
     # --- tasks
 
@@ -74,7 +123,7 @@ class UserApi:
         return PreparedTemplate(template, encode(TaskHeader(template, self._own)), export)
 
     def prepare_call(self, template: TaskTemplate, client: ActorClient) -> PreparedTemplate:
-        """The same for a method of an actor."""
+        """Make a method of an actor ready to be called."""
         return PreparedTemplate(template, encode(TaskHeader(template, self._own)), EXPORTED, client)
 
     def export(self, export: FunctionExport, function: Callable[..., Any]) -> None:
@@ -90,11 +139,11 @@ class UserApi:
                 f" {FUNCTION_SIZE_ERROR_THRESHOLD >> 20}. Does it use a large object of the program? Put that (minray.put)"
                 " and give the function the reference"
             )
-        self._post(self.core.export, export, pickled)
+        self._post(self._submission.export, export, pickled)
 
     def base_environment(self) -> RuntimeEnv:
         """The runtime environment that tasks submitted here inherit."""
-        return self.core.environment
+        return self._context.environment
 
     def captured(self) -> SchedulingStrategy | None:
         """The placement group in which tasks submitted here run unless they say otherwise."""
@@ -103,42 +152,39 @@ class UserApi:
 
     def placed(self) -> SchedulingStrategy | None:
         """What has brought the running task, or the actor that this process is, to its place; None in a driver."""
-        core = self.core
-        actor = core.actor_receiver.actor
-        running = core.executor.current if actor is None else actor.constructor
+        actor = self._receiver.actor
+        running = self._executor.current if actor is None else actor.constructor
         return None if running is None else running.header.template.shape.strategy
 
     def new_function_id(self) -> bytes:
         self._function_count += 1
-        return self.core.config.worker_id[:12] + self._function_count.to_bytes(4, "big")
+        return self.config.worker_id[:12] + self._function_count.to_bytes(4, "big")
 
     def submit(
         self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
     ) -> Any:
         """One call: its reference, a list of them, None for ``num_returns=0``, or a generator of them."""
-        core = self.core
         task, _held = self.make_task(prepared, args, kwargs, handle_id)
         task_id = task.task_id
         num_returns = prepared.template.num_returns
-        if core.call_sites is not None:
-            core.call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
-        self._post(core.submit, task)
+        if self._call_sites is not None:
+            self._call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
+        self._post(self._submit, task)
         if prepared.template.is_streaming:
             return self._generators.new(task_id)
         if num_returns == 1:
-            return ObjectRef(task_id + b"\0\0\0\1", self._own, core.drop_ref)
+            return ObjectRef(task_id + b"\0\0\0\1", self._own, self._drop_ref)
         if num_returns == 0:
             return None
-        return [ObjectRef(return_id(task_id, index), self._own, core.drop_ref) for index in range(1, num_returns + 1)]
+        return [ObjectRef(return_id(task_id, index), self._own, self._drop_ref) for index in range(1, num_returns + 1)]
 
     def make_task(
         self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
     ) -> tuple[PendingTask, Sequence[ObjectRef[Any]]]:
         """A call with its arguments turned into bytes; and references in them, to be kept until it is posted."""
-        core = self.core
-        task_id = core.task_ids.next()
+        task_id = self._context.task_ids.next()
         retries = prepared.template.max_retries
-        running = core.executor.current
+        running = self._executor.current
         parent_id, depth = (running.task_id, running.depth + 1) if running is not None else (b"", 0)
         if not args and not kwargs:
             return PendingTask(task_id, prepared, b"", (), (), (), parent_id, depth, retries, handle_id), ()
@@ -152,7 +198,7 @@ class UserApi:
         return task, [*call.slots, *value.refs]
 
     def cancel(self, ref: ObjectRef[Any], force: bool, recursive: bool) -> None:
-        self._post(self.core.cancel, ref._id, ref._owner, force, recursive)
+        self._post(self._submission.cancel, ref._id, ref._owner, force, recursive)
 
     # --- objects
 
@@ -160,20 +206,19 @@ class UserApi:
         return self._put_serialized(serialization.serialize(value))
 
     def _put_serialized(self, value: Serialized) -> ObjectRef[Any]:
-        core = self.core
-        object_id = core.task_ids.next() + PUT_INDEX
+        object_id = self._context.task_ids.next() + PUT_INDEX
         nested = [RefInfo(ref._id, ref._owner, b"") for ref in value.refs] if value.refs else ()
         if value.size() > self._inline_limit:
-            place = core.provider.put(object_id, 0, value, self._own)
+            place = self.port.provider.put(object_id, 0, value, self._own)
             stored = StoredObject(b"", (), False, nested, place)
         else:
             own = value.copied()
             stored = StoredObject(own.data, own.buffers, False, nested)
-        if core.call_sites is not None:
-            core.call_sites.note([object_id], "put object")
+        if self._call_sites is not None:
+            self._call_sites.note([object_id], "put object")
         self._objects[object_id] = stored
-        self._post(core.objects.on_put, object_id, stored)
-        return ObjectRef(object_id, self._own, core.drop_ref)
+        self._post(self._on_put, object_id, stored)
+        return ObjectRef(object_id, self._own, self._drop_ref)
 
     def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         """The values in order; raises the first error that is known, or GetTimeoutError."""
@@ -208,7 +253,7 @@ class UserApi:
         large = [index for index, stored in enumerate(values) if stored.place is not None]
         wanted = [LargeObject.known(refs[index]._id, refs[index]._owner, values[index]) for index in large]
         left_s = None if deadline is None else max(0.0, deadline - self._user_code.time())
-        found = self.core.fetcher.get(wanted, left_s, _held_up(self.core.executor.current))
+        found = self._fetcher.get(wanted, left_s, _held_up(self._executor.current))
         for index, value in zip(large, found, strict=True):
             if value is None:
                 raise GetTimeoutError(timeout_s=timeout_s)
@@ -222,7 +267,7 @@ class UserApi:
             for error in (stored, *beside):
                 error.note_seen()
             raise unpack_exception(bytes(stored.data))
-        refs = self.core.objects.make_refs(stored) if stored.nested else []
+        refs = self.port.objects.make_refs(stored) if stored.nested else []
         return serialization.deserialize(stored.data, stored.buffers, refs)
 
     def wait(
@@ -259,7 +304,7 @@ class UserApi:
             stored = objects.get(ref._id)
             if stored is None:
                 missing.append(ref)
-            elif fetch_local and stored.place is not None and self.core.waiting.must_fetch(stored):
+            elif fetch_local and stored.place is not None and self._waiting.must_fetch(stored):
                 elsewhere.append(LargeObject.known(ref._id, ref._owner, stored))
             else:
                 chosen.append(index)
@@ -276,19 +321,19 @@ class UserApi:
         elsewhere: Sequence[LargeObject] = (),
     ) -> None:
         """Park until so many of these have come, or the time is up: ``refs`` are not known, others are ``elsewhere``."""
-        core, user_code = self.core, self._user_code
+        user_code, waiting = self._user_code, self._waiting
         parker = user_code.parker()
-        running = core.executor.current
+        running = self._executor.current
         waiter = Waiter(needed, stop_at_error, parker.release, _id_of(running))
         wanted = [(ref._id, ref._owner) for ref in refs]
         try:
-            self._user_code.post_later(call_for, parker, core.waiting.begin, wanted, waiter, _held_up(running), elsewhere)
+            self._user_code.post_later(call_for, parker, waiting.begin, wanted, waiter, _held_up(running), elsewhere)
             self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
         finally:
-            self._user_code.post_later(core.waiting.end, [object_id for object_id, _ in wanted], waiter)
+            self._user_code.post_later(waiting.end, [object_id for object_id, _ in wanted], waiter)
 
     def _park(self, parker: Parker, wanted: Sequence[tuple[bytes, Address]], timeout_s: float | None) -> None:
-        warning_s = self.core.config.system_config.get_warning_s
+        warning_s = self.config.system_config.get_warning_s
         if warning_s <= 0 or (timeout_s is not None and timeout_s <= warning_s):
             parker.wait(timeout_s)
             return
@@ -301,17 +346,16 @@ class UserApi:
     def free(self, refs: Sequence[ObjectRef[Any]], local_only: bool) -> None:
         """Returns when their owners have freed them; or this node what it need not have."""
         if local_only:
-            self.run_on_loop(lambda: self.core.deletion.evict([ref._id for ref in refs]))
+            self.run_on_loop(lambda: self.port.deletion.evict([ref._id for ref in refs]))
         else:
-            self.run_on_loop(lambda: self.core.deletion.delete([(ref._id, ref._owner) for ref in refs]))
+            self.run_on_loop(lambda: self.port.deletion.delete([(ref._id, ref._owner) for ref in refs]))
 
     def placement_group_ready(self, group_id: bytes, value: Any) -> ObjectRef[Any]:
         """A reference whose object has this value as soon as the placement group is there."""
-        core = self.core
-        object_id = core.task_ids.next() + PUT_INDEX
+        object_id = self._context.task_ids.next() + PUT_INDEX
         own = serialization.serialize(value).copied()
-        self._post(core.placement_groups.begin_ready, object_id, group_id, StoredObject(own.data, own.buffers, False, ()))
-        return ObjectRef(object_id, self._own, core.drop_ref)
+        self._post(self.placement_groups.begin_ready, object_id, group_id, StoredObject(own.data, own.buffers, False, ()))
+        return ObjectRef(object_id, self._own, self._drop_ref)
 
     # --- futures, explanations, calls to the loop
 
@@ -327,16 +371,16 @@ class UserApi:
             if stored.place is None:
                 self._finish(result, stored)
             else:
-                self.core.fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)
+                self._fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)
 
         def on_fetched(values: list[Fetched], _held: ObjectRef[Any] = ref) -> None:
             """Whoever awaits a value need not hold its reference; this does, while it is on its way."""
             known = self._objects.get(ref._id)
             if known is not None:
                 known.is_fetched = True
-            self._finish(result, self.core.fetcher.as_stored(values[0]))
+            self._finish(result, self._fetcher.as_stored(values[0]))
 
-        self.core.waiting.follow(result, ref._id, ref._owner, on_known, _id_of(self.core.executor.current))
+        self._waiting.follow(result, ref._id, ref._owner, on_known, _id_of(self._executor.current))
         return result
 
     def _finish(self, result: concurrent.futures.Future[Any], stored: StoredObject) -> concurrent.futures.Future[Any]:
@@ -366,7 +410,7 @@ class UserApi:
         return self._explain(ref._id, ref._owner)
 
     def _explain(self, object_id: bytes, owner: Address) -> str:
-        lines: list[str] = self.run_on_loop(lambda: self.core.explainer.explain_in_time(object_id, owner))
+        lines: list[str] = self.run_on_loop(lambda: self.port.explainer.explain_in_time(object_id, owner))
         return " <- ".join(lines)
 
     def known_nodes(self) -> list[NodeInfo]:
@@ -388,21 +432,16 @@ class UserApi:
         async def locate() -> dict[bytes, Location]:
             try:
                 async with asyncio.timeout(timeout_s):
-                    return await self.core.locator.locate(objects)
+                    return await self.port.locator.locate(objects)
             except TimeoutError:
                 raise GetTimeoutError(timeout_s=timeout_s) from None
 
         locations: dict[bytes, Location] = self.run_on_loop(locate)
         return locations
 
-    def objects_of_cluster(self, timeout_s: float, object_ids: Sequence[bytes] | None = None) -> ClusterObjects:
-        """What all processes say of the largest objects, or of these. Raises RaySystemError and TimeoutError."""
-        found: ClusterObjects = self.run_on_loop(lambda: self.core.state_reader.read(timeout_s, object_ids=object_ids))
-        return found
-
     def _read_channel(self, channel: str, record: type[R]) -> list[R]:
         async def ask() -> list[R]:
-            return [decode(record, value) for value in await read_table(self.core.gcs, channel)]
+            return [decode(record, value) for value in await read_table(self.port.process.gcs, channel)]
 
         rows: list[R] = self.run_on_loop(ask)
         return rows
@@ -425,7 +464,7 @@ class UserApi:
                 outcome.append((None, error))
             parker.release()
 
-        self._post(call_for, parker, lambda: self._begin(run()))
+        self._post(call_for, parker, lambda: self.port.process.begin(run(), "user_call"))
         parker.wait(None)
         result, error = outcome.pop()
         try:
@@ -435,25 +474,20 @@ class UserApi:
         finally:
             del error  # its traceback leads to this frame: the two would keep each other, and all that the callers hold
 
-    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine, name="user_call")
-        self.core.background.add(task)
-        task.add_done_callback(self.core.background.discard)
-
     # --- hooks of ObjectRef
 
     def pickle_out_of_band(self, ref: ObjectRef[Any], *, pinned: bool) -> tuple[bytes, bytes]:
         if pinned:
-            self._post(self.core.references.pin, ref._id)
+            self._post(self.port.references.pin, ref._id)
         return ref._id, encode(ref._owner)
 
     def unpickle_out_of_band(self, object_id: bytes, owner: bytes) -> ObjectRef[Any]:
         address = decode(Address, owner)
-        self._post(self.core.objects.on_ref_unpickled, object_id, address)
-        return ObjectRef(object_id, address, self.core.drop_ref)
+        self._post(self.port.objects.on_ref_unpickled, object_id, address)
+        return ObjectRef(object_id, address, self._drop_ref)
 
     def call_site_of(self, ref: ObjectRef[Any]) -> str:
-        sites = self.core.call_sites
+        sites = self._call_sites
         return sites.of(ref._id) if sites is not None else ""
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from minray.api.calls import check_timeout, connected_api
+from minray.api.calls import check_timeout, connected_api, state_reader
 from minray.exceptions import RaySystemError
 from minray.util.state import filters as choosing
 from minray.util.state.common import (
@@ -258,7 +258,7 @@ def _read(kind: str, address: str | None, timeout: float, id: str | None) -> Lis
     if api is None:
         raise RayStateApiException("this process is not connected to a cluster; call minray.init()")
     try:
-        listing: Listing = api.run_on_loop(lambda: KINDS[kind].read(api.core.state_reader, timeout, id))
+        listing: Listing = api.run_on_loop(lambda: KINDS[kind].read(state_reader(api), timeout, id))
     except TimeoutError:
         raise RayStateApiException(f"the gcs does not answer within {timeout:g} s") from None
     except RaySystemError as error:

@@ -2,21 +2,24 @@
 
 Ray: src/ray/core_worker/task_event_buffer.h
 
-Ray's workers report every change of every task to the gcs. Here nobody keeps an account: who is asked reads his tables,
-which have all tasks that have not ended, and the last thousand that have (``TaskManager.recent``). Older ones are
-forgotten.
+Ray's workers report every change of every task to the gcs. Here the gcs keeps no account: a process that is asked reads its
+tables, which have all tasks that have not ended, and the last thousand that have (``TaskManager.recent``). It forgets older
+ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from minray.common.ids import actor_of, return_id
 from minray.common.task_spec import TaskTemplate, kind_of
+from minray.core_worker.ground.process import Process
+from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, Connection, PendingTask
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker
+from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import describe_packed
 from minray.protocol.base import Address
 from minray.protocol.state import (
@@ -31,9 +34,6 @@ from minray.protocol.state import (
     TasksInfo,
 )
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
 MAX_ERROR_CHARACTERS = 2000
 SENT = "SUBMITTED_TO_WORKER"
 
@@ -41,26 +41,32 @@ SENT = "SUBMITTED_TO_WORKER"
 class TaskAccount:
     """Reads the tables of one core worker."""
 
-    def __init__(self, core: CoreWorker) -> None:
-        self._core = core
+    def __init__(
+        self, process: Process, tasks: TaskManager, store: MemoryStore, unanswered: Callable[[], list[ReceivedTask]]
+    ) -> None:
+        """``unanswered`` returns the tasks that were sent to this process and have no answer yet."""
+        self._process = process
+        self._tasks = tasks
+        self._store = store
+        self._unanswered = unanswered
 
     def tasks(self, request: GetTasksInfo) -> TasksInfo:
         """The answer of this process."""
-        core = self._core
+        config, tasks = self._process.config, self._tasks
         wanted = None if request.task_ids is None else set(request.task_ids)
-        pending = [task for task in reversed(core.tasks.tasks.values()) if wanted is None or task.task_id in wanted]
-        ended = [one for one in reversed(core.tasks.recent) if wanted is None or one[0] in wanted]
+        pending = [task for task in reversed(tasks.tasks.values()) if wanted is None or task.task_id in wanted]
+        ended = [one for one in reversed(tasks.recent) if wanted is None or one[0] in wanted]
         limit = min(request.limit, MOST_TASKS)
         infos = [self._pending(task) for task in islice(pending, limit)]
         infos += [self._ended(*one) for one in islice(ended, limit - len(infos))]
         return TasksInfo(
-            core.config.node_id,
-            core.config.worker_id,
-            core.platform.processes.pid,
-            core.config.is_driver,
+            config.node_id,
+            config.worker_id,
+            self._process.platform.processes.pid,
+            config.is_driver,
             len(pending) + len(ended),
             infos,
-            [_received(task) for task in core.receiver.unanswered() + core.actor_receiver.unanswered()],
+            [_received(task) for task in self._unanswered()],
         )
 
     def _pending(self, task: PendingTask) -> TaskInfo:
@@ -99,7 +105,7 @@ class TaskAccount:
     def _error_of(self, task_id: bytes, template: TaskTemplate) -> str:
         """What the first of its results says that is one; those before it were made before it failed."""
         for index in range(1, template.num_returns + 1):
-            stored = self._core.store.objects.get(return_id(task_id, index))
+            stored = self._store.objects.get(return_id(task_id, index))
             if stored is not None and stored.is_error and not stored.is_freed:
                 return describe_packed(stored.data)[-MAX_ERROR_CHARACTERS:]
         return ""

@@ -1,0 +1,41 @@
+"""The job that this process belongs to, and what its tasks inherit from that.
+
+Ray: WorkerContext in src/ray/core_worker/context.h
+
+A driver enters its job when the gcs has registered it, a worker with its first task (``execution/job_environment.py``). A
+process enters one job at most, and never leaves it.
+"""
+
+from __future__ import annotations
+
+from minray.common.ids import TaskIdFactory
+from minray.common.task_spec import RuntimeEnv
+from minray.protocol.gcs import JobInfo
+
+NO_JOB = b"\0\0\0\0"
+"""The job id of a worker that has had no task yet."""
+
+
+class JobContext:
+    """The job of one process."""
+
+    def __init__(self, worker_id: bytes) -> None:
+        self._worker_id = worker_id
+        self.job: JobInfo | None = None
+        """None until the process enters a job."""
+        self.job_id = NO_JOB
+        self.task_ids = TaskIdFactory(worker_id, NO_JOB)
+        """Makes the ids of the tasks and objects of this process; user threads call it."""
+        self.environment = RuntimeEnv()
+        """The runtime environment that tasks submitted here inherit."""
+
+    def enter(self, job: JobInfo) -> None:
+        """Make this process part of the job."""
+        assert self.job is None, job
+        self.job, self.job_id = job, job.job_id
+        self.task_ids = TaskIdFactory(self._worker_id, job.job_id)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of names that are given without one; a job that names none has one of its own (G32)."""
+        return (self.job.config.namespace if self.job is not None else "") or f"anonymous-{self.job_id.hex()}"
