@@ -3,17 +3,30 @@
 Ray: the Handle... methods of src/ray/core_worker/core_worker.h
 
 A handler names what is asked and shapes the answer; the part of the core worker whose business it is does the rest. The few
-that wait are ``async``: for a value, and for tickets of the references inside.
+that wait are ``async``: they wait for a value, and for tickets (proofs of borrowing) of the references inside.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from minray.core_worker.ownership.memory_store import Waiter
+from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
+from minray.core_worker.execution.task_receiver import TaskReceiver
+from minray.core_worker.ground.process import Process
+from minray.core_worker.introspection.explainer import Explainer
+from minray.core_worker.introspection.stats import Statistician
+from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
+from minray.core_worker.ownership.object_deletion import ObjectDeletion
+from minray.core_worker.ownership.object_directory import ObjectDirectory
+from minray.core_worker.ownership.object_locator import ObjectLocator
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import to_value, to_values
+from minray.core_worker.submission.generators import Generators
+from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
 from minray.protocol.actor import ExitActor, ExplainCall, GiveUpCalls, PushActorTask
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.core_worker import (
@@ -69,19 +82,48 @@ from minray.protocol.state import (
 )
 from minray.rpc.service import Call
 
-if TYPE_CHECKING:
-    from minray.core_worker.core_worker import CoreWorker
-
 
 def is_larger(stored: StoredObject, inline_limit: int) -> bool:
     """Whether a value is not to be sent to one who asks with this limit."""
     return inline_limit >= 0 and (stored.place is not None or stored.size() > inline_limit)
 
 
+class Parts(Protocol):
+    """The parts of a core worker that messages lead to; they are there when the first message comes."""
+
+    process: Process
+    # --- objects
+    references: ReferenceCounter
+    store: MemoryStore
+    borrowing: Borrowing
+    directory: ObjectDirectory
+    locator: ObjectLocator
+    deletion: ObjectDeletion
+    # --- tasks
+    receiver: TaskReceiver
+    actor_receiver: ActorTaskReceiver
+    generators: Generators
+    submitter: NormalTaskSubmitter
+    # --- people want to know
+    statistician: Statistician
+    explainer: Explainer
+    # --- the whole process
+    on_lines: Callable[[PrintLines], None] | None
+    """Shows what workers print; None in a worker."""
+    end_of_raylet: str
+    """The reason that the raylet has given for its end."""
+
+    def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
+        """Cancel the task that makes an object."""
+
+    def is_free(self) -> bool:
+        """Whether nothing depends on this process."""
+
+
 class CoreWorkerService:
     """The service of one driver or worker."""
 
-    def __init__(self, core: CoreWorker) -> None:
+    def __init__(self, core: Parts) -> None:
         self._core = core
 
     def handle_PushTask(self, request: PushTask, call: Call) -> PushTaskReply | None:
@@ -111,7 +153,7 @@ class CoreWorkerService:
         return self._core.generators.on_wait(request, call)
 
     def handle_CancelObject(self, request: CancelObject, call: Call) -> Done:
-        self._core.cancel(request.object_id, self._core.address, request.force, request.recursive)
+        self._core.cancel(request.object_id, self._core.process.address, request.force, request.recursive)
         return DONE
 
     async def handle_GetObject(self, request: GetObject, call: Call) -> ObjectReply | None:
@@ -217,7 +259,7 @@ class CoreWorkerService:
         return CheckTicketsReply(self._core.borrowing.missing(request.lender_id, request.loans))
 
     async def handle_Explain(self, request: Explain, call: Call) -> Explanation:
-        return Explanation(await self._core.explainer.explain(request.object_id, self._core.address, request.depth))
+        return Explanation(await self._core.explainer.explain(request.object_id, self._core.process.address, request.depth))
 
     async def handle_ExplainRun(self, request: ExplainRun, call: Call) -> Explanation:
         return Explanation(await self._core.explainer.explain_wait(request.task_id, request.depth))
@@ -230,7 +272,7 @@ class CoreWorkerService:
         return DONE
 
     def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
-        self._core.platform.user_code.collect_later()
+        self._core.process.platform.user_code.collect_later()
         return DONE
 
     def handle_RayletEnds(self, request: RayletEnds, call: Call) -> Done:
@@ -245,7 +287,7 @@ class CoreWorkerService:
         if not request.force and not self._core.is_free():
             return ExitWorkerReply(False)
         self._core.process.is_exiting = True
-        asyncio.get_running_loop().call_later(0.01, self._core.platform.processes.exit, 0)
+        asyncio.get_running_loop().call_later(0.01, self._core.process.platform.processes.exit, 0)
         return ExitWorkerReply(True)
 
     def handle_PrintLines(self, request: PrintLines, call: Call) -> Done:

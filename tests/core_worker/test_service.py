@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +32,7 @@ from minray.protocol.core_worker import (
 )
 from minray.protocol.object_store import Place
 from tests.core_worker.parts import OWN, address, object_id, stored
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run, turns
 
 OTHER, READER, RAYLET = address("other"), address("reader"), address("raylet")
@@ -45,18 +45,18 @@ class Owner:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self.address = OWN
+        self.process = process_record(processes=self)
         self.references, self.store = ReferenceCounter(), MemoryStore()
         self.borrowing = self
-        self.platform = SimpleNamespace(processes=SimpleNamespace(exit=lambda code: self.said.append(f"exit {code}")))
         self.said: list[str] = []
         self.on_lines: Any = None
         self.needed = False
         """Somebody depends on this process."""
-        self.is_exiting = False
-        self.process = self
         myself: Any = self
         self.service = CoreWorkerService(myself)
+
+    def exit(self, code: int) -> None:
+        self.said.append(f"exit {code}")
 
     def cancel(self, key: bytes, owner: Address, force: bool, recursive: bool) -> None:
         assert (key, owner) == (A, OWN)
@@ -245,7 +245,7 @@ def test_g64_a_worker_agrees_to_end_if_nobody_needs_it_or_it_must(needed: bool, 
         owner.needed = needed
         call: Any = Asked()
         reply = owner.service.handle_ExitWorker(ExitWorker(force), call)
-        assert (reply.agreed, owner.is_exiting, owner.said) == (agrees, agrees, [])
+        assert (reply.agreed, owner.process.is_exiting, owner.said) == (agrees, agrees, [])
         await pass_time(1)
         assert owner.said == (["exit 0"] if agrees else []), "a moment later, so that the answer leaves"
 
