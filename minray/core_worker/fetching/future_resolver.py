@@ -3,8 +3,8 @@
 Ray: src/ray/core_worker/future_resolver.h
 
 One open question per object, however many wait. It is a long poll, repeated while anybody here still wants the value, and
-it holds the reference until it is answered; the owner's death becomes an OwnerDiedError in place of the value (G62), and if
-he refuses, for the value with its references is too large for a message, that becomes a RaySystemError.
+it holds the reference until it is answered. The owner's death becomes an OwnerDiedError in place of the value (G62). An
+owner refuses if the value with its references is too large for a message; that becomes a RaySystemError.
 
 The first question of a turn leaves at once, those that follow it leave at the turn's end, all for one owner in one message
 (``GetObjects``), which is answered at once; only for what is not there by then a question of its own waits at the owner.
@@ -44,12 +44,12 @@ OnLarge = Callable[[Place | None], None]
 
 POLL_TIMEOUT_S = 60.0
 MOST_QUESTIONS = 1000
-"""So many of them share one message."""
+"""Most questions in one message; further ones go into another."""
 ANY_SIZE = -1
 
 
 class _Question(NamedTuple):
-    """What is asked of an owner; the same until it is answered, however often it has to be asked."""
+    """One question to an owner, which does not change until it is answered, however often it is repeated."""
 
     object_id: bytes
     owner: Address
@@ -78,7 +78,7 @@ class FutureResolver:
         self._on_object = on_object
         """A value has come."""
         self._on_lost = on_lost
-        """It never will."""
+        """A value will never come."""
         self._apply = apply
         """Do what follows when a question has let go of its object."""
         self._asking: set[bytes] = set()

@@ -1,4 +1,4 @@
-"""What a task has made, on its way to the owner: small values as they are, large ones as places in the object store.
+"""The results of a task on their way to the owner: small values as they are, large ones as places in the object store.
 
 Ray: CoreWorker::AllocateReturnObject and SealReturnObject
 
@@ -25,7 +25,7 @@ UNWANTED = Result(StoredObject(b"", (), False, ()), [])
 
 
 def check_references(count: int) -> None:
-    """So many are in what one answer carries. Raises ValueError."""
+    """Check how many references are in what one answer carries. Raises ValueError."""
     if count > MOST_REFERENCES:
         raise ValueError(
             f"results hold {count:,} references, and at most {MOST_REFERENCES:,} fit into an answer; put parts of them, and"
@@ -62,5 +62,5 @@ class ResultKeeper:
         return Result(StoredObject(own.data, own.buffers, False, ()), value.refs, size)
 
     def discard(self, object_ids: list[bytes], attempt: int) -> None:
-        """What was kept of an attempt that ends otherwise; those that are small are just forgotten."""
+        """Drop what was kept of an attempt that ends otherwise; small values need nothing."""
         self._provider.discard(object_ids, attempt)

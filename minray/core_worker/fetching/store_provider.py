@@ -60,7 +60,7 @@ Fetched = StoredObject | RayError | Changed | None
 
 
 class _Answer(Generic[T]):
-    """What a user thread waits for."""
+    """An answer that a user thread waits for."""
 
     def __init__(self, parker: Parker) -> None:
         self.parker = parker
@@ -92,8 +92,8 @@ class StoreProvider:
         """Write a value into the store; each byte is copied once.
 
         Raises ObjectStoreFullError, OutOfDiskError or LocalRayletDiedError. What belongs to another process stays even if
-        this one dies right after that: an owner who hears of it finds it. What belongs to this process ends with it anyway,
-        so nobody waits until the store knows that it is complete: whoever reads it waits for that at the store.
+        this one dies right after that: an owner that hears of it finds it. What belongs to this process ends with it anyway,
+        so no thread waits until the store knows that it is complete; a reader waits for that at the store.
         """
         pieces = [memoryview(value.data), *(memoryview(buffer) for buffer in value.buffers)]
         size = layout.stored_size([piece.nbytes for piece in pieces])

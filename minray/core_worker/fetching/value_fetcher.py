@@ -2,10 +2,10 @@
 
 Ray: CoreWorker::Get, WaitForObjects; src/ray/core_worker/store_provider/
 
-What a process knows of a large object, its place, may be out of date: the object was lost and has been made again, so its
-bytes are those of another attempt and the references inside have other names; or there is an error or a small value in its
-place now. The store of this node sees the difference (``CHANGED``). Then what is known is forgotten, the owner is asked for
-what is there now, and it is fetched once more.
+The place of a large object, as this process knows it, may be out of date. If the object was lost and made again, its bytes
+are those of another attempt, and the references inside have other names. An error or a small value may have its place. The
+store of this node sees the difference (``CHANGED``). Then what is known is forgotten, the owner is asked for what is there
+now, and that is fetched once more.
 
 A task never waits at a worker for an argument that is being made again: that may take as long as any task, and need the
 very resources that this one would hold. It hears so (``on_missing``, or None in the place of a value) and is given back. An
@@ -116,7 +116,7 @@ class ValueFetcher:
         self._provider.fetch(objects, on_first, timeout_s, purpose)
 
     def as_stored(self, value: Fetched) -> StoredObject:
-        """What was fetched without a time-out, or could not be; safe in any thread."""
+        """Turn what was fetched without a time-out into a value or an error value, in any thread."""
         assert value is not None and not isinstance(value, Changed)
         return self._as_error(value) if isinstance(value, RayError) else value
 
@@ -165,7 +165,7 @@ class ValueFetcher:
         return await fetched
 
     async def _now_there(self, object_id: bytes, owner: Address, purpose: int) -> StoredObject | None:
-        """What the owner has in its place; None: nobody wants it any more, or it is an argument and is not made yet."""
+        """Ask the owner what it has now; None if that is not wanted any more, or is an argument that is not made yet."""
         if self._references.get(object_id) is None:
             return None
         arrived = asyncio.Event()

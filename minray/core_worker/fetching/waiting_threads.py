@@ -82,7 +82,7 @@ class WaitingThreads:
         on_known: Callable[[], None],
         task_id: bytes = b"",
     ) -> None:
-        """Call ``on_known`` on the loop when this object is known, unless whoever waits for ``future`` cancels it before.
+        """Call ``on_known`` on the loop when this object is known, unless ``future`` is cancelled before.
 
         ``task_id`` is of the task that waits, if one does.
 

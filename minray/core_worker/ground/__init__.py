@@ -1,4 +1,4 @@
-"""What every part of a core worker may hold: the record of its process, and the narrow ports between parts.
+"""The ground of a core worker: the record of its process, and the narrow ports between parts.
 
 Ray: src/ray/core_worker/core_worker_options.h, src/ray/core_worker/core_worker_process.h
 

@@ -27,7 +27,7 @@ class Process:
     platform: Platform
     """The seam to the world outside."""
     config: WorkerConfig
-    """What the process was started with."""
+    """The configuration that the process was started with."""
     address: Address
     """Where others reach it; complete, since the process listens already."""
     peers: Peers

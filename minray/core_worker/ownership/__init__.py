@@ -1,4 +1,4 @@
-"""What an owner knows of its objects: who refers to them, where copies are, what becomes of them.
+"""The owner's knowledge of its objects: which processes refer to them, where copies are, what becomes of them.
 
 Ray: src/ray/core_worker/reference_counter.h, src/ray/core_worker/store_provider/memory_store/
 

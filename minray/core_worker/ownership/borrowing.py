@@ -106,7 +106,7 @@ class Borrowing:
         return infos
 
     async def lend(self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes = b"") -> list[RefInfo]:
-        """The same for any references; asks their owners. An owner that is dead lends nothing: its objects are lost."""
+        """Make tickets for any references, and ask their owners to note them; a dead owner's objects are lost."""
         infos = self._with_tickets(refs, question)
         others: list[tuple[Loan, Address]] = []
         for info in infos:
@@ -148,7 +148,7 @@ class Borrowing:
         self.apply(effects)
 
     def keep_soon(self, object_id: bytes, owner: Address) -> None:
-        """The same in the background, for a reference that came by ways of the user's own (its owner has it pinned)."""
+        """Get a ticket in the background for a reference that the user has unpickled (its owner has it pinned)."""
         name = f"keep({short(object_id)})"
         task = asyncio.get_running_loop().create_task(self.keep([(object_id, owner)]), name=name)
         self._registering.add(task)

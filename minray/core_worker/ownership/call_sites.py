@@ -15,9 +15,9 @@ from types import FrameType
 from minray.errors.tracebacks import WORKERS_PROGRAM, is_runtime
 
 DISABLED = "disabled"
-"""What stands in place of a line when nobody takes note."""
+"""Shown in place of a line when call sites are not recorded."""
 MOST_FRAMES = 3
-"""So many lines of the user's code name one place, the innermost first."""
+"""Most lines of the user's code that name one place, the innermost first."""
 
 
 class CallSites:

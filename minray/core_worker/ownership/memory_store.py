@@ -1,4 +1,4 @@
-"""Values that this process has, and who waits for those that it does not have yet.
+"""Values that this process has, and the waiters for those that it does not have yet.
 
 Ray: src/ray/core_worker/store_provider/memory_store/memory_store.h
 
@@ -16,9 +16,9 @@ from minray.common.ids import PUT_INDEX, short
 from minray.core_worker.records.stored_object import StoredObject
 
 AWAITED, HERE, ERROR, GONE = "AWAITED", "HERE", "ERROR", ""
-"""What a process knows of an object, for the recorder: somebody waits, it has come (as a value or an error), or neither."""
+"""States of an object for the recorder: it is awaited, it has come (as a value or an error), or neither."""
 SWEEP_AT = 64
-"""So many waiters of one object are looked through for those that are released already."""
+"""Number of waiters for one object at which those that are released already are swept out: few objects reach it."""
 
 
 class Waiter:
@@ -34,7 +34,7 @@ class Waiter:
         self.release = release
         self.released = False
         self.task_id = task_id
-        """Of the task that waits; empty if that is somebody else."""
+        """The task that waits; empty if no task does."""
 
     def on_object(self, stored: StoredObject) -> None:
         if self.released:
@@ -72,7 +72,7 @@ class MemoryStore:
                 waiter.on_object(stored)
 
     def replace(self, object_id: bytes, stored: StoredObject) -> None:
-        """What was here is lost, and this takes its place; a user thread that looks meanwhile sees the one or the other."""
+        """Put another value in the place of one that is here; a user thread that looks meanwhile sees either."""
         old, self.objects[object_id] = self.objects[object_id], stored
         if self._record is not None:
             self._record("object", _name(object_id), ERROR if old.is_error else HERE, ERROR if stored.is_error else HERE)
@@ -84,9 +84,9 @@ class MemoryStore:
             self._record("object", _name(object_id), old, ERROR if stored.is_error else HERE)
 
     def delete(self, object_ids: Iterable[bytes]) -> list[StoredObject]:
-        """Nobody here holds these any more: they are not needed, or those that have not come never will.
+        """Remove objects that this process does not hold any more, whether they have come or not.
 
-        Returns the errors among them that nobody has looked at.
+        Returns the errors among them that no user has looked at.
         """
         unseen: list[StoredObject] = []
         for object_id in object_ids:

@@ -2,9 +2,9 @@
 
 Ray: CoreWorker::Delete and HandleDeleteObjects
 
-The owner does it, whoever asks. The value goes, wherever there are copies; an ``ObjectFreedError`` takes its place, which
-every later ``get`` finds here or asks for. The count of references is not touched: what the value contained stays as long
-as the reference does, and an object whose task has not ended yet is an error as well, whatever the task will make.
+The owner frees an object, also when a borrower asks for it. All copies of the value go. An ``ObjectFreedError`` takes its
+place, and every later ``get`` finds that here or asks for it. The count of references is not touched, so what the value
+contained stays as long as the reference does. An object whose task has not ended becomes an error, too.
 
 A small value that a borrower has fetched already stays with that borrower.
 """

@@ -82,7 +82,7 @@ class ObjectDirectory:
         return copies.receivers[receiver.node_id][0]
 
     def on_update(self, raylet: Address, number: int, changes: Sequence[LocationChange]) -> None:
-        """What a raylet tells of its copies. It tells in order, but a word may arrive twice, and late (G112)."""
+        """A raylet tells of its copies. It tells in order, but a message may arrive twice, and late (G112)."""
         if number <= self._heard.get(raylet.node_id, 0):
             return
         self._heard[raylet.node_id] = number
@@ -108,7 +108,7 @@ class ObjectDirectory:
         self._forget_node(there, node_id)
 
     def _forget_node(self, object_ids: Sequence[bytes], node_id: bytes) -> None:
-        """It has no copies of these any more."""
+        """The node has no copies of these any more."""
         lost = [object_id for object_id in object_ids if self._is_lost_without(object_id, node_id)]
         for object_id in lost:
             del self._objects[object_id]
@@ -125,7 +125,7 @@ class ObjectDirectory:
         return not copies.raylets and not copies.receivers
 
     def free(self, object_ids: Iterable[bytes]) -> None:
-        """Nobody needs these objects any more, as these attempts have made them."""
+        """Drop all copies of these objects that their latest attempts have made."""
         if not self._objects:
             return
         for object_id in object_ids:
@@ -136,6 +136,6 @@ class ObjectDirectory:
                     self.discard([object_id], copies.attempt, raylet)
 
     def discard(self, object_ids: Iterable[bytes], attempt: int, raylet: Address) -> None:
-        """What this attempt (or an earlier one) has made on that node, or may yet make there, is not needed."""
+        """Drop the copies that this attempt, or an earlier one, has made on that node or may yet make there."""
         if raylet.node_id not in self._dead_nodes:
             self._free.add(raylet, [Copy(object_id, attempt) for object_id in object_ids])

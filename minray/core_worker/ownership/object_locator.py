@@ -27,7 +27,7 @@ class Location(NamedTuple):
     """Where one object is."""
 
     node_ids: list[bytes]
-    """Of the nodes that have copies, the first one's first; none of an object that is small, lost, or not made yet."""
+    """The nodes that have copies, that of the first copy first; empty for an object that is small, lost, or not made yet."""
     size: int | None
     """In bytes; None for an object that is lost, or not made yet."""
     did_spill: bool

@@ -4,8 +4,8 @@ Ray: CoreWorker::Put, AllocateReturnObject, AddLocalReference in src/ray/core_wo
 
 Each table has a file of its own: who holds an object (``reference_counter``), its value (``memory_store``),
 its copies (``object_directory``), who has borrowed it (``borrowing``). An event that concerns several of them is taken
-apart here, in the order in which they may hear of it: a value is kept only if anybody wants it, and what is inside it is
-held before the ticket with which that came goes back. Parts in other rooms hear of such events from ``core_worker.py``.
+apart here, in the order in which they may hear of it. A value is kept only if it is wanted. What is inside it is held before
+the ticket with which that came goes back. Parts in other rooms hear of such events from ``core_worker.py``.
 
 The error of a task that nobody has looked at, by ``get`` or as an argument, is logged when nobody can any more: a task that
 was submitted and forgotten does not fail in silence.
@@ -81,7 +81,7 @@ class Objects:
             self._directory.discard([object_id], place.attempt, place.raylet)
 
     def on_value(self, object_id: bytes, stored: StoredObject) -> None:
-        """A value is here: it has arrived from wherever it was made, or from its owner."""
+        """A value has arrived, from the process that has made it or from its owner."""
         if stored.nested:
             effects = Effects()
             wanted = self._references.on_value(object_id, stored.nested, self._own_id, effects)
@@ -105,14 +105,14 @@ class Objects:
         self.on_value(object_id, self.as_error(error))
 
     def as_error(self, error: RayError, name: str = "") -> StoredObject:
-        """In the place of a value, safe in any thread; ``name`` is that of the task which has failed so."""
+        """Make what is stored in the place of a value, in any thread; ``name`` is that of the task that has failed so."""
         config = self._process.config
         pid, node_id = self._process.platform.processes.pid, config.node_id.hex()
         packed = pack_exception(error, task_name=name, pid=pid, node_id=node_id, ip=config.node_ip)
         return StoredObject(packed, (), True, ())
 
     def as_lost(self, object_id: bytes, owner: Address, reason: str) -> StoredObject:
-        """In the place of the value of an object whose owner is gone."""
+        """Make what is stored in the place of the value of an object whose owner is gone."""
         return self.as_error(OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
 
     def forget(self, object_ids: Iterable[bytes]) -> None:
@@ -148,7 +148,7 @@ class Objects:
             self._borrowing.keep_soon(object_id, owner)
 
     def _other(self, owner: Address) -> Address | None:
-        """What the reference counter wants to know: the owner, None if that is this process."""
+        """Name the owner as the reference counter does: None if it is this process."""
         return None if owner.worker_id == self._own_id else owner
 
     def on_refs_dropped(self, object_ids: Sequence[bytes]) -> None:

@@ -1,12 +1,12 @@
-"""Who holds which object: distributed reference counting by ownership.
+"""Distributed reference counting by ownership: which process holds which object.
 
 Ray: src/ray/core_worker/reference_counter.h; Wang et al., "Ownership: a distributed futures system for fine-grained
 tasks", NSDI 2021, section 4.2
 
 Pure: events in, effects (``Effects``) out. One entry for every object that this process owns or knows.
 
-A process *holds* an object while it has a local ``ObjectRef``, a task of its own that has not finished and takes the
-object as an argument (``submitted``), or another held value that contains it (``contained``). The owner frees an object
+A process *holds* an object while it has a local ``ObjectRef``, or another held value that contains it (``contained``). It
+also holds the arguments of its tasks that have not finished (``submitted``). The owner frees an object
 when it does not hold it itself and no *ticket* is out. A ticket is a name for one passing-on: before a reference leaves
 a process for another, the owner notes a ticket for the receiver; the receiver gives all tickets back when it holds the
 object no longer. Since a ticket is noted before the reference travels, an object on its way is never freed, whichever
@@ -14,13 +14,14 @@ message is late (G58, G65, S7). Tickets have names and spent ones leave a tombst
 
 A ticket also names its *lender*, the process that passes the reference on (the owner or another borrower). When the
 borrower dies, the ticket is void. When the lender dies, it is doubtful, for the message may not have left: the owner asks
-the borrower, who hears nothing of that lender any more once he has answered.
+the borrower, which ignores that lender once it has answered.
 
 Arguments of a task need no tickets: the submitter holds them until the task's reply (``submitted``), and the worker asks
 for tickets of its own for whatever it still holds then (``keep_after_task``).
 
-An open question to an owner holds its object too (``asked``), even when nobody here wants the value any more: its answer
-comes with tickets for what is inside, and if it is lost, only the same question can fetch them, from an object that lives.
+An open question to an owner holds its object too (``asked``), even when no part here wants the value any more. Its answer
+comes with tickets for what is inside. If the answer is lost, only the same question can fetch them, from an object that
+lives.
 
 A finished task that may have to run again needs its arguments (``lineage``). One that could be made again itself need not
 keep its value for that: when nobody holds it, the value is freed, and the entry stays. One that could not (``obstacle``: it
@@ -44,7 +45,7 @@ MAX_HELD_TICKETS = 100
 
 
 class Reference(msgspec.Struct, eq=False, gc=False):
-    """What this process knows of one object."""
+    """One object, as this process knows it."""
 
     owner: Address | None
     """None: this process."""
@@ -84,7 +85,7 @@ class Reference(msgspec.Struct, eq=False, gc=False):
 
 
 class Effects:
-    """What follows from an event; the shell carries it out."""
+    """Consequences of an event, which ``Borrowing`` carries out."""
 
     __slots__ = ("freed", "give_back", "doubtful")
 
@@ -195,7 +196,7 @@ class ReferenceCounter:
             self._references[object_id].lineage += 1
 
     def remove_lineage(self, object_ids: Iterable[bytes], effects: Effects) -> None:
-        """It is forgotten."""
+        """A finished task that takes these is forgotten."""
         for object_id in object_ids:
             reference = self._references[object_id]
             reference.lineage -= 1
@@ -218,7 +219,7 @@ class ReferenceCounter:
         return reference is not None and reference.is_wanted()
 
     def pin(self, object_id: bytes) -> None:
-        """It was pickled by other means; nothing, if it belongs to a cluster that this process has left."""
+        """Keep an object that the user has pickled; do nothing if it belongs to a cluster that this process has left."""
         reference = self._references.get(object_id)
         if reference is not None:
             reference.pinned = True

@@ -1,4 +1,4 @@
-"""What a process knows of a large object before its value is here.
+"""A large object, as a process knows it before its value is here.
 
 Ray: RayObject::IsInPlasmaError in src/ray/common/ray_object.h (the marker that stands for a value in plasma)
 
@@ -16,7 +16,7 @@ from minray.protocol.core_worker import RefInfo
 
 
 class LargeObject(NamedTuple):
-    """What is known of a large object before its value is here."""
+    """One large object."""
 
     object_id: bytes
     owner: Address
@@ -25,6 +25,6 @@ class LargeObject(NamedTuple):
 
     @classmethod
     def known(cls, object_id: bytes, owner: Address, stored: StoredObject) -> LargeObject:
-        """Of what is in the memory store."""
+        """Describe an object by what the memory store has of it."""
         assert stored.place is not None
         return cls(object_id, owner, stored.nested, stored.place.attempt)

@@ -1,4 +1,4 @@
-"""What an owner knows of the items of its generators: which have arrived, which were read, and where the end is.
+"""The items of an owner's generators: which have arrived, which were read, and where the end is.
 
 Ray: ObjectRefStream in src/ray/core_worker/task_manager.h
 
@@ -19,10 +19,11 @@ An executor that is held up (G91) waits here until enough was read; what it is a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from minray.common.ids import short
 from minray.common.state_table import NEW, StateMachine
+from minray.rpc.service import Call
 
 STREAMING, DROPPED, ENDED = "STREAMING", "DROPPED", "ENDED"
 TRANSITIONS = {
@@ -51,33 +52,33 @@ class ObjectRefStream:
         """How many there are, as the last attempt to come to its end has said."""
         self.end: int | None = None
         """Once ENDED: the number of the last item, which may be an error."""
-        self.waiting: list[tuple[int, Any]] = []
-        """Who waits until so many items were read."""
+        self.waiting: list[tuple[int, Call]] = []
+        """Calls of executors that wait for a reader, each with the number of items that must be read first."""
 
     def numbers(self) -> list[int]:
-        """Of the items that have come."""
+        """List the numbers of the items that have come."""
         return [*range(1, self.arrived + 1), *self.beyond]
 
 
 class Dropped(NamedTuple):
-    """What is to be done when nobody will read any more."""
+    """Things to do when the items are not read any more."""
 
     unread: list[int]
     """Items that nobody refers to now."""
     end: int | None
     """The last item, if the stream had ended."""
-    waiting: list[Any]
-    """Whom to let go."""
+    waiting: list[Call]
+    """Calls of executors that are held up, to be answered now."""
 
 
 class Ending(NamedTuple):
-    """What is to be done when the task is over and somebody may still read."""
+    """Things to do when the task is over and its items may still be read."""
 
     end: int
     """The number of the last item; the error, if there is one."""
     surplus: list[int]
     """Items that will not be read, because one before them is missing."""
-    waiting: list[Any]
+    waiting: list[Call]
 
 
 class ObjectRefStreams:
@@ -138,7 +139,7 @@ class ObjectRefStreams:
 
     # --- reading
 
-    def on_read(self, task_id: bytes, number: int) -> list[Any]:
+    def on_read(self, task_id: bytes, number: int) -> list[Call]:
         """The reader has taken an item over; returns who has waited for that."""
         stream = self._streams[task_id]
         assert stream.read + 1 == number <= stream.arrived, "items are read in order, and when they are here"
@@ -147,8 +148,8 @@ class ObjectRefStreams:
         stream.waiting = [(count, waiter) for count, waiter in stream.waiting if count > number]
         return due
 
-    def wait_read(self, task_id: bytes, count: int, waiter: Any) -> bool:
-        """Wait until so many items were read; False if that is not necessary."""
+    def wait_read(self, task_id: bytes, count: int, waiter: Call) -> bool:
+        """Let a call wait until this number of items was read; False if that is not necessary."""
         if not self.is_wanted(task_id) or self._streams[task_id].read >= count:
             return False
         self._streams[task_id].waiting.append((count, waiter))

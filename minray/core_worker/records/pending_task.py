@@ -74,7 +74,7 @@ class PreparedTemplate:
 
 
 class PushTarget(Protocol):
-    """What a task is pushed to: a leased worker, or a connection to an actor."""
+    """The receiver of a pushed task: a leased worker, or a connection to an actor."""
 
     address: Address
     """The process that runs the task."""
@@ -99,7 +99,7 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     retries_left: int
     """-1: without end."""
     handle_id: bytes = b""
-    """Of an actor's call: the object that stands for the actor; empty if this handle does not keep it alive."""
+    """The object that stands for the actor, for a call by a handle that keeps the actor alive; else empty."""
     attempt: int = 0
     state: str = NEW
     cancelled: bool = False
@@ -117,9 +117,9 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     estimate_us: float = 0.0
     """While PUSHED: how much work it was taken for."""
     stream: ObjectRefStream | None = None
-    """Of a streaming generator: its items."""
+    """The items of a streaming generator; None for another task."""
     items_lost: dict[int, None] | None = None
-    """Of a streaming generator, while an attempt runs: items that were lost before it began, and have not come again."""
+    """Items of a streaming generator that were lost before the present attempt began, and have not come again."""
     has_lost_results: bool = False
     """While it runs: results of an earlier attempt, which this one may not make, were lost meanwhile."""
     memory_kills: int = 0
@@ -149,7 +149,7 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
         return not self.nested and all(value is not None and not value.nested for value in values)
 
     def item_ids(self) -> list[bytes]:
-        """Of a streaming generator: the items that have come, in order, whether they still exist or not."""
+        """List the items of a generator that have come, whether they still exist or not."""
         return [] if self.stream is None else [item_id(self.task_id, number) for number in self.stream.numbers()]
 
     def result_ids(self) -> list[bytes]:
@@ -172,14 +172,14 @@ class Connection:
         self.answered = SequenceRanges()
         """Answered ones behind the oldest that is not, which the actor has not been told about."""
         self.is_lost = False
-        """Its node is dead: answers may still come, but nothing more is sent."""
+        """Whether the actor's node is dead: answers may still come, but nothing more is sent."""
 
     def acknowledged(self) -> int:
         """All replies up to this sequence have come."""
         return next(iter(self.in_flight), self.next_sequence) - 1
 
     def take_answered(self) -> tuple[tuple[int, int], ...]:
-        """What the next push tells of; once is enough, because it arrives or the stream is over."""
+        """Take the sequences that the next push acknowledges; once is enough, for it arrives or the stream is over."""
         if not len(self.answered):
             return ()
         ranges, self.answered = self.answered.ranges(), SequenceRanges()

@@ -57,7 +57,7 @@ class ReceivedTask(msgspec.Struct, eq=False):
     task_id: bytes
     attempt: int
     actor_id: bytes
-    """Of the actor that it creates, or is a call of; else empty."""
+    """The actor that it creates, or is a call of; empty for a normal task."""
     lease_tag: int
     """0 for an actor's calls."""
     sequence: int
@@ -65,7 +65,7 @@ class ReceivedTask(msgspec.Struct, eq=False):
     depth: int
     gpu_ids: tuple[int, ...]
     rerun: Rerun
-    """What is to be made."""
+    """Which results and items this attempt is to make."""
     takes_arguments: bool
     calls: tuple[Call, ...]
     """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken.
@@ -80,7 +80,7 @@ class ReceivedTask(msgspec.Struct, eq=False):
     missing: tuple[bytes, ...] = ()
     """Arguments that are being made again, why the task is given back."""
     keeps_place: bool = False
-    """It waits for arguments that are being made again, and so do the calls of its caller behind it (G49)."""
+    """Whether it waits for arguments that are being made again, with the calls of its caller behind it (G49)."""
     cancelled: bool = False
     execution: Execution | None = None
     """How it ended; set by the user thread."""
@@ -90,7 +90,7 @@ class ReceivedTask(msgspec.Struct, eq=False):
     """Kept until the owner acknowledges it."""
     reply_buffers: Sequence[Buffer] = ()
     is_given_up: bool = False
-    """Its caller takes no answer."""
+    """Whether its caller takes no answer any more."""
     _unclaimed: bytearray = msgspec.field(default_factory=partial(bytearray, 1))
     """One byte until somebody claims it: popped by one thread alone, and unlike a list no work for the collector."""
 
@@ -113,7 +113,7 @@ class ReceivedTask(msgspec.Struct, eq=False):
         )
 
     def repeat(self, call: Call) -> None:
-        """It was pushed once more: answer here too."""
+        """Answer a repeated push of this task, too."""
         if self.reply is None:
             self.calls += (call,)
         else:

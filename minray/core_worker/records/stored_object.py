@@ -16,7 +16,7 @@ from minray.protocol.core_worker import RefInfo
 from minray.protocol.object_store import Place
 
 SEEN = -1
-"""As ``StoredObject.unseen``."""
+"""The value of ``StoredObject.unseen`` of an error that a user has looked at."""
 
 
 class StoredObject(msgspec.Struct, eq=False, gc=False):
@@ -30,29 +30,29 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
     nested: Sequence[RefInfo]
     """References inside, by their numbers in the stream."""
     place: Place | None = None
-    """Of a large value: it is in the object store, and neither its stream nor its buffers are here."""
+    """Where a large value is in the object store; then neither its stream nor its buffers are here."""
     is_fetched: bool = False
-    """Of a large value: it was seen on this node."""
+    """Whether a large value was seen on this node."""
     is_freed: bool = False
-    """It is the error that says so: somebody has freed the value by hand."""
+    """Whether this is the error that stands for a value that the user has freed."""
     unseen: int = 0
-    """Of a task's error that nobody has looked at: how many objects it is, or will be; it is said when the last one goes.
-    SEEN if somebody has."""
+    """How many objects are this error of a task, or will be, while no user has looked at it; it is logged when the last one
+    goes. SEEN if a user has looked."""
     origin: StoredObject | None = None
-    """Of the error of a task that has failed because its argument had: the first one of this chain."""
+    """The first error of the chain, if this is the error of a task that has failed because its argument had."""
 
     def note_seen(self) -> None:
-        """Somebody has looked at this error, or at what has come of it."""
+        """A user has looked at this error, or at one that has come of it."""
         self.unseen = SEEN
         if self.origin is not None:
             self.origin.unseen = SEEN
 
     def hand_over(self) -> None:
-        """Somebody else has it now, or what has come of it: it is up to him whether it goes unseen."""
+        """Another process or task has this error now, or one that has come of it; this process reports it no more."""
         self.unseen = min(self.unseen, 0)
 
     def is_news(self) -> bool:
-        """Of an error that goes unseen: whether nobody has looked at what it has come of either."""
+        """Tell whether no user has looked at the error that this one has come of."""
         return self.origin is None or self.origin.unseen != SEEN
 
     def size(self) -> int:

@@ -16,7 +16,7 @@ from minray.platform.base import Parker
 
 
 def call_for(parker: Parker, callback: Callable[..., None], *args: Any) -> None:
-    """Posted by a thread that waits with this parker: it shall not wait in vain if the callback fails, by a bug of ours."""
+    """Run a callback for the thread that waits with this parker; if it fails, by a bug of ours, so does the wait."""
     try:
         callback(*args)
     except Exception as error:
@@ -25,5 +25,5 @@ def call_for(parker: Parker, callback: Callable[..., None], *args: Any) -> None:
 
 
 def failure(error: Exception) -> str:
-    """What whoever waits is told of a bug of ours."""
+    """Describe a bug of ours to the thread that waits."""
     return f"minray itself has failed: {type(error).__name__}: {error}"

@@ -107,7 +107,7 @@ class Generators:
         return object_id not in self._store.objects and self._references.is_in_scope(object_id)
 
     def on_wait(self, request: WaitForReader, call: Call) -> GeneratorItemReply | None:
-        """Answers when so many items were read, or when nobody will."""
+        """Answer when the reader has read as many items as asked for, or never will."""
         if not self._is_present(request.task_id, request.attempt):
             return UNWANTED
         if self._tasks.tasks[request.task_id].has_lost_results:
@@ -128,7 +128,7 @@ class Generators:
         return GeneratorItemReply(EVERYTHING, False) if task is not None and task.items_lost else UNWANTED
 
     def _refuse(self, object_id: bytes, stored: StoredObject) -> None:
-        """It is not wanted, or was here before."""
+        """Refuse an item that is not wanted, or was here before."""
         effects = Effects()
         for info in stored.nested:
             self._references.receive_ticket(info, effects)
@@ -145,7 +145,7 @@ class Generators:
         self._let_go(task_id, self.streams.on_read(task_id, number))
 
     def hurry(self, task: PendingTask) -> None:
-        """Its next attempt begins when this one has ended, and its reader waits for that: do not hold it up (G91)."""
+        """Release an attempt that is held up: the next one begins after it, and the reader waits for that (G91)."""
         if task.stream is not None:
             waiting, task.stream.waiting = task.stream.waiting, []
             for _, call in waiting:
@@ -191,7 +191,7 @@ class Generators:
             self._give_up(task, value)
 
     def _give_up(self, task: PendingTask, value: StoredObject | None) -> None:
-        """It has ended, and has not made these again: there will be an error in their place (G95)."""
+        """Put an error in the place of lost items that an attempt has not made again (G95)."""
         lost, task.items_lost = task.items_lost, None
         for number in lost or ():
             object_id = item_id(task.task_id, number)
@@ -216,7 +216,7 @@ class Generators:
         self._let_go(task.task_id, ending.waiting)
 
     def unreported(self, task: PendingTask) -> list[bytes]:
-        """What a dead attempt may have put into the object store of its node without having told us."""
+        """List the items that a dead attempt may have put into the store of its node without having reported them."""
         if task.stream is None:
             return []
         first = task.stream.arrived + 1

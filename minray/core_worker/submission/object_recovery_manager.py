@@ -3,8 +3,8 @@
 Ray: src/ray/core_worker/object_recovery_manager.h, TaskManager::ResubmitTask
 
 An object is lost when no node has a copy of it (``object_directory``, which looks for another copy before it says so). From
-then on it is as if it had not been made yet: it leaves the memory store, whoever wants it waits there, or hears that it is
-not made, and the answer to all of them is what the next attempt of its task makes.
+then on it counts as not made yet. It leaves the memory store. A process that wants it waits there, or hears that it is not
+made. What the next attempt of its task makes is the answer to all of them.
 
 Rules
   * Each task runs again once, for all its lost results and for all who wait (G74). Results that still exist are not made
@@ -111,7 +111,7 @@ class ObjectRecoveryManager:
         return ReconstructionFailure.MAX_ATTEMPTS_EXCEEDED if task.retries_left == 0 else None
 
     def look_after(self, task: PendingTask) -> None:
-        """It has ended, and its results are stored: is one missing that was lost, or asked for, while it ran?"""
+        """Recover results of an ended task that were lost, or asked for, while it ran."""
         task.has_lost_results = False
         self.recover([id_ for id_ in task.result_ids() + task.item_ids() if self._references.is_in_scope(id_)])
 
@@ -181,7 +181,7 @@ class ObjectRecoveryManager:
     # --- references go
 
     def on_freed(self, effects: Effects) -> None:
-        """Nobody needs the values of these any more; perhaps somebody needs to be able to make them again."""
+        """Forget the tasks of freed objects, unless the objects may have to be made again."""
         if len(self.lineage):
             for object_id in effects.freed:  # which may grow meanwhile
                 if self._references.get(object_id) is None:
