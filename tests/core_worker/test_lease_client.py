@@ -312,7 +312,7 @@ def test_unstarted_tasks_that_have_their_arguments_are_pushed_again_in_their_ord
     run(story)
 
 
-def test_g21_who_died_with_a_preempted_node_is_known() -> None:
+def test_what_died_with_a_preempted_node_is_told_as_such() -> None:
     async def story() -> None:
         scene = Scene()
         (task,) = scene.granted()

@@ -355,11 +355,11 @@ BUGS = [
             Mutation(
                 "minray.core_worker.user_threads.user_api",
                 "UserApi.future_of",
-                "self.core.fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)",
+                "self._fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)",
                 """
-                self.core.fetcher.fetch(
+                self._fetcher.fetch(
                     [LargeObject.known(ref._id, ref._owner, stored)],
-                    lambda values: self._finish(result, self.core.fetcher.as_stored(values[0])),
+                    lambda values: self._finish(result, self._fetcher.as_stored(values[0])),
                 )
                 """,
             ),

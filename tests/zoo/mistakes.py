@@ -22,6 +22,7 @@ class Mistake:
 
 
 INTAKE = "minray.core_worker.execution.task_intake"
+CORE_WORKER = "minray.core_worker.core_worker"
 OUTCOMES = "minray.core_worker.submission.outcomes"
 ACTORS = "minray.core_worker.submission.actor_manager"
 REFERENCES = "minray.core_worker.ownership.reference_counter"
@@ -29,7 +30,7 @@ TASKS = "minray.core_worker.submission.task_manager"
 CONNECTION = "minray.rpc.connection"
 GCS = "minray.gcs.server"
 OWN_ERROR = Mutation(CONNECTION, "answer_of", "del future", "pass")
-FORGOTTEN_CONSTRUCTORS = Mutation(OUTCOMES, "TaskOutcomes.fail_all", "self._core.actors.forget_constructors()", "pass")
+FORGOTTEN_CONSTRUCTORS = Mutation(CORE_WORKER, "CoreWorker._fail_all", "self.actors.forget_constructors()", "pass")
 
 MISTAKES = {
     "a_cancelled_task_still_asks": Mistake(
@@ -112,7 +113,7 @@ MISTAKES = {
                 "ActorManager._on_without_handles",
                 """
                 if info is not None and info.state == ALIVE and actor_id in self._creations:
-                    self._core.outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
+                    self._outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
                 """,
                 "pass",
             ),
@@ -189,10 +190,10 @@ MISTAKES = {
             Mutation(
                 OUTCOMES,
                 "TaskOutcomes.on_died",
-                "self.discard_attempt(task, worker.raylet or self._core.raylet_address)",
+                "self.discard_attempt(task, raylet)",
                 """
                 if failure is not None:
-                    self.discard_attempt(task, worker.raylet or self._core.raylet_address)
+                    self.discard_attempt(task, raylet)
                 """,
             ),
         ),
@@ -216,7 +217,7 @@ MISTAKES = {
             Mutation(
                 "minray.core_worker.execution.actor_host",
                 "ActorHost._end",
-                "core.config.system_config.actor_graceful_shutdown_timeout_ms / 1000",
+                "process.config.system_config.actor_graceful_shutdown_timeout_ms / 1000",
                 "None",
             ),
         ),
@@ -285,17 +286,17 @@ MISTAKES = {
                 "TaskOutcomes._finish",
                 """
                 if task.stream is not None:
-                    core.generators.on_ended(task, values[0])
+                    self._streams.on_ended(task, values[0])
                 for index, stored in enumerate(values, 1):
                     if stored is not None:
-                        core.objects.on_result(return_id(task.task_id, index), stored)
+                        self._objects.on_result(return_id(task.task_id, index), stored)
                 """,
                 """
                 for index, stored in enumerate(values, 1):
                     if stored is not None:
-                        core.objects.on_result(return_id(task.task_id, index), stored)
+                        self._objects.on_result(return_id(task.task_id, index), stored)
                 if task.stream is not None:
-                    core.generators.on_ended(task, values[0])
+                    self._streams.on_ended(task, values[0])
                 """,
             ),
         ),
@@ -457,7 +458,7 @@ MISTAKES = {
                 "ActorManager.discard",
                 """
                 if connection.raylet is not None:
-                    self._core.outcomes.discard_attempt(task, connection.raylet)
+                    self._outcomes.discard_attempt(task, connection.raylet)
                 """,
                 "pass",
             ),
