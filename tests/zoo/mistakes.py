@@ -329,6 +329,12 @@ MISTAKES = {
                 "not exits and self._is_retryable(task, error)",
                 "self._is_retryable(task, error)",
             ),
+            Mutation(
+                "minray.core_worker.actor_task_receiver",
+                "ActorTaskReceiver.on_executed",
+                "execution is not None and execution.ends_actor",
+                "False",
+            ),
         ),
     ),
     "let_go_before_reading_on": Mistake(
