@@ -56,6 +56,7 @@ from minray.core_worker.submission.dependency_resolver import DependencyResolver
 from minray.core_worker.submission.generators import Generators
 from minray.core_worker.submission.lease_client import LeaseClient
 from minray.core_worker.submission.lease_policy import LocalityAwareLeasePolicy
+from minray.core_worker.submission.named_actors import NamedActors
 from minray.core_worker.submission.object_recovery_manager import ObjectRecoveryManager
 from minray.core_worker.submission.outcomes import TaskOutcomes
 from minray.core_worker.submission.placement_groups import PlacementGroups
@@ -266,6 +267,7 @@ class CoreWorker:
         self.lease_client = LeaseClient(process, self.tasks, self.outcomes, lease_ids, best_raylet)
         self.submitter = self.lease_client.submitter
         self.actors = ActorManager(process, self.tasks, self.references, self.clients, self.outcomes, self)
+        self.named_actors = NamedActors(process, self.references, self.borrowing, self.drop_ref)
         self.placement_groups = PlacementGroups(process, self.context, self.references, objects, self._own_actor_id)
         self._closes += [self.placement_groups.close, self.actors.close, self.lease_client.close]
 
@@ -337,6 +339,7 @@ class CoreWorker:
             tasks=self.tasks,
             generators=self.generators,
             actors=self.actors,
+            named_actors=self.named_actors,
             placement_groups=self.placement_groups,
             functions=self.functions,
             executor=self.executor,

@@ -17,7 +17,7 @@ from minray.core_worker.execution.actor_host import LOOK_AGAIN_S, ActorHost
 from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.errors.packed_exception import pack_exception
 from minray.exceptions import RaySystemError
-from minray.protocol.actor import ReportActorExit
+from minray.protocol.actor import ReportActorEnding, ReportActorExit
 from minray.protocol.base import DONE
 from minray.protocol.core_worker import FAILED, FIRST_RUN, OK, PushTaskReply, TaskHeader
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply, WorkerDeath
@@ -196,6 +196,19 @@ async def test_an_actor_on_which_nobody_depends_ends_at_once_and_lends_nothing()
     home.host.end_actor("exit_actor")
     await turns()
     assert home.log == ["begins no more", "clean-up"]
+
+
+@in_virtual_time
+async def test_g33a_the_gcs_hears_that_an_actor_ends_before_the_caller_that_has_ended_it() -> None:
+    for answer in (lambda asked: asked.answer(DONE), lambda asked: asked.fail(unreachable())):
+        home = Home()
+        home.live()
+        home.host.announce_end(lambda home=home: home.log.append("answered"))  # type: ignore[misc]
+        asked = home.asked.take(ReportActorEnding)
+        assert asked.request == ReportActorEnding(ACTOR_ID, OWN.worker_id) and home.log == []
+        answer(asked)
+        await turns()
+        assert home.log == ["answered"]
 
 
 @in_virtual_time

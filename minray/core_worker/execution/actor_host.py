@@ -26,7 +26,7 @@ from minray.core_worker.ground.process import Process
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.errors.packed_exception import describe_packed
 from minray.platform.base import PlatformError
-from minray.protocol.actor import ReportActorExit
+from minray.protocol.actor import ReportActorEnding, ReportActorExit
 from minray.protocol.base import Address
 from minray.protocol.core_worker import FAILED
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
@@ -82,6 +82,13 @@ class ActorHost:
                 self.receiver.on_death(caller.worker_id)
 
         self._process.gcs.send(GetWorkerDeath(caller.worker_id, caller.node_id), on_answer)
+
+    def announce_end(self, then: Callable[[], None]) -> None:
+        """Tell the gcs that a call has ended the actor, and go on when it knows: before the caller does."""
+        actor = self.receiver.actor
+        assert actor is not None
+        request = ReportActorEnding(actor.actor_id, self._process.config.worker_id)
+        self._process.patient.send_to_gcs(request, lambda _reply, _error, _buffers: then())
 
     def end_actor(self, reason: str) -> None:
         """In an orderly way, and for good."""

@@ -363,7 +363,7 @@ class TaskExecutor:
         if retryable and results:
             self._returns.discard(task, results)
             results = []
-        return Execution(FAILED, results, self._pack(task, error, at_fault=at_fault), duration_us, retryable)
+        return Execution(FAILED, results, self._pack(task, error, at_fault=at_fault), duration_us, retryable, exits)
 
     @staticmethod
     def _is_orderly_exit(error: BaseException) -> bool:

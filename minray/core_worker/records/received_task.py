@@ -46,6 +46,8 @@ class Execution(msgspec.Struct, eq=False):
     """A packed exception, when not."""
     duration_us: int
     retryable: bool
+    ends_actor: bool = False
+    """Whether the call has ended its actor."""
 
 
 class ReceivedTask(msgspec.Struct, eq=False):

@@ -28,6 +28,7 @@ from minray.core_worker.ownership.reference_counter import ReferenceCounter
 from minray.core_worker.records.pending_task import FunctionExport, PendingTask
 from minray.core_worker.submission.actor_manager import ActorManager
 from minray.core_worker.submission.generators import Generators
+from minray.core_worker.submission.named_actors import NamedActors
 from minray.core_worker.submission.placement_groups import PlacementGroups
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.base import Address
@@ -89,6 +90,7 @@ class UserPort:
     generators: Generators
     actors: ActorManager
     """``client`` is safe in any thread."""
+    named_actors: NamedActors
     placement_groups: PlacementGroups
     """``describe``, ``announce`` and ``is_known`` are safe in any thread."""
     # --- what runs here
