@@ -4,8 +4,8 @@ Ray: src/ray/protobuf/gcs.proto (ActorTableData), gcs_service.proto (ActorInfoGc
 
 Creating takes two messages: ``RegisterActor`` when the constructor is called (from then on the actor exists and has its
 name), and ``CreateActor`` when the constructor's arguments are there. The gcs then leases a worker, pushes the constructor
-as a task, and publishes where the actor lives, on a channel per job. Calls go directly from the caller to the actor's process
-(``PushActorTask``); their sequence numbers count per caller and incarnation.
+as a task, and publishes where the actor lives, on a channel per job. Calls (``PushActorTask``) go directly from the caller
+to the actor's process; their sequence numbers count per caller and incarnation.
 """
 
 from __future__ import annotations
