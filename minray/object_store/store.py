@@ -365,7 +365,9 @@ class ObjectStore:
         self._advance()
 
     def lose(self, entry: Entry) -> bool:
-        """Drop a copy whose bytes on disk are damaged or unreadable; return False if it was not needed any more."""
+        """Give up a copy that cannot be read from disk, or that another node has taken over, and tell its owner.
+
+        Return False if the copy was not needed any more."""
         is_needed = self.table.find(entry.object_id) is entry
         if is_needed:
             self._on_evicted(entry)
