@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from minray.common.resources import CPU, GPU, UNIT, ResourceSet
 
 PACK, SPREAD, STRICT_PACK, STRICT_SPREAD = STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-"""How bundles may be placed: together if possible, apart if possible, on one node, each on another one."""
+"""Strategies for placing bundles: together if possible, apart if possible, on one node, each on a node of its own."""
 
 ANY_BUNDLE = -1
 """Bundle index that means "any bundle of the group that has room"."""

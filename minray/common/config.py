@@ -20,7 +20,7 @@ TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
 MOST_REFERENCES = 250_000
 """Most references that the results of one call, or one item of a generator, may hold.
 
-They travel inside one record, which may take 64 MiB; twice as many references once exceeded that."""
+They travel inside one record, which may take 64 MiB; 450,000 references have exceeded that."""
 
 GENERATOR_REPORTS_IN_FLIGHT = 64
 """Most items that a streaming generator reports ahead of its owner's answers; then it waits."""
@@ -48,7 +48,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker_cap_max_backoff_delay_ms: int = 10_000
     """First and longest pause between grants beyond one worker per CPU and scheduling key; the pause doubles in between."""
     scheduler_spread_threshold: float = 0.5
+    """Used share of a node below which the hybrid policy counts all nodes as equally good."""
     scheduler_top_k_fraction: float = 0.2
+    """Share of the living nodes among whose best the hybrid policy draws one at random."""
     locality_aware_leasing_enabled: bool = True
     """Whether an owner asks for a worker on the node that has most bytes of the task's large arguments (G103)."""
     max_task_args_memory_fraction: float = 0.7
@@ -56,8 +58,11 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_prestart_workers: int = -1
     """Number of workers that a raylet starts ahead of need; -1: one per CPU, at most 8."""
     worker_register_timeout_seconds: float = 60.0
+    """Time after which a started worker that has not registered is killed."""
     kill_idle_workers_interval_ms: int = 200
+    """Time between two checks for idle workers that may be ended."""
     idle_worker_killing_time_threshold_ms: int = 1000
+    """Time that a worker must be idle before it is asked to end."""
     raylet_report_resources_period_milliseconds: int = 100
     """Shortest time between two resource reports of a node, and between two updates that it hears about other nodes."""
     memory_usage_threshold: float = 0.95
@@ -67,8 +72,11 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task_oom_retry_delay_base_ms: int = 1000
     """Pause before a task that was killed for memory is retried; it doubles each time, up to a minute (G20)."""
     health_check_period_ms: int = 3000
+    """Time between two health checks of a raylet, and between its reports without a change."""
     health_check_timeout_ms: int = 10_000
+    """Time after which a health check counts as unanswered."""
     health_check_failure_threshold: int = 5
+    """Number of unanswered health checks in a row after which a node is declared dead."""
     gcs_rpc_server_reconnect_timeout_s: float = 60.0
     """Time after which a raylet that cannot reach the gcs exits (G111)."""
     gcs_create_placement_group_retry_min_interval_ms: int = 100
@@ -77,7 +85,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rpc_reconnect_timeout_s: float = 5.0
     """Time an unreachable peer (that was not seen dead) is retried before calls to it fail."""
     rpc_connect_timeout_s: float = 10.0
+    """Reserved: no process reads it at present."""
     cancellation_retry_ms: int = 2000
+    """Pause before the owner of a cancelled task tells the worker again."""
     actor_graceful_shutdown_timeout_ms: int = 30_000
     """Time after which an actor without handles that has not ended by itself is killed (G28)."""
     actor_scheduling_queue_max_reorder_wait_seconds: float = 30.0
@@ -97,12 +107,15 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     report_unseen_errors: bool = True
     """Whether a task's error that nobody has read is printed when the last reference to it goes."""
     task_retry_delay_ms: int = 0
+    """Pause before a failed task is retried."""
     rotation_max_bytes: int = 100 * 1024 * 1024
     """Size in bytes at which a log file is renamed with a number and a new one begins (0: never). Ray: 512 MiB."""
     rotation_backup_count: int = 5
     """Number of older files kept of each log."""
     log_deduplication_window_s: float = 5.0
+    """Time within which a driver shows a line that several workers print only once, and then counts it."""
     max_direct_call_object_size: int = MAX_DIRECT_CALL_OBJECT_SIZE
+    """See MAX_DIRECT_CALL_OBJECT_SIZE."""
     object_manager_default_chunk_size: int = 5 * 1024 * 1024
     """Size in bytes of the chunks in which objects travel between nodes; large objects use about 32 larger chunks."""
     object_manager_lanes: int = 2
@@ -112,7 +125,7 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     automatic_object_spilling_enabled: bool = True
     """Whether objects are spilled to disk when memory runs short; otherwise a store that stays full is an error."""
     object_spilling_directory: str = ""
-    """Where objects are spilled: directories, and URLs that fsspec understands, joined by ``os.pathsep``.
+    """Places for spill files: directories, and URLs that fsspec understands, joined by ``os.pathsep``.
 
     Empty: the session's own directory."""
     object_spilling_compression: str = ""

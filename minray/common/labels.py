@@ -52,7 +52,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
             raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
         check_key(key)
         if key.startswith(RESERVED):
-            raise ValueError(f"label {key!r} cannot be given: {RESERVED!r} is for those that a node has anyway")
+            raise ValueError(f"label {key!r} cannot be given to a node: the prefix {RESERVED!r} is reserved")
         if not re.fullmatch(_WORD, value):
             raise ValueError(f"label {key!r} cannot be {value!r}: {SPELLING}")
 

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from typing import TypeVar
 
 MAX_TOMBSTONES = 100_000
+"""Most tombstones of one kind. A message about a thing that ended a hundred thousand things ago is not expected."""
 
 K = TypeVar("K")
 V = TypeVar("V")
