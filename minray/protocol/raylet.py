@@ -132,7 +132,7 @@ class LeaseFailure(Record, frozen=True):
     signal: int | None = None
     stderr_tail: list[str] = []
     cause: str = ""
-    """How the worker ended, for users."""
+    """Cause of the worker's death, for users."""
     memory_used: int = 0
     memory_total: int = 0
     """Bytes in use on the node and its total, if the worker was killed because memory ran short; else both are 0."""
