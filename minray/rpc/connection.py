@@ -45,8 +45,11 @@ R = TypeVar("R", bound=Record)
 OnAnswer = Callable[[R | None, PlatformError | None, Sequence[Buffer]], None]
 
 RECONNECT_FIRST_DELAY_S = 0.01
+"""Seconds before the first new attempt to connect; the pause doubles each time."""
 RECONNECT_MAX_DELAY_S = 1.0
+"""Longest pause, in seconds, between two attempts to connect."""
 IDLE_END_S = 1.0
+"""Seconds after a channel's end without a new one, after which the peer is dropped as probably gone."""
 
 
 class PeerUnreachable(PlatformError):

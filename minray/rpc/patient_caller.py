@@ -24,6 +24,7 @@ from minray.rpc.connection import OnAnswer, Peer, Peers, PeerUnreachable, answer
 logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
+"""Seconds before a request is repeated whose receiver may still be alive."""
 
 R = TypeVar("R", bound=Record)
 

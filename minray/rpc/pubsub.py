@@ -31,6 +31,7 @@ MAX_REMOVALS = 10_000
 MAX_REPLY_BYTES = 8 * 1024 * 1024
 """Most bytes of entries in one reply; more are sent in several replies. Each has at least one entry, of any size."""
 POLL_TIMEOUT_S = 30.0
+"""Longest seconds that the publisher holds a poll without news."""
 
 
 class _Topic:
@@ -217,4 +218,4 @@ class Subscription:
             try:
                 self._on_change(key, value)
             except Exception:  # A bug of minray; later changes must still be delivered.
-                logger.exception("news of %s were not taken in", self._channel)
+                logger.exception("a change on channel %s could not be handled", self._channel)
