@@ -177,7 +177,7 @@ class ClusterLeaseManager:
         strategy = request.shape.strategy
         return strategy.kind == STRATEGY_AFFINITY and strategy.node_id == self._nodes.local.node_id
 
-    # --- People want to know -------------------------------------------------------------------------------------------
+    # --- Explanations --------------------------------------------------------------------------------------------------
 
     def infeasible(self) -> list[LeaseRequest]:
         return list(self._infeasible.values())

@@ -80,7 +80,7 @@ class ClusterResourceScheduler:
         self.joined = False
         """Whether a node's state, labels or total has changed since the requests without a node were last tried."""
 
-    # --- News ----------------------------------------------------------------------------------------------------------
+    # --- Events --------------------------------------------------------------------------------------------------------
 
     def on_node(
         self,

@@ -161,7 +161,7 @@ class LocalLeaseManager:
         _, request = self._queued.get(lease_id, (0, self._fetching.get(lease_id)))
         return request is not None and self.resources.has_room(request.resources)
 
-    # --- Giving --------------------------------------------------------------------------------------------------------
+    # --- Assignment ----------------------------------------------------------------------------------------------------
 
     def assign(self, now: float, assignment: Assignment) -> None:
         """Allocate all that can be allocated now, and add it to ``assignment``."""
@@ -280,7 +280,7 @@ class LocalLeaseManager:
         if not lease.request.for_actor:
             _decrease(self._held_by_shape, lease.request.shape)
 
-    # --- Others want it, and people want to know -------------------------------------------------------------------------
+    # --- Revocation and explanations -------------------------------------------------------------------------------------
 
     def owners_to_revoke(self, now: float, assignment: Assignment) -> list[bytes]:
         """Return owners that may hold idle leases while others wait, each at most once per REVOKE_PERIOD_S."""
