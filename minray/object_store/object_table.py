@@ -185,7 +185,7 @@ class ObjectTable:
         """Tell whether a copy is on disk only."""
         return self.states.get(entry.key) == SPILLED
 
-    # --- making
+    # --- creating
 
     def create(
         self,
@@ -276,7 +276,7 @@ class ObjectTable:
                 return entry
         return None
 
-    # --- using
+    # --- pinning
 
     def pinned_as(self, pin: bytes) -> Entry | None:
         """Return the copy that a pin holds already, if its PinObjects is a repetition."""

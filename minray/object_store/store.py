@@ -54,6 +54,7 @@ from minray.protocol.object_store import (
 from minray.rpc.service import Call
 
 TOP_HOLDERS = 5
+"""Number of largest objects that the explanation of a full store names."""
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +172,7 @@ class ObjectStore:
         try:
             arena = await self._platform.memory.create_disk_arena(endpoint, directory, capacity_threshold)
         except MemoryFailed as error:
-            logger.warning("no memory on disk for a full store: %s", error)
+            logger.warning("fallback memory for a full store could not be created on disk: %s", error)
         else:
             self.table.fallback.open(arena)
 
@@ -315,7 +316,7 @@ class ObjectStore:
             return Pinned(CHANGED)
         if self.table.pin(entry, wanted.pin, client):
             return Pinned(PINNED, entry.offset, entry.size)
-        return Pinned(LOST, reason="this use of it is over")
+        return Pinned(LOST, reason="its pin is not valid any more")
 
     def fail(self, object_id: bytes, pinned: Pinned) -> None:
         """Answer all requests for an object that cannot be pulled or restored."""
@@ -346,7 +347,7 @@ class ObjectStore:
         self.table.unpin(pins)
         self._advance()
 
-    # --- on disk
+    # --- spilled copies
 
     def _restore(self, entry: Entry) -> None:
         """Restore a copy as soon as there is room. Only the first waiting request asks for it, for all (G84)."""
