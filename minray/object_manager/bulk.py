@@ -46,7 +46,7 @@ class Bulk:
         self._addresses: list[Address] = []
         """Lane addresses of this node; empty before another node asks, and if listening fails."""
 
-    # --- asking
+    # --- asking other nodes
 
     def read(self, source: Address, chunk: ReadChunk, into: memoryview, on_answer: OnAnswer[ChunkReply]) -> None:
         """Ask another node for a chunk, on the next of its lanes."""
@@ -78,7 +78,7 @@ class Bulk:
         for lane in self._lanes:
             lane.on_death_of(worker_id, reason)
 
-    # --- being asked
+    # --- serving other nodes
 
     async def open(self, on_incoming: OnIncoming) -> list[Address]:
         """Begin to listen on all lanes, unless that has begun, and return the addresses."""
@@ -87,7 +87,7 @@ class Bulk:
                 try:
                     self._addresses = [await self._listen(*lane, on_incoming) for lane in enumerate(self._networks)]
                 except PlatformError as error:
-                    logger.warning("objects leave this node on one connection to each other node: %s", error)
+                    logger.warning("no bulk lanes could be opened; objects leave on the ordinary connections: %s", error)
         return self._addresses
 
     async def _listen(self, number: int, network: Network, on_incoming: OnIncoming) -> Address:

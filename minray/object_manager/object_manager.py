@@ -90,7 +90,7 @@ class ObjectManager:
     def on_node_death(self, raylet_id: bytes, reason: str) -> None:
         self._bulk.on_node_death(raylet_id, reason)
 
-    # --- fetching
+    # --- pulling
 
     def fetch(self, object_id: bytes, owner: Address, order: Order) -> None:
         """Begin to pull an object, unless that has begun, and add it to the bundle ``order``."""
@@ -131,7 +131,7 @@ class ObjectManager:
         """Tell the owner that a copy was evicted."""
         self.report(entry.owner, entry.object_id, entry.attempt, False)
 
-    # --- sending
+    # --- pushing
 
     async def handle_OpenLanes(self, request: OpenLanes, call: Call) -> OpenLanesReply:
         return OpenLanesReply(await self._bulk.open(self._dispatcher))
