@@ -190,7 +190,7 @@ class ActorManager:
             return None
         return msgspec.structs.replace(row, lease_id=b"", raylet=None)
 
-    # --- Made true -------------------------------------------------------------------------------------------------------
+    # --- Entering decisions that are durable -----------------------------------------------------------------------------
 
     def on_committed(self, row: ActorRow) -> list[Publication]:
         """Enter a row that is durable, and return the publications. The oldest dead actor may be dropped."""

@@ -52,6 +52,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.2
 """Seconds before a new choice after a refusal: the nodes' views of each other need this long to agree."""
 ASK_AGAIN_S = 1.0
+"""Seconds before a request is repeated whose receiver may still be alive."""
 
 DEATH_TIMEOUT_S = 5.0
 """Seconds that the raylet of an unreachable worker may take to see its death."""
@@ -175,7 +176,7 @@ class ActorScheduler:
         for task in [*self._creating.values(), *self._returning]:
             task.cancel()
 
-    # --- The story of an incarnation -------------------------------------------------------------------------------------
+    # --- Creating one incarnation ----------------------------------------------------------------------------------------
 
     async def _create(self, row: ActorRow) -> None:
         while True:
@@ -284,7 +285,7 @@ class ActorScheduler:
                 break
         await on_returned()
 
-    # --- Where -----------------------------------------------------------------------------------------------------------
+    # --- Choosing a node -------------------------------------------------------------------------------------------------
 
     async def _choose_in_time(self, row: ActorRow) -> Address:
         try:

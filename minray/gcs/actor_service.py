@@ -78,7 +78,7 @@ class ActorService:
         self._exiting: dict[bytes, asyncio.Task[None]] = {}
         """Actors that were asked to end, each with the task that waits for its end."""
 
-    # --- Life ------------------------------------------------------------------------------------------------------------
+    # --- Start and end ---------------------------------------------------------------------------------------------------
 
     def load(self, storage: GcsStorage) -> None:
         """Load the actors that an earlier gcs has stored."""
@@ -104,7 +104,7 @@ class ActorService:
             exiting.cancel()
         self._peers.close()
 
-    # --- Creators and callers --------------------------------------------------------------------------------------------
+    # --- Messages from creators and callers ------------------------------------------------------------------------------
 
     @durable
     async def handle_RegisterActor(self, request: protocol.RegisterActor, call: Call) -> protocol.RegisterActorReply:
@@ -303,7 +303,7 @@ class ActorService:
     def is_dead(self, worker: Address) -> bool:
         return self._surroundings.worker_death(worker) is not None
 
-    # --- Changing --------------------------------------------------------------------------------------------------------
+    # --- Storing changes -------------------------------------------------------------------------------------------------
 
     async def _lose_worker(self, actor_id: bytes, address: Address, cause: DeathCause) -> None:
         row = self._actors.get(actor_id)
@@ -426,7 +426,7 @@ class ActorService:
                 self._storage.delete_actor(actor_id)
         self._surroundings.publish(publications)
 
-    # --- Account ---------------------------------------------------------------------------------------------------------
+    # --- Inspection ------------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[ActorRow]:
         """Return all rows, for tests and explanations."""

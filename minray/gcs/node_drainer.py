@@ -26,6 +26,7 @@ from minray.rpc.connection import Peers
 from minray.rpc.service import Call
 
 ASK_AGAIN_S = 1.0
+"""Seconds before a raylet that did not answer is asked again."""
 GONE = DrainNodeReply(True)
 
 

@@ -117,7 +117,7 @@ class PlacementGroupManager:
             return None
         return msgspec.structs.replace(group, state=REMOVED)
 
-    # --- What was decided has become true
+    # --- Entering decisions that are durable
 
     def on_committed(self, group: PlacementGroupInfo) -> list[Publication]:
         """Enter a record that is durable, and return the publications. The oldest removed group may be dropped."""

@@ -64,6 +64,7 @@ logger = logging.getLogger(__name__)
 ASK_AGAIN_S = 1.0
 """Seconds before a raylet that did not answer is asked again."""
 RETRY_FACTOR = 1.5
+"""Growth of the pause from one refused attempt to the next, as in Ray."""
 
 
 @dataclass(slots=True)
@@ -166,7 +167,7 @@ class PlacementGroupScheduler:
             self._timer.cancel()
         self._peers.close()
 
-    # --- What users ask ------------------------------------------------------------------------------------------------
+    # --- Messages from users -------------------------------------------------------------------------------------------
 
     @durable
     async def handle_CreatePlacementGroup(self, request: CreatePlacementGroup, call: Call) -> CreatePlacementGroupReply:
@@ -210,7 +211,7 @@ class PlacementGroupScheduler:
     def _reply(self, group: PlacementGroupInfo | None) -> PlacementGroupReply:
         return PlacementGroupReply(group, self._explain(group) if group is not None else "")
 
-    # --- What happens to nodes and jobs ----------------------------------------------------------------------------------
+    # --- Events of nodes, jobs and actors --------------------------------------------------------------------------------
 
     def on_node_joined(self) -> None:
         self._assign_soon()
@@ -284,7 +285,7 @@ class PlacementGroupScheduler:
             if not waiter.done():
                 waiter.set_result(None)
 
-    # --- Choosing --------------------------------------------------------------------------------------------------------
+    # --- Choosing nodes --------------------------------------------------------------------------------------------------
 
     def _assign_soon(self) -> None:
         if not self._is_due and self._generation and self._manager.has_waiting():
@@ -413,7 +414,7 @@ class PlacementGroupScheduler:
         reply = await self._call_until_dead(node_id, request)
         return [(index, attempt) for index, attempt in request.bundles if reply is None or index in reply.missing]
 
-    # --- To raylets ------------------------------------------------------------------------------------------------------
+    # --- Messages to raylets ---------------------------------------------------------------------------------------------
 
     def _tell(self, node_id: bytes, request: Request[Done]) -> None:
         self._spawn(self._tell_until_dead(node_id, request), f"{type(request).__name__}({short(node_id)})")

@@ -370,7 +370,7 @@ class GcsServer:
     def handle_KvKeys(self, request: protocol.KvKeys, call: Call) -> protocol.KvKeysReply:
         return protocol.KvKeysReply(self._values.keys(request.namespace, request.prefix))
 
-    # --- Deaths, news, health --------------------------------------------------------------------------------------------
+    # --- Deaths, publish and subscribe, health ---------------------------------------------------------------------------
 
     @durable
     async def handle_ReportWorkerDeath(self, request: protocol.ReportWorkerDeath, call: Call) -> Done:

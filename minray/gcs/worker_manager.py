@@ -16,6 +16,7 @@ from minray.gcs.effects import Publication
 from minray.protocol.gcs import WORKER_DEATHS, WorkerDeath
 
 MAX_WORKER_DEATHS = 10_000
+"""Most death certificates that are kept; a new subscriber receives them all."""
 
 
 class WorkerManager:
