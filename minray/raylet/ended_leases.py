@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from minray.protocol.raylet import CANCELLED, LeaseFailure, LeaseReply
 
 KEPT_S = 600.0
+"""Seconds that the end of a lease is kept."""
 MAX_KEPT = 100_000
+"""Most ends of leases that are kept."""
 
 ALIVE = LeaseFailure(known=True, dead=False)
 OVER = LeaseReply(CANCELLED, reason="this lease is over")

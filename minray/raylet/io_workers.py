@@ -67,7 +67,7 @@ class IoWorkers:
             self.streamed_bytes,
         )
 
-    # --- to disk
+    # --- spilling
 
     @property
     def is_progressing(self) -> bool:
@@ -90,7 +90,7 @@ class IoWorkers:
             sums = await disk.write(batch.file.name, [piece for of_entry in pieces for piece in of_entry])
         except DiskFailed as error:
             sums, failure = error.checksums, error
-            logger.warning("objects stay in memory: %s", error)
+            logger.warning("spilling failed; objects stay in memory: %s", error)
         self.trouble = failure
         checksums = _of_whole_objects(sums, [len(of_entry) for of_entry in pieces])
         self.spilled_objects += len(checksums)
@@ -105,7 +105,7 @@ class IoWorkers:
             if self._manager.release(file):
                 self._disks[file.directory].remove(file.name)
 
-    # --- and back
+    # --- restoring and reading
 
     def restore(self, entry: Entry) -> None:
         if not self._is_closed:

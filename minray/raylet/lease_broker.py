@@ -62,8 +62,11 @@ from minray.scheduling.local_lease_manager import LocalLeaseManager
 logger = logging.getLogger(__name__)
 
 MAX_PRESTART = 8
+"""Most workers that a raylet starts ahead of need by default."""
 MAX_DEAD_OWNERS = 100_000
+"""Most dead owners that are remembered; the oldest are dropped first."""
 MAX_PENDING_SHAPES = 100
+"""Most different needs of waiting requests in one resource report."""
 
 
 IN_REMOVED_GROUP = LeaseReply(GROUP_REMOVED, reason="its placement group was removed")
@@ -161,7 +164,7 @@ class LeaseBroker:
         self._why_closed: str | None = None
         """Reason why the node ends; None while it goes on."""
 
-    # --- What owners ask -----------------------------------------------------------------------------------------------
+    # --- Messages from owners ------------------------------------------------------------------------------------------
 
     def request(self, message: RequestWorkerLease, call: Call) -> LeaseReply | None:
         """Take in a lease request; return the reply, or None if ``call`` is answered later."""
@@ -278,7 +281,7 @@ class LeaseBroker:
         entry.waiters = [*(other for other in entry.waiters if not other.done()), waiter]
         return waiter
 
-    # --- What happens to owners, jobs and workers ------------------------------------------------------------------------
+    # --- Events of owners, jobs and workers ------------------------------------------------------------------------------
 
     def on_owner_death(self, worker_id: bytes, is_dead: bool, reason: str) -> None:
         """Reclaim the leases of a dead owner; ``is_dead`` False: the gcs no longer keeps its death certificate."""
@@ -401,7 +404,7 @@ class LeaseBroker:
             if not waiter.done():
                 waiter.set_result(end.failure)
 
-    # --- Doing what the machines say -----------------------------------------------------------------------------------
+    # --- Carrying out decisions ----------------------------------------------------------------------------------------
 
     def advance(self) -> None:
         """Decide all that can be decided now, and do it; called after every change."""
@@ -526,7 +529,7 @@ class LeaseBroker:
         owner = next(entry.owner for entry in self.entries.values() if entry.owner.worker_id == owner_id)
         self._peers.to(owner).send(RevokeLeases(self._node_id), on_answer)
 
-    # --- Account -------------------------------------------------------------------------------------------------------
+    # --- Reports, and the end ------------------------------------------------------------------------------------------
 
     def free_cpus(self) -> int:
         """Return the number of whole free CPUs, that is, of further workers that may get work."""

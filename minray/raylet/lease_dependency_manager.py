@@ -84,7 +84,7 @@ class LeaseDependencyManager:
         lease = self._leases.get(lease_id)
         return list(lease.needed) if lease is not None else []
 
-    # --- fetching
+    # --- pulling
 
     def want(self, lease_id: bytes) -> None:
         """Queue a lease of this node whose arguments must be pulled."""

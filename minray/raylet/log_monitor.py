@@ -29,8 +29,11 @@ from minray.rpc.connection import Peers
 logger = logging.getLogger(__name__)
 
 MAX_LINES_PER_BATCH = 500
+"""Most lines in one ``PrintLines``."""
 MAX_CHARACTERS_PER_BATCH = 1 << 20
+"""Most characters in one ``PrintLines`` that has more than one line."""
 MAX_UNACKNOWLEDGED_BATCHES = 16
+"""Most ``PrintLines`` to one driver that are under way at a time."""
 MAX_WAITING_LINES = 20_000
 """Most lines that wait for one job's driver; lines beyond are not forwarded (they are in the files)."""
 

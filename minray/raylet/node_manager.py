@@ -112,7 +112,7 @@ class NodeManager:
     def handle_RegisterWorker(self, request: RegisterWorker, call: Call) -> RegisterWorkerReply:
         accepted = self._broker.on_registered(request.address, request.pid)
         return RegisterWorkerReply(
-            self._config.node_name, self._address(), "" if accepted else "this node does not wait for this worker"
+            self._config.node_name, self._address(), "" if accepted else "this node does not expect this worker"
         )
 
     def handle_NotifyWorkerBlocked(self, request: NotifyWorkerBlocked, call: Call) -> Done:

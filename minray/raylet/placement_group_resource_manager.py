@@ -68,7 +68,7 @@ class PlacementGroupResourceManager:
         self._generation = 0
         """Generation of the newest gcs that has sent ReleaseUnusedBundles; attempts of older ones are over."""
 
-    # --- What the gcs asks
+    # --- Requests of the gcs
 
     def prepare(self, group_id: bytes, attempt: int, bundles: Mapping[int, Mapping[str, int]]) -> str:
         """Reserve bundles, all or none; return the reason if that is refused, else an empty text."""
@@ -139,7 +139,7 @@ class PlacementGroupResourceManager:
                     removed[bundle.group_id] = None
         return list(removed)
 
-    # --- What follows
+    # --- Releasing
 
     def settle(self, is_in_use: Callable[[bytes], bool]) -> bool:
         """Release the bundles of removed groups without leases; return whether there were any."""

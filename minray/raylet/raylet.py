@@ -181,7 +181,7 @@ class Raylet:
             kill=self._broker.kill_for_memory,
         )
 
-    # --- Beginning and end ---------------------------------------------------------------------------------------------
+    # --- Start and end -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start the node; return when it has joined the cluster, or ends because it may not join.
@@ -309,7 +309,7 @@ class Raylet:
                 telling = [loop.create_task(call, name="tell_driver") for call in calls]
                 await asyncio.gather(*telling, return_exceptions=True)
 
-    # --- To the gcs ----------------------------------------------------------------------------------------------------
+    # --- Messages to the gcs -------------------------------------------------------------------------------------------
 
     def _on_change(self) -> None:
         self.groups.settle()
@@ -344,7 +344,7 @@ class Raylet:
 
         self._gcs.send(next_poll(NODES, NOTHING), on_answer)
 
-    # --- From the gcs --------------------------------------------------------------------------------------------------
+    # --- News from the gcs ---------------------------------------------------------------------------------------------
 
     def _on_node(self, key: bytes, value: bytes | None) -> None:
         if value is None:

@@ -21,6 +21,7 @@ from minray.rpc.connection import Peer, PeerUnreachable
 logger = logging.getLogger(__name__)
 
 FAILURE_PAUSE_S = 1.0
+"""Seconds before the next report after one that the gcs answered with a failure."""
 
 
 class ResourceReporter:

@@ -41,8 +41,11 @@ WORKER_STATES: Mapping[str, tuple[str, ...]] = {
 }
 
 MAX_FAILED_IN_A_ROW = 5
+"""Number of failures in a row after which waiting leases fail, too."""
 BACKOFF_FIRST_S = 0.1
+"""Seconds before the next attempt after a first failure; the pause doubles with each further one."""
 BACKOFF_MAX_S = 5.0
+"""Longest pause, in seconds, after a failure."""
 ASK_AGAIN_S = 1.0
 """Seconds before a retired worker that refused to end is asked again."""
 
@@ -195,7 +198,7 @@ class WorkerPool:
             self._idle.pop(worker.worker_id, None)
             self._starting.pop(worker.worker_id, None)
 
-    # --- What becomes of workers ---------------------------------------------------------------------------------------
+    # --- Events of workers ---------------------------------------------------------------------------------------------
 
     def state(self, worker_id: bytes) -> str:
         return self._states.get(worker_id)
@@ -331,7 +334,7 @@ class WorkerPool:
             actions.starts.append(worker)
             actions.wake_no_later_than(now + self._register_timeout_s)
 
-    # --- Letting go ----------------------------------------------------------------------------------------------------
+    # --- Reaping -------------------------------------------------------------------------------------------------------
 
     def has_to_reap(self, free_cpus: int) -> bool:
         """Tell whether ``reap`` may find workers, now or when they have been idle for longer."""
