@@ -13,7 +13,7 @@ Rules
     that is due to a preempted node (G21). News of a worker other than the present one changes nothing (S3).
   * An actor is restarted when its worker or node died. It is not when it ended itself, was killed for good, or its
     constructor raised (G34). A confirmed death is never taken back (G39b).
-  * Unless it is detached, an actor dies with its owner (G25), when no handle is left (G24), and with its job, which lasts
+  * Unless it is detached, an actor dies with its owner (G25), when no handle is left (G24), and with its job. A job lasts
     as long as its last detached actor. A detached actor dies with its owner only before the owner sent ``CreateActor``.
   * An actor that must end before its registration arrives (late, or repeated) is entered as dead, as if it had existed.
   * A name belongs to one actor that is not dead, in its namespace (G31).

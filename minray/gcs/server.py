@@ -9,7 +9,7 @@ of their own.
 
 Cluster id: the store has a random id that was made with it. A node learns it when it first registers, and names it if it
 ever registers again. The gcs refuses a node that names another cluster. It also refuses a node that claims to be a member
-(by naming this cluster, or by reporting) but is not in its table: then the gcs was started with an empty or a foreign store
+(by naming this cluster, or by reporting) but is not in its table. Such a gcs was started with an empty or a foreign store
 under a running cluster. The node must exit, because its gcs is gone for good (G110). A gcs that was restarted with its own
 store just goes on. Nodes need not register again; their next reports and the health checks show which are still alive.
 
