@@ -17,7 +17,7 @@ Rules
   * Arguments that come *ahead* of running, together with the pinned ones, keep within the same limit. Otherwise leases
     would evict each other's arguments again and again. A lease is ahead until it runs, or until ``on_late`` says that this
     takes too long: it may wait for the lease behind it.
-  * An argument that cannot be pulled is excused: the lease is granted without it, and the worker asks for it once more and
+  * An argument that cannot be pulled is excused: the lease is granted without it. The worker asks for it once more, and
     tells its task why it is missing.
 
 What we do not like about it yet: a lease with large arguments can starve while others with small ones keep coming.

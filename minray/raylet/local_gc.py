@@ -4,8 +4,8 @@ Ray: src/ray/raylet/node_manager.cc (TriggerGlobalGC, DoLocalGC)
 
 Unreachable actor handles and references stay alive if they are in reference cycles of an idle process, which never collects
 by itself. Their actors keep their resources meanwhile, and leases may wait for these. A process that waits for long collects
-its own garbage. For all others there is this rule: when leases wait on some node, and nothing has changed on any node for a
-while, every raylet has its own workers and drivers collect. A raylet knows all nodes from their resource reports, which also
+its own garbage. For all others, each raylet watches the cluster. When leases wait on some node, and nothing has changed on
+any node for a while, it has its own workers and drivers collect. It knows all nodes from their resource reports, which also
 come now and then without a change. So no message has to start the collection.
 
 Rules

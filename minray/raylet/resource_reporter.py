@@ -2,10 +2,10 @@
 
 Ray: src/ray/ray_syncer/ray_syncer.h, src/ray/raylet/node_manager.cc (RecordMetrics, gcs reconnection)
 
-The first report is sent at once, then one on each change, at most one per period. Without a change one is sent now and then,
-because a report is also the node's sign of life, and by its reply the node learns that it was declared dead. When no report
-has been answered for a minute, the node ends (G111). It cannot tell a partition from a restart of the gcs, but in a
-partition the gcs has declared it dead by then.
+The first report is sent at once, then one on each change, at most one per period. Without a change one is sent now and then:
+a report is also the node's sign of life, and its reply tells a node that it was declared dead. When no report has been
+answered for a minute, the node ends (G111). It cannot tell a partition from a restart of the gcs, but in a partition the
+gcs has declared it dead by then.
 """
 
 from __future__ import annotations
