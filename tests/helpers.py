@@ -19,9 +19,15 @@ from pathlib import Path
 
 from tests import leaks
 
+CHECKOUT = str(Path(__file__).parents[1])
 POLL_S = 0.01
 STACK_LINES = 80
 """At most so many lines of each log are shown after its process was asked for its stacks."""
+
+
+def without_checkout(text: str) -> str:
+    """Leave the checkout's own path, also as faulthandler writes it, out of a text: the checkout is often called minray."""
+    return text.replace(CHECKOUT, "").replace(CHECKOUT.encode("ascii", "backslashreplace").decode(), "")
 
 
 async def turn() -> None:

@@ -11,12 +11,12 @@ Pure, like the other tables of the gcs: a decision returns the row to store, ``o
 Rules
   * An actor's incarnations are counted by ``restarts``. Each restart uses up one of ``max_restarts`` (G35), except one
     that is due to a preempted node (G21). News of a worker other than the present one changes nothing (S3).
-  * An actor is restarted when its worker or node died. It is not when it ended itself, was killed for good, or its
-    constructor raised (G34). A confirmed death is never taken back (G39b).
+  * An actor is restarted when its worker or node died. It is not when it ended itself, was killed for good, was about to
+    end, or its constructor raised (G34). A confirmed death is never taken back (G39b).
   * Unless it is detached, an actor dies with its owner (G25), when no handle is left (G24), and with its job. A job lasts
     as long as its last detached actor. A detached actor dies with its owner only before the owner sent ``CreateActor``.
   * An actor that must end before its registration arrives (late, or repeated) is entered as dead, as if it had existed.
-  * A name belongs to one actor that is not dead, in its namespace (G31).
+  * A name belongs to one actor that is not dead, in its namespace (G31). An actor that is about to end has no name.
   * The last ``MAX_DEAD_ACTORS`` dead actors are kept for late callers and for users; of older ones only the ids.
 """
 
@@ -100,7 +100,7 @@ class ActorManager:
         self._states = StateMachine("actor", TRANSITIONS, record, short_actor)
         self._rows: dict[bytes, ActorRow] = {}
         self._named: dict[tuple[str, str], bytes] = {}
-        """Actor ids by (namespace, name), of actors that are not dead."""
+        """Actor ids by (namespace, name), of actors that are neither dead nor about to end."""
         self._of_worker: dict[bytes, bytes] = {}
         """Actor ids by the worker id of their process."""
         self._dead: dict[bytes, None] = {}
@@ -120,8 +120,20 @@ class ActorManager:
 
     # --- Decisions -------------------------------------------------------------------------------------------------------
 
-    def namesake(self, actor: ActorInfo) -> ActorInfo | None:
-        """Return another actor that has the name, or had it at the first request: a repetition gets the same answer."""
+    def begin_to_end(self, row: ActorRow) -> ActorRow | None:
+        """Return the row of an actor that is about to end, of itself or without a handle; None if it is dead or ending."""
+        if row.info.state == DEAD or row.info.is_ending:
+            return None
+        return msgspec.structs.replace(row, info=msgspec.structs.replace(row.info, is_ending=True))
+
+    def namesake(self, actor: ActorInfo, instead_of: bytes = b"") -> ActorInfo | None:
+        """Return another actor that has the name, or had it at the first request: a repetition gets the same answer.
+
+        ``instead_of``: the actor of the earlier answer, which has given the name up, as the caller has learned.
+        """
+        outbid_by = self._outbid.get(actor.actor_id)
+        if outbid_by is not None and outbid_by.actor_id == instead_of:
+            del self._outbid[actor.actor_id]
         row = self.named(actor.name, actor.namespace) if actor.name else None
         if actor.actor_id not in self._outbid and row is not None and row.info.actor_id != actor.actor_id:
             remember(self._outbid, actor.actor_id, row.info)
@@ -169,7 +181,7 @@ class ActorManager:
     def lose(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
         """Return the row after the present incarnation's death: a restart if the actor may, else its end."""
         info = row.info
-        if row.creation is None or not info.may_restart(cause.preempted):
+        if row.creation is None or info.is_ending or not info.may_restart(cause.preempted):
             return self.end(row, cause, now)
         preemptions = info.preemptions + cause.preempted
         restarts = info.restarts + 1
@@ -206,7 +218,9 @@ class ActorManager:
             remember(self._kills, row.kill.kill_id, None)
         if info.state == DEAD:
             return self._on_dead(row, old)
-        if info.name:
+        if info.is_ending:
+            self._forget_name(info)
+        elif info.name:
             self._named[info.namespace, info.name] = actor_id
         if info.address is not None:
             self._of_worker[info.address.worker_id] = actor_id
@@ -218,13 +232,16 @@ class ActorManager:
             return []
         if info.address is not None:
             self._of_worker.pop(info.address.worker_id, None)
-        if self._named.get((info.namespace, info.name)) == info.actor_id:
-            del self._named[info.namespace, info.name]
+        self._forget_name(info)
         self._dead[info.actor_id] = None
         publications = [self._publication(info)]
         if len(self._dead) > self._max_dead:
             publications.append(self._forget(next(iter(self._dead))))
         return publications
+
+    def _forget_name(self, info: ActorInfo) -> None:
+        if self._named.get((info.namespace, info.name)) == info.actor_id:
+            del self._named[info.namespace, info.name]
 
     def _forget(self, actor_id: bytes) -> Publication:
         self._states.set(actor_id, NEW)

@@ -86,6 +86,8 @@ class ActorInfo(Record, frozen=True):
     end_time: float = 0.0
     preemptions: int = 0
     """Number of restarts due to preemptions of nodes, which do not count against ``max_restarts``."""
+    is_ending: bool = False
+    """Whether no handle is left or the actor ends itself: it ends soon, is not restarted, and its name is free."""
 
     def may_restart(self, preempted: bool = False) -> bool:
         """Tell whether the actor is restarted if it dies now."""
@@ -128,6 +130,8 @@ class RegisterActor(Request[RegisterActorReply], frozen=True):
     """Registers an actor and its name; idempotent by the actor's id."""
 
     actor: ActorInfo
+    instead_of: bytes = b""
+    """Actor with this name that an earlier reply named; its owner has since let go of it, or is dead."""
 
 
 class CreateActor(Request[Done], frozen=True):
@@ -142,7 +146,7 @@ class ActorReply(Record, frozen=True):
 
 
 class GetNamedActor(Request[ActorReply], frozen=True):
-    """Asks for a living actor by its name."""
+    """Asks for a living actor by its name. Only the actor's owner knows whether it still has a handle."""
 
     name: str
     namespace: str
@@ -177,6 +181,15 @@ class EndActor(Request[Done], frozen=True):
 
     actor_id: bytes
     cause: DeathCause
+
+
+class ReportActorEnding(Request[Done], frozen=True):
+    """From the actor's own process: says that it is about to end.
+
+    The call that ends it is answered after this. So a process that knows of the end never gets this actor by its name."""
+
+    actor_id: bytes
+    worker_id: bytes
 
 
 class ReportActorExit(Request[Done], frozen=True):

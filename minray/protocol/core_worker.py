@@ -219,7 +219,12 @@ class Loan(Record, frozen=True):
     ticket: bytes
 
 
-class AddBorrower(Request[Done], frozen=True):
+class AddBorrowerReply(Record, frozen=True):
+    missing: list[Loan]
+    """Tickets that were not noted: their objects are freed, or the borrower or the lender counts as dead."""
+
+
+class AddBorrower(Request[AddBorrowerReply], frozen=True):
     """To the owner: notes tickets that keep objects alive for ``borrower``, before ``lender`` sends it the references."""
 
     borrower: Address
