@@ -1,1 +1,1 @@
-"""Nouns: values without behaviour, importable from everywhere."""
+"""Basic types that every room may import: ids, resources, tasks, labels, constants."""

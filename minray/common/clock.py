@@ -1,9 +1,10 @@
-"""The clocks of processes in which user code runs: the real ones, whatever that puts in their places.
+"""The real clocks, for processes in which user code may replace the functions of the module ``time``.
 
 Ray: absl::GetCurrentTimeNanos and its like; what is replaced in Python does not reach them
 
-Tests stop time: they replace the functions of the module ``time``, and those that other modules have imported from there
-(freezegun, unittest.mock). What minray measures, and its timers, go on meanwhile. In a class those functions are not found.
+Users' tests stop time: freezegun and unittest.mock replace the functions of ``time``, also where other modules have imported
+them. minray's timers and measurements must go on meanwhile. Such tools do not look inside a class, so a class holds the
+real functions.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import time
 
 
 class Clock:
-    """As in the module ``time``."""
+    """References to the real functions of the module ``time``."""
 
     perf_counter_ns = staticmethod(time.perf_counter_ns)
-    """The simulation has another one."""
+    """Nanoseconds for measuring durations. The simulation replaces it with virtual time."""
     monotonic = staticmethod(time.monotonic)
-    """For the real platform alone."""
+    """Seconds for the event loops' timers. Only the real platform uses it."""

@@ -1,10 +1,10 @@
-"""Constants of the system in one place, with their units, and what processes are told when they start.
+"""Constants of the system in one place, with their units, and the records with which processes are started.
 
 Ray: src/ray/common/ray_config_def.h
 
-Names are Ray's where Ray has the constant. ``init(_system_config={...})`` overrides any of them for a whole cluster;
-an unknown name, a wrong type or a senseless number is an error. A process never reads environment variables below the
-front porch: what it must know is in the config record that it was started with.
+Names are Ray's where Ray has the constant. ``init(_system_config={...})`` overrides entries of ``SystemConfig`` for a whole
+cluster; an unknown name, a wrong type or a number out of range is an error. Below the front porch no process reads
+environment variables: each process is started with a config record that holds what it needs.
 """
 
 from __future__ import annotations
@@ -14,125 +14,142 @@ from typing import Any
 import msgspec
 
 MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
-"""Arguments, results and puts of at most this many bytes travel inside messages; larger ones are in the store (G76, C9)."""
+"""Largest argument, result or put, in bytes, that travels inside a message; larger ones go to the store (G76, C9)."""
 TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
-"""All inlined arguments of one task together, and all its inlined results (G76)."""
+"""Most bytes of all inlined arguments of one task together, and of all its inlined results (G76)."""
 MOST_REFERENCES = 250_000
-"""So many of them the results of one call, or one item of a generator, may hold: they travel inside messages."""
+"""Most references that the results of one call, or one item of a generator, may hold.
+
+They travel inside one record, which may take 64 MiB; 450,000 references have exceeded that."""
 
 GENERATOR_REPORTS_IN_FLIGHT = 64
-"""A generator that is so many items ahead of its owner's answers waits."""
+"""Most items that a streaming generator reports ahead of its owner's answers; then it waits."""
 
 FUNCTION_SIZE_ERROR_THRESHOLD = 48 * 1024 * 1024
-"""A pickled function must be smaller (Ray: 95 MiB; here it travels inside one record)."""
+"""Largest pickled function, in bytes (Ray: 95 MiB; here it travels inside one record, which may take 64 MiB)."""
 
 
 class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything tunable. Times in seconds unless the name says otherwise."""
+    """The tunable constants of a cluster. Times are in seconds unless the name says otherwise."""
 
     worker_lease_timeout_milliseconds: int = 500
-    """A lease older than this goes back between two tasks, so that submitters share workers fairly."""
+    """Age at which a lease is returned between two tasks, so that submitters share workers fairly."""
     worker_lease_linger_milliseconds: int = 10
-    """How long an idle lease is kept for the next task of its key (0: given back at once)."""
+    """Time an idle lease is kept for the next task of its scheduling key (0: returned at once)."""
     max_pending_lease_requests_per_scheduling_category: int = -1
-    """-1: the larger of 10 and the number of nodes."""
+    """Most lease requests under way per scheduling key; -1: the larger of 10 and the number of nodes."""
     max_tasks_in_flight_per_worker: int = 1000
-    """Upper bound of pipelining to one worker; depth above 1 needs a measured function."""
+    """Most tasks pushed ahead to one worker. A depth above 1 requires that the function's run time was measured."""
     pipeline_target_milliseconds: float = 10.0
-    """At most this much measured work waits on one worker, because taking tasks back needs its GIL."""
+    """Most measured work that waits on one worker; it is small because taking tasks back needs the worker's GIL."""
     pipeline_max_task_milliseconds: float = 1.0
-    """Only functions measured below this are pipelined at all."""
+    """Run time below which a function's tasks are pipelined at all."""
     worker_cap_initial_backoff_delay_ms: int = 1000
     worker_cap_max_backoff_delay_ms: int = 10_000
-    """Beyond one worker per CPU and class, granting slows down: doubling from the first to the second of these."""
+    """First and longest pause between grants beyond one worker per CPU and scheduling key; the pause doubles in between."""
     scheduler_spread_threshold: float = 0.5
+    """Used share of a node below which the hybrid policy counts all nodes as equally good."""
     scheduler_top_k_fraction: float = 0.2
+    """Share of the living nodes among whose best the hybrid policy draws one at random."""
     locality_aware_leasing_enabled: bool = True
-    """Whether an owner asks for a worker where most bytes of the task's large arguments are (G103)."""
+    """Whether an owner asks for a worker on the node that has most bytes of the task's large arguments (G103)."""
     max_task_args_memory_fraction: float = 0.7
-    """The large arguments of running tasks take at most this part of a store (G86)."""
+    """Largest part of a store that the pinned arguments of running tasks may take (G86)."""
     num_prestart_workers: int = -1
-    """-1: one per CPU, at most 8."""
+    """Number of workers that a raylet starts ahead of need; -1: one per CPU, at most 8."""
     worker_register_timeout_seconds: float = 60.0
+    """Time after which a started worker that has not registered is killed."""
     kill_idle_workers_interval_ms: int = 200
+    """Time between two checks for idle workers that may be ended."""
     idle_worker_killing_time_threshold_ms: int = 1000
+    """Time that a worker must be idle before it is asked to end."""
     raylet_report_resources_period_milliseconds: int = 100
-    """A node says at most so often what it has free, and hears as often what others have."""
+    """Shortest time between two resource reports of a node, and between two updates that it hears about other nodes."""
     memory_usage_threshold: float = 0.95
-    """A node that uses more of its memory kills workers (G89)."""
+    """Part of a node's memory in use above which its raylet kills workers (G89)."""
     memory_monitor_refresh_ms: int = 250
-    """How often that is looked at; 0: never."""
+    """Time between two looks at the memory in use; 0: never."""
     task_oom_retry_delay_base_ms: int = 1000
-    """A task that was killed for memory is made again after this time, then after twice as long, up to a minute (G20)."""
+    """Pause before a task that was killed for memory is retried; it doubles each time, up to a minute (G20)."""
     health_check_period_ms: int = 3000
+    """Time between two health checks of a raylet, and between its reports without a change."""
     health_check_timeout_ms: int = 10_000
+    """Time after which a health check counts as unanswered."""
     health_check_failure_threshold: int = 5
+    """Number of unanswered health checks in a row after which a node is declared dead."""
     gcs_rpc_server_reconnect_timeout_s: float = 60.0
-    """A raylet that cannot reach the gcs for this long exits (G111)."""
+    """Time after which a raylet that cannot reach the gcs exits (G111)."""
     gcs_create_placement_group_retry_min_interval_ms: int = 100
     gcs_create_placement_group_retry_max_interval_ms: int = 1000
-    """A placement group that a node has refused is tried again: the first pause, growing by half to the second of these."""
+    """First and longest pause before a placement group that a node refused is tried again; it grows by half each time."""
     rpc_reconnect_timeout_s: float = 5.0
-    """How long a peer that cannot be reached (but was not seen dead) is retried before its calls fail."""
+    """Time an unreachable peer (that was not seen dead) is retried before calls to it fail."""
     rpc_connect_timeout_s: float = 10.0
+    """Reserved: no process reads it at present."""
     cancellation_retry_ms: int = 2000
+    """Pause before the owner of a cancelled task tells the worker again."""
     actor_graceful_shutdown_timeout_ms: int = 30_000
-    """An actor without handles that has not ended by itself after this time is killed (G28)."""
+    """Time after which an actor without handles that has not ended by itself is killed (G28)."""
     actor_scheduling_queue_max_reorder_wait_seconds: float = 30.0
-    """How long an actor waits for a call that its caller made before others that have come (G56)."""
+    """Time an actor waits for a missing call whose successors from the same caller have arrived (G56)."""
     timeout_ms_task_wait_for_death_info: int = 1000
-    """How long a caller whose actor cannot be reached waits for the reason."""
+    """Time a caller whose actor cannot be reached waits for the reason."""
     busy_wait_microseconds: int = 500
-    """So long whoever waits for a call looks for its answer again and again before it sleeps, as does a worker for the next
-    call, where such waits are short and cores are free (0: never)."""
+    """Longest busy wait of a caller for an answer, or of a worker for its next task, before it sleeps (0: never).
+
+    Processes busy-wait only where such waits are short and cores are free (``minray/platform/spinning.py``)."""
     record_ref_creation_sites: bool = False
-    """Whether processes remember which line of the user's code has made each reference; costs microseconds for each."""
+    """Whether processes record the line of user code that made each reference; it costs microseconds per reference."""
     local_gc_min_interval_s: float = 10.0
-    """When leases have waited for this long without any change in the cluster, all processes collect garbage."""
+    """Time that leases wait without any change in the cluster before all processes collect garbage."""
     get_warning_s: float = 10.0
-    """A ``get`` blocked for this long prints why, once."""
+    """Time after which a blocked ``get`` prints, once, what it waits for."""
     report_unseen_errors: bool = True
-    """Whether the error of a task at which nobody has looked is printed when its last reference goes."""
+    """Whether a task's error that nobody has read is printed when the last reference to it goes."""
     task_retry_delay_ms: int = 0
+    """Pause before a failed task is retried."""
     rotation_max_bytes: int = 100 * 1024 * 1024
-    """A log file of this size gets a number, and a new one begins (0: never). Ray: 512 MiB."""
+    """Size in bytes at which a log file is renamed with a number and a new one begins (0: never). Ray: 512 MiB."""
     rotation_backup_count: int = 5
     """Number of older files kept of each log."""
     log_deduplication_window_s: float = 5.0
+    """Time within which a driver shows a line that several workers print only once, and then counts it."""
     max_direct_call_object_size: int = MAX_DIRECT_CALL_OBJECT_SIZE
+    """See MAX_DIRECT_CALL_OBJECT_SIZE."""
     object_manager_default_chunk_size: int = 5 * 1024 * 1024
-    """Objects travel between nodes in pieces of this size; large ones in larger pieces, about 32."""
+    """Size in bytes of the chunks in which objects travel between nodes; large objects use about 32 larger chunks."""
     object_manager_lanes: int = 2
-    """So many connections to each other node carry these pieces (none: they go the way of all messages; so with gRPC)."""
+    """Number of connections to each other node for chunks. With 0, and with gRPC, chunks share the ordinary connection."""
     oom_grace_period_s: float = 2.0
-    """How long a full object store may stay full before a new object goes to memory that is on disk (G79)."""
+    """Time a new object waits for a full store before it gets fallback memory, which is on disk (G79)."""
     automatic_object_spilling_enabled: bool = True
-    """Whether disks are used when memory runs short; otherwise a full store is an error after a while."""
+    """Whether objects are spilled to disk when memory runs short; otherwise a store that stays full is an error."""
     object_spilling_directory: str = ""
-    """Where objects go for which there is no memory: directories, and URLs for which fsspec has a file system, joined by
-    ``os.pathsep``; empty: in the session's own."""
+    """Places for spill files: directories, and URLs that fsspec understands, joined by ``os.pathsep``.
+
+    Empty: the session's own directory."""
     object_spilling_compression: str = ""
-    """How what is written there is made smaller: ``zlib``, or not at all."""
+    """Compression of spill files: ``zlib``, or empty for none."""
     object_spilling_threshold: float = 0.8
-    """Spilling begins when objects that are nowhere else take this part of a store (G85)."""
+    """Part of a store that primary copies may take before spilling begins (G85)."""
     min_spilling_size: int = 100 * 1024 * 1024
-    """Small objects are written together, at least so many bytes to a file."""
+    """Least bytes of one spill file: smaller objects are fused."""
     max_fused_object_count: int = 2000
-    """But no more than so many objects."""
+    """Most objects in one spill file."""
     max_io_workers: int = 4
-    """So many files of one node are written at once."""
+    """Number of spill files that one node writes at once."""
     local_fs_capacity_threshold: float = 0.95
-    """A file system that is fuller than this counts as full."""
+    """Used part of a file system above which it counts as full."""
     lineage_pinning_enabled: bool = True
-    """Whether finished tasks are remembered, so that results which are lost can be made again (G67)."""
+    """Whether owners keep the lineage (finished tasks) of large results, so that lost ones can be reconstructed (G67)."""
     max_lineage_bytes: int = 1024 * 1024 * 1024
-    """So much of a process's memory finished tasks may take; if it is more, the older half is forgotten (G72)."""
+    """Most memory, in bytes, of one process's lineage; beyond it the older half is forgotten (G72)."""
     transport: str = "stream"
-    """``stream`` or ``grpc``, for a whole cluster."""
+    """Transport of the whole cluster: ``stream`` or ``grpc``."""
 
     @classmethod
     def from_overrides(cls, overrides: dict[str, Any] | None) -> SystemConfig:
-        """Raises ValueError for an unknown name or a number that makes no sense, TypeError for a value of the wrong type."""
+        """Build the config. Raise ValueError for an unknown name or a number out of range, TypeError for a wrong type."""
         known = {entry.name for entry in msgspec.structs.fields(cls)}
         for name in overrides or {}:
             if name not in known:
@@ -166,44 +183,44 @@ LEAST = {
     "max_fused_object_count": 1,
     "max_io_workers": 1,
 }
-"""Where the smallest number that makes sense is not 0."""
+"""Smallest valid number of each entry for which it is not 0."""
 
 
 def store_endpoint(socket_dir: str, node_id: bytes) -> str:
-    """Where the raylet of that incarnation hands out its arena."""
+    """Return the endpoint where the raylet of that incarnation hands out its arena."""
     return f"{socket_dir}/s-{node_id[:8].hex()}"
 
 
 def fallback_endpoint(socket_dir: str, node_id: bytes) -> str:
-    """Where it hands out the arena that is on disk, which continues the other one."""
+    """Return the endpoint where that raylet hands out the fallback arena, which is on disk and continues the other one."""
     return f"{socket_dir}/f-{node_id[:8].hex()}"
 
 
 def worker_endpoint(socket_dir: str, worker_id: bytes) -> str:
-    """Where the process of that incarnation, a worker or a driver, listens for others on its node."""
+    """Return the endpoint where a worker or driver of that incarnation listens for other processes of its node."""
     return f"{socket_dir}/w-{worker_id[:8].hex()}"
 
 
 class GcsConfig(msgspec.Struct, frozen=True):
-    """What a gcs is started with."""
+    """Configuration that a gcs process is started with."""
 
     endpoints: list[str]
-    """Where it listens: its unix socket first, then its TCP address if the cluster spans machines."""
+    """Endpoints where the gcs listens: its unix socket first, then its TCP address if the cluster spans machines."""
     storage_path: str
-    """sqlite file, or empty for tables in memory only."""
+    """Path of the sqlite file; empty: tables in memory only."""
     session_name: str
     system_config: SystemConfig
 
 
 class RayletConfig(msgspec.Struct, frozen=True):
-    """What a raylet is started with."""
+    """Configuration that a raylet process is started with."""
 
     node_id: bytes
     node_name: str
     node_ip: str
     gcs_endpoint: str
     socket_dir: str
-    """Where this node's processes make their unix sockets; ``sim:`` names in the simulation start with it too."""
+    """Directory of the unix sockets of this node's processes; it also begins the simulation's ``sim:`` names."""
     tcp_host: str
     """Address for listeners that other machines reach; empty: unix sockets only."""
     tcp_port: int
@@ -214,16 +231,16 @@ class RayletConfig(msgspec.Struct, frozen=True):
     is_head: bool
     system_config: SystemConfig
     spill_directories: list[str]
-    """Where objects go for which there is no memory: directories and URLs; they are this node's alone, and end with it."""
+    """Places for spill files, directories and URLs. They belong to this node alone and are removed with it."""
 
     @property
     def fallback_directory(self) -> str:
-        """Where memory is on disk: the first of them that is a directory, or else the session's own."""
+        """Directory of the fallback arena: the first spill directory that is no URL, or else the session's own."""
         return next((place for place in self.spill_directories if "://" not in place), self.session_dir)
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
-    """What a worker (or a driver's core worker) is started with."""
+    """Configuration that a worker, or the core worker of a driver, is started with."""
 
     worker_id: bytes
     node_id: bytes

@@ -1,9 +1,10 @@
-"""Variables of a runtime environment, which may refer to those that are there: ``{"PATH": "${PATH}:/opt/bin"}``.
+"""Environment variables of a runtime environment, which may refer to existing ones: ``{"PATH": "${PATH}:/opt/bin"}``.
 
 Ray: update_envs in python/ray/_private/utils.py
 
-What a variable refers to is what its worker's process has, and what was said of others before it. ``${NAME}`` of one that is
-not there is empty, as in a shell; ``$NAME`` stays as it is then, for it may be a part of something else, like a password.
+A reference is looked up in the environment of the worker's process, which includes the variables set before it. A missing
+``${NAME}`` becomes empty, as in a shell. A missing ``$NAME`` stays as it is, because it may be part of a password or the
+like.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ _REFERENCE = re.compile(r"\$(?:(?P<plain>\w+)|\{(?P<braced>\w+)\})")
 
 
 def is_environment(value: Any) -> bool:
-    """Whether it is a mapping from names to values, all of them text."""
+    """Tell whether a value is a mapping from names to values, all of them text."""
     return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)
 
 
 def update_environment(environ: MutableMapping[str, str], env_vars: Mapping[str, str]) -> None:
-    """Set the variables, one after the other."""
+    """Set the variables in order, and replace the references in their values."""
 
     def value_of(reference: re.Match[str]) -> str:
         if reference["braced"]:

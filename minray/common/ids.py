@@ -1,4 +1,4 @@
-"""Identifiers: who and what, as bytes.
+"""Identifiers of jobs, processes, tasks, objects and actors, as bytes.
 
 Ray: src/ray/common/id.h
 
@@ -9,8 +9,8 @@ Layout (sizes as in Ray)
   * job id      4 bytes, a counter of the gcs
   * node id, worker id (an incarnation of a process)      16 bytes, random
   * task id    24 bytes: 8 counter of the submitter, 12 of the submitter's worker id, 4 job id
-  * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values; of a
-    streaming generator, 1 says that it has ended (``completed()``) and its items follow
+  * object id  28 bytes: the task that creates it, then a 4-byte index: 0 for ``put``, from 1 for return values. Of a
+    streaming generator, index 1 is the value that says it has ended (``completed()``), and its items follow from index 2
   * actor id   16 bytes: parts of the id of the task that creates it, its job id last
   * lease id   20 bytes: 8 counter of the asking process, 12 of its worker id
   * placement group id   18 bytes: 14 random, 4 job id
@@ -62,12 +62,12 @@ class LeaseIdFactory:
 
 
 def return_id(task_id: bytes, index: int) -> bytes:
-    """The id of return value ``index`` (from 1) of a task."""
+    """Return the object id of return value ``index`` (from 1) of a task."""
     return task_id + index.to_bytes(4, "big")
 
 
 def item_id(task_id: bytes, number: int) -> bytes:
-    """The id of item ``number`` (from 1) of a streaming generator."""
+    """Return the object id of item ``number`` (from 1) of a streaming generator."""
     return return_id(task_id, number + 1)
 
 
@@ -80,12 +80,12 @@ def job_of(task_or_object_id: bytes) -> bytes:
 
 
 def actor_of(creation_task_id: bytes) -> bytes:
-    """The actor that a task creates."""
+    """Return the id of the actor that a constructor's task creates."""
     return creation_task_id[4:16] + creation_task_id[TASK_ID_BYTES - JOB_ID_BYTES :]
 
 
 def creation_task_of(actor_id: bytes, owner_id: bytes) -> bytes:
-    """The task that creates an actor, if its owner has not submitted 2^32 tasks before."""
+    """Return the id of the task that creates an actor. It is right unless the owner submitted 2^32 tasks before."""
     return bytes(4) + actor_id[:12] + owner_id[8:12] + actor_id[-JOB_ID_BYTES:]
 
 
@@ -94,19 +94,19 @@ def job_of_actor(actor_id: bytes) -> bytes:
 
 
 def short_actor(actor_id: bytes) -> str:
-    """For logs and names: whose actor it is, and which of his."""
+    """Return a short name for logs: four digits of the owner's id, and the number of the actor's creation task."""
     return f"{actor_id[4:6].hex()}-{int.from_bytes(actor_id[:4], 'big')}"
 
 
 def short(any_id: bytes) -> str:
-    """Eight hexadecimal digits for logs and names; a counter leads the longer ids, and comes last here."""
+    """Return a short name for logs: eight hexadecimal digits, or four and the counter if the id begins with a counter."""
     if len(any_id) in (TASK_ID_BYTES, OBJECT_ID_BYTES, LEASE_ID_BYTES):
         return f"{any_id[8:10].hex()}-{int.from_bytes(any_id[:8], 'big')}"
     return any_id[:4].hex()
 
 
 def lease_tag(lease_id: bytes) -> int:
-    """Eight bytes of a lease id for a worker's marks; different also where two owners have counted equally far."""
+    """Return eight bytes of a lease id for a worker's marks; they differ also between owners whose counters are equal."""
     return int.from_bytes(lease_id[:8], "little") ^ int.from_bytes(lease_id[8:16], "little")
 
 

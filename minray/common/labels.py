@@ -1,10 +1,10 @@
-"""Labels of nodes, and what may be asked of them: ``{"zone": "in(a,b)", "disk": "!slow"}``.
+"""Labels of nodes, and the selectors that tasks may give: ``{"zone": "in(a,b)", "disk": "!slow"}``.
 
 Ray: src/ray/common/scheduling/label_selector.h, python/ray/_private/label_utils.py
 
-A node has labels, names with values, which it was started with; each has ``ray.io/node-id`` besides. A term says which
-values of one label will do. ``in`` and ``exists`` want the label to be there; ``!in`` and ``!exists`` are their opposites,
-so a node without the label satisfies them. All terms of a selector must hold.
+A node is started with labels, which are names with values; every node also has ``ray.io/node-id``. A term names the
+acceptable values of one label. ``in`` and ``exists`` require that the label is there; ``!in`` and ``!exists`` are their
+opposites, so a node without the label satisfies them. All terms of a selector must hold.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Mapping
 
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "in", "!in", "exists", "!exists"
 Term = tuple[str, str, tuple[str, ...]]
-"""The label, one of the four above, and the values."""
+"""One condition of a selector: the label, one of the four operators above, and the values."""
 
 RESERVED = "ray.io/"
-"""Labels that begin so are not for users to give to nodes; one of them is there always."""
+"""Prefix of the labels that users may not give to a node; every node has one of them, NODE_ID_LABEL."""
 NODE_ID_LABEL = f"{RESERVED}node-id"
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[A-Za-z0-9.-]+/)?{_WORD}")
@@ -27,7 +27,7 @@ SPELLING = "letters, digits, '-', '_' and '.', at most 63"
 
 
 def parse_selector(selector: Mapping[str, str]) -> tuple[Term, ...]:
-    """The terms of ``{"label": "value" | "!value" | "in(a,b)" | "!in(a,b)"}``, sorted; ValueError for anything else."""
+    """Parse ``{"label": "value" | "!value" | "in(a,b)" | "!in(a,b)"}`` into sorted terms; raise ValueError otherwise."""
     return tuple(sorted(_parse(key, value) for key, value in selector.items()))
 
 
@@ -40,25 +40,25 @@ def _parse(key: str, value: str) -> Term:
 
 
 def check_key(key: str) -> None:
-    """Raises ValueError for what cannot be the name of a label."""
+    """Raise ValueError for a text that cannot be the name of a label."""
     if not _KEY.fullmatch(key):
         raise ValueError(f"{key!r} is not the name of a label: {SPELLING}, perhaps after 'prefix/'")
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Raises TypeError or ValueError for what cannot be the labels of a node."""
+    """Raise TypeError or ValueError if these cannot be the labels of a node."""
     for key, value in labels.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
         check_key(key)
         if key.startswith(RESERVED):
-            raise ValueError(f"label {key!r} cannot be given: {RESERVED!r} is for those that a node has anyway")
+            raise ValueError(f"label {key!r} cannot be given to a node: the prefix {RESERVED!r} is reserved")
         if not re.fullmatch(_WORD, value):
             raise ValueError(f"label {key!r} cannot be {value!r}: {SPELLING}")
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """The labels of a node, as they are written on a command line: ``zone=a,disk=fast``; ValueError for anything else."""
+    """Parse a node's labels as written on a command line, ``zone=a,disk=fast``; raise ValueError for anything else."""
     labels: dict[str, str] = {}
     for pair in text.split(",") if text else ():
         key, equals, value = (part.strip() for part in pair.partition("="))
@@ -70,7 +70,7 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def labels_of(node_id: bytes, labels: Mapping[str, str]) -> dict[str, str]:
-    """All labels of a node: its own, and the one that every node has."""
+    """Return all labels of a node: those it was started with, and its node id."""
     return {NODE_ID_LABEL: node_id.hex(), **labels}
 
 
@@ -85,6 +85,6 @@ def _holds(term: Term, labels: Mapping[str, str]) -> bool:
 
 
 def describe_terms(terms: tuple[Term, ...]) -> str:
-    """For messages: ``{zone: in(a,b), disk: !exists}``."""
+    """Format terms for messages: ``{zone: in(a,b), disk: !exists}``."""
     parts = [f"{key}: {operator}" + (f"({','.join(values)})" if values else "") for key, operator, values in terms]
     return "{" + ", ".join(parts) + "}"

@@ -1,10 +1,10 @@
-"""Quantities of resources: fixed-point arithmetic, so that a thousand small leases add up to nothing left over.
+"""Quantities of resources in fixed-point arithmetic, so that a thousand small leases add up without a rounding error.
 
 Ray: src/ray/common/scheduling/resource_set.h, fixed_point.h, resource_instance_set.h
 
 A resource set maps a name (``CPU``, ``GPU``, ``memory``, a custom one) to a whole number of ten-thousandths; names with
-zero are left out. It is a plain dict: records carry it as it is. GPUs have instances, so that a task learns which of
-them are its own. Nothing here knows about nodes or time.
+zero are left out. It is a plain dict, which records carry as it is. GPUs have instances, so that a task learns which GPUs
+it may use. Nothing here knows about nodes or time.
 
 The node's own name ``node:<ip>`` is a custom resource of amount 1, as in Ray.
 """
@@ -15,20 +15,22 @@ import math
 from collections.abc import Iterable, Mapping
 
 UNIT = 10_000
-"""Ten-thousandths: the granularity of all resources (Ray: kResourceUnitScaling)."""
+"""Integer for an amount of 1: resources are counted in ten-thousandths (Ray: kResourceUnitScaling)."""
 
 MOST_INTEGER = (1 << 63) - 1
-"""As much as a message can say."""
+"""Largest amount, in ten-thousandths: a signed 64-bit integer, the largest that a message holds."""
 
 ResourceSet = dict[str, int]
-"""Name to ten-thousandths; never a zero."""
+"""Map from a resource's name to its amount in ten-thousandths; never zero."""
 
 CPU, GPU, MEMORY, OBJECT_STORE_MEMORY = "CPU", "GPU", "memory", "object_store_memory"
 
 
 def resource_set(amounts: Mapping[str, float]) -> ResourceSet:
-    """From what users write. Raises ValueError for negative, infinite and too large amounts, for fractions of more than one
-    GPU, and for names that cannot be sent."""
+    """Build a resource set from the amounts that a user wrote.
+
+    Raises ValueError for negative, infinite and too large amounts, for fractions above one GPU, and for names that cannot
+    be encoded."""
     result: ResourceSet = {}
     for name, amount in amounts.items():
         if amount < 0:
@@ -49,12 +51,12 @@ def resource_set(amounts: Mapping[str, float]) -> ResourceSet:
 
 
 def to_floats(resources: Mapping[str, int]) -> dict[str, float]:
-    """For people: ``{"CPU": 2.0}``."""
+    """Convert a resource set to the amounts that users see: ``{"CPU": 2.0}``."""
     return {name: amount / UNIT for name, amount in resources.items()}
 
 
 def describe(resources: Mapping[str, int]) -> str:
-    """For messages: ``{CPU: 1, GPU: 0.5}``."""
+    """Format a resource set for messages: ``{CPU: 1, GPU: 0.5}``."""
     return "{" + ", ".join(f"{name}: {amount / UNIT:g}" for name, amount in sorted(resources.items())) + "}"
 
 
@@ -63,7 +65,7 @@ def fits(demand: Mapping[str, int], available: Mapping[str, int]) -> bool:
 
 
 def lack_of(demand: Mapping[str, int], totals: Iterable[Mapping[str, int]], where: str = "") -> str:
-    """For people: why nobody of those who have ``totals`` can ever meet a demand; ``where`` says what else they must be."""
+    """Explain why no node with these ``totals`` can ever meet a demand; ``where`` names further conditions on the node."""
     needs = f"needs {describe(demand)}{where}; "
     most: dict[str, int] = {}
     for total in totals:
@@ -84,23 +86,23 @@ def add(target: ResourceSet, amounts: Mapping[str, int]) -> None:
 
 
 def subtract(target: ResourceSet, amounts: Mapping[str, int]) -> None:
-    """May go below zero: CPUs that unblocked tasks take back (G101) oversubscribe a node for a while."""
+    """Subtract amounts, also below zero: CPUs that unblocked tasks take back (G101) oversubscribe a node for a while."""
     for name, amount in amounts.items():
         target[name] = target.get(name, 0) - amount
 
 
 class GpuInstances:
-    """Which logical GPUs are free. Whole ones go to one task; a fraction shares the fullest that has room."""
+    """Tracks which logical GPUs are free. A whole GPU goes to one task; a fraction goes to the fullest GPU with room."""
 
     __slots__ = ("_free", "_whole")
 
     def __init__(self, shares: Mapping[int, int]) -> None:
-        """``shares``: how much there is of each; of those of a bundle it may be a part."""
+        """``shares``: the amount of each GPU by its index; a bundle may hold only a part of one."""
         self._whole = dict(shares)
         self._free = dict(shares)
 
     def allocate(self, amount: int) -> dict[int, int]:
-        """Instance to share taken; empty if fragmentation leaves no fitting instance (the caller waits)."""
+        """Take GPUs, and return the amount taken of each index. Empty: no fitting GPU is left (fragmentation), so wait."""
         if amount >= UNIT:
             chosen = [index for index, free in self._free.items() if free == UNIT][: amount // UNIT]
             taken = dict.fromkeys(chosen, UNIT)

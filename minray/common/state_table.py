@@ -1,10 +1,10 @@
-"""State machines as tables: every transition is looked up, recorded, and an unknown one raises.
+"""State machines as tables: every transition is looked up and recorded, and an unknown one raises.
 
 Ray: scattered over its managers; the states' names are those of gcs.proto and common.proto.
 
 A ``StateMachine`` holds the states of all things of one kind in one process (all leases, all workers, ...). Readers of
-the recorder (traces, the state API, ``why``, diagrams of the docs) see each change as ``(table, key, old, new)``. When
-nobody listens, a transition costs one dict lookup more than an assignment.
+the recorder (traces, the state API, ``why``, diagrams of the docs) see each change as ``(table, key, old, new)``. Without
+a recorder, a transition costs one dict lookup more than an assignment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 NEW = ""
-"""The state of what does not exist yet, and again of what is forgotten."""
+"""State of a thing that does not exist yet, and of one that was forgotten."""
 
 
 class InvalidTransition(AssertionError):
@@ -20,7 +20,7 @@ class InvalidTransition(AssertionError):
 
 
 class StateMachine:
-    """The states of things of one kind, by key."""
+    """Holds the states of all things of one kind, by key."""
 
     __slots__ = ("name", "_transitions", "_states", "_record", "_show")
 

@@ -1,4 +1,4 @@
-"""What a task is: a fixed part shared by all calls of one function with one set of options, and a part per call.
+"""Descriptions of tasks: a fixed part shared by all calls of one function with one set of options, and a part per call.
 
 Ray: src/ray/common/task/task_spec.h
 
@@ -6,8 +6,8 @@ The fixed part, ``TaskTemplate``, is encoded once by the submitter and travels a
 the worker decodes it once and finds it again by those bytes. That keeps a call small and cheap: the part per call is an
 id, an attempt number and the arguments.
 
-A scheduling key is (resource shape, strategy, runtime environment, job): any function with the same needs may use the
-worker, so that a cached scheduling decision serves many functions.
+A scheduling key (Ray: SchedulingKey) is resources, strategy, labels, runtime environment and job. Any function with the same
+key may use the same worker, so that a cached scheduling decision serves many functions.
 """
 
 from __future__ import annotations
@@ -22,95 +22,97 @@ STRATEGY_DEFAULT, STRATEGY_SPREAD, STRATEGY_AFFINITY, STRATEGY_PLACEMENT_GROUP =
 
 
 class SchedulingStrategy(msgspec.Struct, frozen=True, array_like=True):
-    """Where a task may run."""
+    """Says where a task may run."""
 
     kind: int = STRATEGY_DEFAULT
     node_id: bytes = b""
-    """For node affinity."""
+    """Affinity: the wanted node."""
     soft: bool = False
-    """Affinity: whether another node will do when this one is dead or cannot ever hold the task (G102)."""
+    """Affinity: whether another node is acceptable when this one is dead or can never hold the task (G102)."""
     group_id: bytes = b""
-    """For a placement group, whose names the resources of the shape have (see ``common.bundles``)."""
+    """Placement group of the task; the shape's resources then have reserved names (see ``common.bundles``)."""
     bundle_index: int = -1
-    """-1: any of its bundles."""
+    """Bundle of the group in which the task runs; -1: any."""
     captures_children: bool = False
-    """Whether tasks that a task submits run in the same group, unless they say otherwise."""
+    """Whether child tasks run in the same group unless their options say otherwise."""
 
 
 class LabelSelector(msgspec.Struct, frozen=True, array_like=True):
-    """Which nodes will do, by their labels: terms of ``common.labels``."""
+    """Says which nodes are acceptable by their labels, in terms of ``common.labels``."""
 
     hard: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
-    """All must hold."""
+    """Terms that must all hold."""
     soft: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
-    """Nodes for which these hold are better."""
+    """Terms that a preferred node satisfies."""
 
 
 class RuntimeEnv(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker's process must look like. Paths are local and absolute; equal records share workers."""
+    """Describes the process that a task needs. Paths are local and absolute; tasks with equal records share workers."""
 
     env_vars: tuple[tuple[str, str], ...] = ()
-    """In the order in which they are set: they may refer to those before them."""
+    """Environment variables in the order in which they are set: one may refer to those before it."""
     working_dir: str = ""
     py_modules: tuple[str, ...] = ()
 
 
 class LeaseShape(msgspec.Struct, frozen=True, array_like=True):
-    """The scheduling key: everything that decides which worker can serve."""
+    """The scheduling key: all properties of a task that decide which worker can run it."""
 
     resources: tuple[tuple[str, int], ...]
-    """Sorted, so that equal needs are equal keys."""
+    """Needed amounts by name, sorted so that equal needs make equal keys."""
     strategy: SchedulingStrategy
     runtime_env: RuntimeEnv
     job_id: bytes
     labels: LabelSelector = LabelSelector()
     may_be_held_up: bool = False
-    """Of generators with back-pressure. They have a worker cap of their own: one that is held up may wait for tasks with
-    the same needs, those that its reader waits for before it reads on."""
+    """Whether the task is a generator with back-pressure.
+
+    Such generators have their own worker cap: one that is held up waits for its reader, and that reader may wait for tasks
+    with the same needs."""
 
 
 class ActorOptions(msgspec.Struct, frozen=True, array_like=True):
-    """How the process of an actor runs its calls."""
+    """Says how the process of an actor runs its calls."""
 
     max_concurrency: int = 1
-    """So many calls of the default group at once (G53)."""
+    """Most calls of the default concurrency group that run at once (G53)."""
     groups: tuple[tuple[str, int], ...] = ()
-    """Further concurrency groups, each with its own limit."""
+    """Further concurrency groups, each with its own limit of simultaneous calls."""
     is_async: bool = False
-    """It has coroutine methods: all its calls run on one event loop (G54)."""
+    """Whether the actor has coroutine methods; then all its calls run on event loops (G54)."""
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
-    """What all calls of one function with one set of options have in common."""
+    """The part of a task that all calls of one function with one set of options share."""
 
     function_id: bytes
-    """Digest-free: 16 bytes naming the exported definition within its job."""
+    """16 bytes that name the exported definition within its job; they are no digest of it."""
     name: str
     shape: LeaseShape
     num_returns: int
     max_retries: int
     retry_exceptions: bool
-    """True: the executor says whether an exception is one of those to retry."""
+    """Whether exceptions of user code are retried; the executor decides which, by ``retry_exception_types``."""
     retry_exception_types: bytes
-    """Pickled tuple of classes; empty: all exceptions."""
+    """Pickled tuple of the exception classes to retry; empty: all exceptions."""
     max_calls: int
     method: str = ""
-    """Of an actor: which is called; empty for functions and constructors."""
+    """Actor's method that is called; empty for functions and constructors."""
     concurrency_group: str = ""
-    """Of a method: which of its actor's groups it runs in."""
+    """Concurrency group of the actor in which a method runs."""
     actor: ActorOptions | None = None
-    """Of a constructor: how its process runs calls."""
+    """Constructor only: how the actor's process runs calls."""
     is_streaming: bool = False
-    """A generator whose items are reported as they are yielded; its one return value says that it has ended."""
+    """Whether the task is a generator whose items are reported as they are yielded; its one return value is its end."""
     most_unread: int = 0
-    """Streaming: back-pressure, so many items at most may be unread; 0: any number."""
+    """Streaming: most unread items before back-pressure holds the generator up; 0: any number."""
     is_recorded: bool = True
-    """Its worker remembers when it has run, for whoever asks for a timeline."""
+    """Whether the worker records when the task ran, for ``timeline``."""
     function_name: str = ""
-    """What runs, if ``name`` does not say so, because the user has chosen it."""
+    """Name of the function if ``name`` is one that the user chose; else empty."""
 
     def is_reconstructable(self) -> bool:
-        """Whether a lost result may be made again by running the task again (G67, G70)."""
+        """Tell whether a lost result may be reconstructed by running the task again (G67, G70)."""
         return self.max_retries != 0
 
 

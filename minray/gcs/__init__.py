@@ -1,8 +1,8 @@
-"""What all must know and must survive: nodes, jobs, deaths, small values.
+"""The global control service (gcs): the cluster's tables of nodes, jobs, actors, placement groups, deaths and values.
 
 Ray: src/ray/gcs/
 
-``server`` is the process, with a handler for every message of ``protocol/gcs.py``; the managers beside it are pure
-tables: they are told what happened and say what is to be stored and published. ``health_check_manager`` notices deaths,
-``storage`` keeps what must outlive the process.
+``server`` is the process, with a handler for every message of ``protocol/gcs.py``. The managers beside it are pure tables:
+they take events and return the records to store and to publish. ``health_check_manager`` notices deaths, ``storage`` keeps
+the tables that must outlive the process.
 """

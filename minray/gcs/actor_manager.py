@@ -1,4 +1,4 @@
-"""The actors of the cluster: which there are, in what state, whose they are, and whether they begin anew.
+"""The table of the cluster's actors: their states, owners and names, and whether they are restarted.
 
 Ray: src/ray/gcs/actor/gcs_actor_manager.h
 
@@ -9,15 +9,15 @@ Ray: src/ray/gcs/actor/gcs_actor_manager.h
 Pure, like the other tables of the gcs: a decision returns the row to store, ``on_committed`` makes it true.
 
 Rules
-  * An actor's incarnations are counted by ``restarts``; each uses up one of ``max_restarts`` (G35), but for those that
-    begin because a node is preempted (G21). What is heard of a worker that is not the present one changes nothing (S3).
-  * It begins anew when its worker or node died, not when it wanted to end, was killed for good, or its constructor raised
-    (G34), or was about to end when it died. Dead is dead: a confirmed death is never taken back (G39b).
-  * Unless it is detached, it dies with its owner (G25), when nobody has a handle (G24), and with its job, which lasts as
-    long as its last detached actor. A detached one dies with its owner as long as he has not said how it is made.
-  * What shall end before it is registered, because that has to be asked again, is dead from then on, as if it had been.
-  * A name belongs to one actor that is not dead, in its namespace (G31). An actor that is about to end has none.
-  * The last dead actors are kept for callers that come late and for people; of older ones only the ids.
+  * An actor's incarnations are counted by ``restarts``. Each restart uses up one of ``max_restarts`` (G35), except one
+    that is due to a preempted node (G21). News of a worker other than the present one changes nothing (S3).
+  * An actor is restarted when its worker or node died. It is not when it ended itself, was killed for good, was about to
+    end, or its constructor raised (G34). A confirmed death is never taken back (G39b).
+  * Unless it is detached, an actor dies with its owner (G25), when no handle is left (G24), and with its job. A job lasts
+    as long as its last detached actor. A detached actor dies with its owner only before the owner sent ``CreateActor``.
+  * An actor that must end before its registration arrives (late, or repeated) is entered as dead, as if it had existed.
+  * A name belongs to one actor that is not dead, in its namespace (G31). An actor that is about to end has no name.
+  * The last ``MAX_DEAD_ACTORS`` dead actors are kept for late callers and for users; of older ones only the ids.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from minray.protocol.actor import (
 from minray.protocol.base import Address, Record
 
 MAX_DEAD_ACTORS = 1000
-"""So many dead actors are remembered whole."""
+"""Number of dead actors that are kept with all their data, for late callers and the state API."""
 
 TRANSITIONS = {
     NEW: (DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING, DEAD),
@@ -59,15 +59,15 @@ TRANSITIONS = {
     RESTARTING: (ALIVE, RESTARTING, DEAD),
     DEAD: (NEW,),
 }
-"""New and something else than DEPENDENCIES_UNREADY: an actor of the tables that a restarted gcs has loaded."""
+"""Transitions of an actor's state. NEW leads to any state because a restarted gcs loads actors from its tables."""
 
 
 class Kill(Record, frozen=True):
-    """A wish to end an incarnation, after which the next one may begin."""
+    """A request to kill an incarnation, after which the next one may begin."""
 
     kill_id: bytes
     lease_id: bytes
-    """That of the incarnation; empty: there was no process that could be killed."""
+    """Lease of the incarnation; empty: there was no process to kill."""
 
 
 class ActorRow(Record, frozen=True):
@@ -75,60 +75,61 @@ class ActorRow(Record, frozen=True):
 
     info: ActorInfo
     creation: ActorCreation | None = None
-    """None before its arguments were there, and when it is dead."""
+    """Call of the constructor; None before its arguments were there, and when the actor is dead."""
     lease_id: bytes = b""
-    """The lease of the present incarnation, also while it is asked for; empty when there is none, or it was given back."""
+    """Lease of the present incarnation, also while it is being requested; empty: there is none, or it was given back."""
     raylet: Address | None = None
-    """Where that lease is."""
+    """Raylet that has, or is asked for, that lease."""
     kill: Kill | None = None
-    """The last one that was wished."""
+    """Last request to kill an incarnation."""
 
     def is_to_be_killed(self) -> bool:
-        """Whether that was wished for the present incarnation."""
+        """Tell whether the last kill was meant for the present incarnation."""
         return self.kill is not None and bool(self.lease_id) and self.kill.lease_id == self.lease_id
 
     def needs_owner(self) -> bool:
-        """Whether it ends with him: a detached actor only as long as nobody else knows how it is made."""
+        """Tell whether the actor ends with its owner; a detached one does only before the gcs has its constructor's call."""
         return not self.info.detached or self.info.state == DEPENDENCIES_UNREADY
 
 
 class ActorManager:
-    """The table of actors."""
+    """Holds the table of actors, and decides each change of it."""
 
     def __init__(self, record: Recorder | None, max_dead_actors: int = MAX_DEAD_ACTORS) -> None:
         self._max_dead = max_dead_actors
         self._states = StateMachine("actor", TRANSITIONS, record, short_actor)
         self._rows: dict[bytes, ActorRow] = {}
         self._named: dict[tuple[str, str], bytes] = {}
-        """(namespace, name) of those that are not dead nor about to end."""
+        """Actor ids by (namespace, name), of actors that are neither dead nor about to end."""
         self._of_worker: dict[bytes, bytes] = {}
-        """Worker id to the actor that lives there."""
+        """Actor ids by the worker id of their process."""
         self._dead: dict[bytes, None] = {}
-        """Ids of dead ones, the one that died first coming first."""
+        """Ids of dead actors, in the order of their deaths."""
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._kills: OrderedDict[bytes, None] = OrderedDict()
-        """Wishes to kill that are stored, or were: a repeated wish spares the next incarnation."""
+        """Ids of kill requests that were stored, so that a repetition does not kill the next incarnation."""
         self._outbid: OrderedDict[bytes, ActorInfo] = OrderedDict()
-        """Actors that were not registered, because these had their names. Not stored: what was answered is not asked again,
-        and what comes twice comes to the same gcs."""
+        """Actors that were refused, each with the actor that had its name.
+
+        It is not stored: an answered question is not asked again, and a repeated message reaches the same gcs."""
 
     def load(self, rows: Iterable[ActorRow]) -> list[Publication]:
-        """After a restart."""
+        """Enter the rows that an earlier gcs has stored, after a restart."""
         in_order = sorted(rows, key=lambda row: (row.info.end_time, row.info.actor_id))
         return [publication for row in in_order for publication in self.on_committed(row)]
 
     # --- Decisions -------------------------------------------------------------------------------------------------------
 
     def begin_to_end(self, row: ActorRow) -> ActorRow | None:
-        """No handle is left, or it wants to end; None if it is dead, or that is known."""
+        """Return the row of an actor that is about to end, of itself or without a handle; None if it is dead or ending."""
         if row.info.state == DEAD or row.info.is_ending:
             return None
         return msgspec.structs.replace(row, info=msgspec.structs.replace(row.info, is_ending=True))
 
     def namesake(self, actor: ActorInfo, instead_of: bytes = b"") -> ActorInfo | None:
-        """Another one that has the name, or had it when this was first asked: a repeated question has the same answer.
+        """Return another actor that has the name, or had it at the first request: a repetition gets the same answer.
 
-        ``instead_of``: the earlier answer, of which the asker has learnt that it has given the name up.
+        ``instead_of``: the actor of the earlier answer, which has given the name up, as the caller has learned.
         """
         outbid_by = self._outbid.get(actor.actor_id)
         if outbid_by is not None and outbid_by.actor_id == instead_of:
@@ -139,46 +140,46 @@ class ActorManager:
         return self._outbid.get(actor.actor_id)
 
     def register(self, actor: ActorInfo, now: float) -> ActorRow | None:
-        """The row of a new actor; None if it is registered, or was."""
+        """Return the row of a new actor; None if it is registered, or was."""
         if actor.actor_id in self._rows or actor.actor_id in self._forgotten:
             return None
         return ActorRow(msgspec.structs.replace(actor, state=DEPENDENCIES_UNREADY, restarts=0, start_time=now))
 
     def doom(self, actor_id: bytes, cause: DeathCause, now: float) -> ActorRow | None:
-        """The row of one that shall end and has not been registered; None if it was."""
+        """Return the row that marks an unregistered actor as dead; None if the actor was registered."""
         if actor_id in self._rows or actor_id in self._forgotten:
             return None
         nobody = Address(b"", b"", "", "")
         return ActorRow(ActorInfo(actor_id, DEAD, "", "", "", nobody, False, 0, 0, b"", death=cause, end_time=now))
 
     def create(self, actor_id: bytes, creation: ActorCreation) -> ActorRow | None:
-        """The arguments are there."""
+        """Return the row of an actor whose constructor's arguments are there; None if it is created already."""
         row = self._rows.get(actor_id)
         if row is None or row.info.state != DEPENDENCIES_UNREADY:
             return None
         return msgspec.structs.replace(row, info=_with(row.info, PENDING_CREATION), creation=creation)
 
     def lease(self, actor_id: bytes, restarts: int, lease_id: bytes, raylet: Address | None) -> ActorRow | None:
-        """A worker is about to be asked for; None if this incarnation is over."""
+        """Return the row with the lease that is about to be requested; None if this incarnation is over."""
         row = self.pending(actor_id, restarts)
         return None if row is None else msgspec.structs.replace(row, lease_id=lease_id, raylet=raylet)
 
     def alive(self, actor_id: bytes, restarts: int, address: Address, pid: int) -> ActorRow | None:
-        """The constructor has returned."""
+        """Return the row of an incarnation whose constructor has returned; None if it is over."""
         row = self.pending(actor_id, restarts)
         if row is None:
             return None
         return msgspec.structs.replace(row, info=_with(row.info, ALIVE, address=address, raylet=row.raylet, pid=pid))
 
     def kill(self, actor_id: bytes, kill_id: bytes) -> ActorRow | None:
-        """Its present incarnation is to end; None if that has been wished before."""
+        """Return the row with a kill of the present incarnation; None if it is a repetition, or the actor is dead."""
         row = self._rows.get(actor_id)
         if row is None or row.info.state == DEAD or self.is_known_kill(kill_id):
             return None
         return msgspec.structs.replace(row, kill=Kill(kill_id, row.lease_id))
 
     def lose(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
-        """Its present incarnation has died: it begins anew if it may."""
+        """Return the row after the present incarnation's death: a restart if the actor may, else its end."""
         info = row.info
         if row.creation is None or info.is_ending or not info.may_restart(cause.preempted):
             return self.end(row, cause, now)
@@ -190,21 +191,21 @@ class ActorManager:
         return ActorRow(begun, row.creation, kill=row.kill)
 
     def end(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
-        """It dies for good. The lease stays in the row until it was given back."""
+        """Return the row of an actor that dies for good. The lease stays in the row until it was given back."""
         info = _with(row.info, DEAD, death=cause, end_time=now)
         return ActorRow(info, None, row.lease_id, row.raylet)
 
     def returned(self, actor_id: bytes, lease_id: bytes) -> ActorRow | None:
-        """A dead actor's lease was given back."""
+        """Return the row of a dead actor without its lease, which was given back."""
         row = self._rows.get(actor_id)
         if row is None or row.info.state != DEAD or row.lease_id != lease_id:
             return None
         return msgspec.structs.replace(row, lease_id=b"", raylet=None)
 
-    # --- Made true -------------------------------------------------------------------------------------------------------
+    # --- Entering decisions that are durable -----------------------------------------------------------------------------
 
     def on_committed(self, row: ActorRow) -> list[Publication]:
-        """The row is durable: from now on it is true. May make the table forget its oldest dead actor."""
+        """Enter a row that is durable, and return the publications. The oldest dead actor may be dropped."""
         info = row.info
         actor_id = info.actor_id
         old = self._rows.get(actor_id)
@@ -261,7 +262,7 @@ class ActorManager:
         return actor_id in self._forgotten
 
     def doom_of(self, actor_id: bytes) -> DeathCause | None:
-        """Why it must not be registered any more."""
+        """Return why an actor must not be registered any more; None if it may be, or was."""
         row = self._rows.get(actor_id)
         return None if row is None or row.info.start_time else row.info.death
 
@@ -270,36 +271,36 @@ class ActorManager:
         return None if actor_id is None else self._rows[actor_id]
 
     def is_known_kill(self, kill_id: bytes) -> bool:
-        """Whether this wish was fulfilled, or will be."""
+        """Tell whether this kill request was carried out, or will be."""
         return kill_id in self._kills
 
     def of_worker(self, worker_id: bytes) -> ActorRow | None:
-        """The actor that lives in this process."""
+        """Return the actor that lives in this process."""
         actor_id = self._of_worker.get(worker_id)
         return None if actor_id is None else self._rows[actor_id]
 
     def pending(self, actor_id: bytes, restarts: int) -> ActorRow | None:
-        """The row of an incarnation that is being created; None when that is over."""
+        """Return the row of an incarnation that is being created; None when that is over."""
         row = self._rows.get(actor_id)
         if row is None or row.info.state not in (PENDING_CREATION, RESTARTING) or row.info.restarts != restarts:
             return None
         return row
 
     def on_node(self, node_id: bytes) -> list[ActorRow]:
-        """Those that live there."""
+        """Return the actors that live on a node."""
         return [row for row in self.living() if row.info.address is not None and row.info.address.node_id == node_id]
 
     def owned_by(self, worker_or_node_id: bytes) -> list[ActorRow]:
-        """Those that end with this process, or with a process of this node."""
+        """Return the actors that end with this process, or with the processes of this node, because it owns them."""
         owned = [row for row in self.living() if worker_or_node_id in (row.info.owner.worker_id, row.info.owner.node_id)]
         return [row for row in owned if row.needs_owner()]
 
     def of_job(self, job_id: bytes) -> list[ActorRow]:
-        """Those of a job that are not dead, detached ones too."""
+        """Return the living actors of a job, including detached ones."""
         return [row for row in self.living() if job_of_actor(row.info.actor_id) == job_id]
 
     def living(self) -> list[ActorRow]:
-        """All that are not dead."""
+        """Return all actors that are not dead."""
         return [row for row in self._rows.values() if row.info.state != DEAD]
 
     def rows(self) -> list[ActorRow]:
@@ -307,7 +308,7 @@ class ActorManager:
 
 
 def describe(info: ActorInfo) -> str:
-    """For people: the class, and the name if there is one."""
+    """Describe an actor for users: its class, its name if it has one, and its short id."""
     name = f" {info.name!r}" if info.name else ""
     return f"actor {info.class_name}{name} ({short_actor(info.actor_id)})"
 
@@ -317,6 +318,6 @@ def _with(info: ActorInfo, state: str, **changes: object) -> ActorInfo:
 
 
 def worker_died(pid: int, node_id: bytes, cause: str, last_words: Sequence[str], for_memory: bool) -> DeathCause:
-    """What is said of an actor whose process has died."""
+    """Build the cause of death of an actor whose process has died."""
     text = f"its worker (pid={pid}, node={node_id.hex()[:12]}) died: {cause}{quoted(last_words)}"
     return DeathCause(OUT_OF_MEMORY if for_memory else WORKER_DIED, text)

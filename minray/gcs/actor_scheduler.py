@@ -1,17 +1,17 @@
-"""Where actors are created: a node is chosen, a worker leased there, and the constructor pushed to it.
+"""Creation of actors: choose a node, lease a worker there, and push the constructor to it.
 
 Ray: src/ray/gcs/actor/gcs_actor_scheduler.h
 
 The gcs is an owner like any other here: it asks raylets for a worker with ``RequestWorkerLease`` and holds the lease for
-the actor's life. One task per incarnation tells the story; what came of it is for the actor service to store.
+the actor's life. One coroutine per incarnation runs these steps; the actor service stores the outcome.
 
 Rules
-  * The lease's id is stored before it is asked for. So a restarted gcs asks for the same lease again and finds the worker
-    that its predecessor was given, and the constructor's outcome too, since a push is known by its lease (G110); or hears
-    that this worker has died, which is a death in the constructor.
-  * The first choice is the owner's node, if what the actor needs to be placed is free there; then any that has it free,
-    then any that could ever hold it. If there is none, it waits for one to join.
-  * An incarnation that is over meanwhile (killed, out of scope) gives its lease back, whatever came of it.
+  * The lease's id is stored before the lease is requested. So a restarted gcs requests the same lease again and finds the
+    worker that its predecessor was given. It also gets the constructor's outcome, since a worker recognises a repeated push
+    by its lease (G110). If that worker has died, the actor counts as dead in its constructor.
+  * The first choice is the owner's node, if the actor's placement needs are free there; then any node where they are free;
+    then any node that could ever hold them. If there is none, the actor waits for a node to join.
+  * An incarnation that ends meanwhile (killed, out of scope) gives its lease back in every state.
 """
 
 from __future__ import annotations
@@ -50,36 +50,37 @@ from minray.rpc.connection import Peers, PeerUnreachable
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.2
-"""After an answer that leads nowhere: the nodes' views of each other need this long to agree."""
+"""Seconds before a new choice after a refusal: the nodes' views of each other need this long to agree."""
 ASK_AGAIN_S = 1.0
+"""Seconds before a request is repeated whose receiver may still be alive."""
 
 DEATH_TIMEOUT_S = 5.0
-"""How long the raylet of a worker that is gone may take to see its death."""
+"""Seconds that the raylet of an unreachable worker may take to see its death."""
 DIED_CONSTRUCTING = DeathCause(WORKER_DIED, "its worker died while it ran the constructor")
 IMPOSSIBLE = {
     UNSCHEDULABLE: causes.ACTOR_UNSCHEDULABLE,
     ENVIRONMENT_FAILED: RUNTIME_ENV_FAILED,
     GROUP_REMOVED: causes.GROUP_REMOVED,
 }
-"""Replies after which no worker will ever be granted, and what the actor has died of then."""
+"""Kinds of death of an actor, by the lease reply after which no worker will ever be granted."""
 
 
 class Nodes(Protocol):
-    """What is known of the cluster's nodes."""
+    """Port to the table of nodes."""
 
     def open(self) -> list[NodeInfo]:
-        """Those that take new actors."""
+        """Return the nodes that take new actors."""
 
     def node(self, node_id: bytes) -> NodeInfo | None: ...
 
     def available(self, node_id: bytes) -> Mapping[str, int]:
-        """What it has free, as far as it has said so."""
+        """Return the free resources that a node has reported last."""
 
     def death_cause(self, node_id: bytes) -> str | None: ...
 
 
 class Outcomes(Protocol):
-    """What the actor service does with what came of a creation; False if that incarnation is over."""
+    """Port to the actor service, which stores the outcomes of a creation; False: that incarnation is over."""
 
     async def on_leasing(self, row: ActorRow, lease_id: bytes, raylet: Address) -> bool: ...
 
@@ -88,14 +89,14 @@ class Outcomes(Protocol):
     async def on_impossible(self, row: ActorRow, cause: DeathCause) -> None: ...
 
     async def on_worker_lost(self, row: ActorRow, place: Address, cause: DeathCause) -> None:
-        """The worker died while it ran the constructor, perhaps under an earlier gcs; ``place``: he, or his raylet."""
+        """Handle a worker's death in the constructor, perhaps under an earlier gcs; ``place``: the worker or its raylet."""
 
     def is_dead(self, worker: Address) -> bool:
-        """Whether a process is known to be dead."""
+        """Tell whether a process is known to be dead."""
 
 
 class _Lease(NamedTuple):
-    """A worker for an incarnation."""
+    """The leased worker of an incarnation."""
 
     lease_id: bytes
     raylet: Address
@@ -105,7 +106,7 @@ class _Lease(NamedTuple):
 
 
 class ActorScheduler:
-    """All creations of one gcs."""
+    """Runs the creations of actors of one gcs."""
 
     def __init__(
         self, platform: Platform, own: Callable[[], Address], peers: Peers, nodes: Nodes, outcomes: Outcomes
@@ -116,49 +117,49 @@ class ActorScheduler:
         self._nodes = nodes
         self._outcomes = outcomes
         self._creating: dict[bytes, asyncio.Task[None]] = {}
-        """By actor."""
+        """Tasks of creations by actor id."""
         self._constructing: dict[bytes, _Lease] = {}
-        """By actor: who runs the constructor."""
+        """Workers that run a constructor, by actor id."""
         self._without_node: set[bytes] = set()
-        """Actors that no node can ever hold as the cluster is; they may have asked one before."""
+        """Actors that no node of the present cluster can ever hold; a node may have been asked before."""
         self._returning: set[asyncio.Task[None]] = set()
         self._node_joined = asyncio.Event()
-        """Set, and replaced, when the cluster has changed."""
+        """Event that is set when the cluster has changed."""
 
     # --- From the actor service ------------------------------------------------------------------------------------------
 
     def create(self, row: ActorRow) -> None:
-        """Begin to create an incarnation, or go on where another gcs has left off."""
+        """Begin to create an incarnation, or continue where an earlier gcs stopped."""
         actor_id = row.info.actor_id
         task = asyncio.get_running_loop().create_task(self._create(row), name=f"create_actor({short_actor(actor_id)})")
         self._creating[actor_id] = task
         task.add_done_callback(lambda _: self._creating.pop(actor_id) if self._creating.get(actor_id) is task else None)
 
     def cancel(self, actor_id: bytes) -> None:
-        """The incarnation is over; its lease is given back by ``give_back``."""
+        """Stop the creation of an incarnation that is over; ``give_back`` returns its lease."""
         task = self._creating.pop(actor_id, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
     async def settle(self, actor_id: bytes) -> None:
-        """Wait for what comes of the creation that is under way, if one is."""
+        """Wait until the creation that is under way, if there is one, has ended."""
         task = self._creating.get(actor_id)
         if task is not None:
             await asyncio.wait([task])
 
     def give_back(self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]) -> None:
-        """End a lease, and its worker, wherever it is in its life; told again until the raylet has heard it, or is dead."""
+        """End a lease in any state, and its worker; the messages are repeated until the raylet answers or is dead."""
         returning = self._give_back(lease_id, raylet, reason, on_returned)
         task = asyncio.get_running_loop().create_task(returning, name=f"give_back({lease_id[-4:].hex()})")
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)
 
     def on_nodes_changed(self) -> None:
-        """A node has joined, or has something free."""
+        """Choose again for waiting actors, because a node has joined or has reported."""
         self._node_joined.set()
 
     def why(self, row: ActorRow) -> str:
-        """For people: what the creation of a living incarnation waits for; empty if its raylet knows."""
+        """Explain for users what an incarnation's creation waits for; empty if its raylet knows."""
         lease = self._constructing.get(row.info.actor_id)
         if lease is not None:
             return f"its constructor runs on worker pid={lease.pid}, node {short(lease.worker.node_id)}"
@@ -167,7 +168,7 @@ class ActorScheduler:
         return "" if row.lease_id else "a node for it is being chosen"
 
     def constructing_on(self, row: ActorRow) -> Address | None:
-        """The worker that runs its constructor."""
+        """Return the worker that runs an actor's constructor, if one does."""
         lease = self._constructing.get(row.info.actor_id)
         return None if lease is None else lease.worker
 
@@ -175,7 +176,7 @@ class ActorScheduler:
         for task in [*self._creating.values(), *self._returning]:
             task.cancel()
 
-    # --- The story of an incarnation -------------------------------------------------------------------------------------
+    # --- Creating one incarnation ----------------------------------------------------------------------------------------
 
     async def _create(self, row: ActorRow) -> None:
         while True:
@@ -203,7 +204,7 @@ class ActorScheduler:
             row = ActorRow(row.info, row.creation)
 
     async def _lease(self, row: ActorRow) -> _Lease | None:
-        """A worker; None when there will be none."""
+        """Lease a worker for an incarnation; return None if there will be none."""
         lease_id, raylet, final = row.lease_id, row.raylet, False
         if await self._is_lost(row):
             return None
@@ -230,7 +231,7 @@ class ActorScheduler:
                 await asyncio.sleep(RETRY_S)
 
     async def _is_lost(self, row: ActorRow) -> bool:
-        """Whether an earlier gcs has asked for a lease whose worker has died: it may have run the constructor (G35)."""
+        """Tell whether an earlier gcs's lease has lost its worker, which may have run the constructor (G35)."""
         if not row.lease_id or row.raylet is None:
             return False
         cause = await self._how_it_ended(row.lease_id, row.raylet, 0.0)
@@ -240,7 +241,7 @@ class ActorScheduler:
         return True
 
     async def _how_it_ended(self, lease_id: bytes, raylet: Address, timeout_s: float) -> DeathCause | None:
-        """What became of the worker of a lease; None: nothing that its raylet has seen in this time."""
+        """Ask the raylet how the worker of a lease died; None: it has seen no death within ``timeout_s``."""
         failure = await self._call_living(raylet, GetLeaseFailure(lease_id, timeout_s))
         if failure is None:
             return DeathCause(NODE_DIED, "its node died")
@@ -250,7 +251,7 @@ class ActorScheduler:
         return worker_died(failure.pid, raylet.node_id, cause, failure.stderr_tail, failure.memory_total > 0)
 
     async def _request(self, row: ActorRow, lease_id: bytes, raylet: Address, final: bool) -> LeaseReply | None:
-        """None if the raylet is dead."""
+        """Request the lease from a raylet; return None if the raylet is dead."""
         creation = row.creation
         assert creation is not None
         info = row.info
@@ -261,7 +262,7 @@ class ActorScheduler:
         return await self._call_living(raylet, request)
 
     async def _call_living(self, to: Address, request: Request[R]) -> R | None:
-        """The reply of a process, however long it takes; None when that process is dead."""
+        """Send a request until it is answered, and return the reply; None when the receiver is dead."""
         while True:
             try:
                 return await self._peers.to(to).call(request)
@@ -269,7 +270,7 @@ class ActorScheduler:
                 if error.is_certain or self._is_dead(to):
                     return None
             except PlatformError as error:
-                logger.warning("%s was not answered well: %s", type(request).__name__, error)
+                logger.warning("%s failed and is sent again: %s", type(request).__name__, error)
             await asyncio.sleep(ASK_AGAIN_S)
 
     def _is_dead(self, process: Address) -> bool:
@@ -284,7 +285,7 @@ class ActorScheduler:
                 break
         await on_returned()
 
-    # --- Where -----------------------------------------------------------------------------------------------------------
+    # --- Choosing a node -------------------------------------------------------------------------------------------------
 
     async def _choose_in_time(self, row: ActorRow) -> Address:
         try:
@@ -309,7 +310,7 @@ class ActorScheduler:
 
 
 def _preferred(nodes: list[NodeInfo], node_id: bytes, random: Callable[[], float]) -> NodeInfo | None:
-    """The owner's own node, else any."""
+    """Return the owner's own node if it is among ``nodes``, else a random one."""
     for node in nodes:
         if node.node_id == node_id:
             return node

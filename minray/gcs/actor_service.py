@@ -1,16 +1,17 @@
-"""What the gcs hears about actors, and what it does about it.
+"""The gcs's handlers of messages and events about actors.
 
 Ray: src/ray/gcs/actor/gcs_actor_manager.cc (its Handle... methods, OnWorkerDead, OnNodeDead, OnJobFinished)
 
-``ActorManager`` decides, ``ActorScheduler`` creates; here a decision is stored, made true and carried out, in this order and
-one at a time for each actor. Whatever ends an incarnation leads through ``_change`` and ``_clean_up``.
+``ActorManager`` decides, ``ActorScheduler`` creates. This service stores a decision, makes it true and carries it out, in
+this order and one at a time for each actor. All ways to end an incarnation lead through ``_change`` and ``_clean_up``.
 
 Rules
-  * An actor is killed through its lease, at its raylet: that works in every state, also while the worker is still asked for
-    (Ray #17369). Where an actor may begin anew after a kill, only its worker is killed; the rest is as after any death.
-  * One that nobody can call any more is asked to end (``ExitActor``), so that it can clean up, and killed after
-    ``actor_graceful_shutdown_timeout_ms`` (G28). Its name is free before: as soon as its owner says so here, or has said so
-    to a process that wants the name for another actor. So is that of an actor that says that it wants to end.
+  * An actor is killed through its lease, by its raylet. That works in every state, also while the worker is still being
+    requested (Ray #17369). If the actor may be restarted after a kill, only its worker is killed, and the rest follows as
+    after any death.
+  * An actor without handles is asked to end (``ExitActor``), so that it can clean up, and is killed after
+    ``actor_graceful_shutdown_timeout_ms`` (G28). Its name is free earlier: as soon as its owner tells the gcs that no handle
+    is left, or tells a process that wants the name for another actor. The name of an actor that ends itself is free, too.
 """
 
 from __future__ import annotations
@@ -42,27 +43,27 @@ logger = logging.getLogger(__name__)
 
 
 class Surroundings(Protocol):
-    """What the actor service needs of the gcs around it."""
+    """Port to the gcs around the actor service."""
 
     def publish(self, publications: Iterable[Publication]) -> None: ...
 
     def worker_death(self, worker: Address) -> WorkerDeath | None:
-        """How a process died, if it is known to be dead."""
+        """Return the death certificate of a process, if it is known to be dead."""
 
     def job_is_over(self, job_id: bytes) -> bool: ...
 
     def on_detached_actor_dead(self, actor_id: bytes) -> None:
-        """What ends with it can go."""
+        """End the things that end with a detached actor."""
 
     async def on_last_detached_actor(self, job_id: bytes) -> None:
-        """Nothing of this job lives on any more if it has finished."""
+        """Release a job that was kept for its detached actors; the last one is dead."""
 
 
 class ActorService:
-    """All actors of one gcs."""
+    """Serves all messages about actors, and carries out the decisions of ``ActorManager``."""
 
     _storage: GcsStorage
-    """Known when the gcs has opened it."""
+    """Tables on disk; set by ``load``."""
 
     def __init__(
         self, platform: Platform, config: SystemConfig, own: Callable[[], Address], nodes: Nodes, surroundings: Surroundings
@@ -76,17 +77,17 @@ class ActorService:
         self._scheduler = ActorScheduler(platform, own, self._peers, nodes, self)
         self._changes = Changes()
         self._exiting: dict[bytes, asyncio.Task[None]] = {}
-        """Actors that were asked to end."""
+        """Actors that were asked to end, each with the task that waits for its end."""
 
-    # --- Life ------------------------------------------------------------------------------------------------------------
+    # --- Start and end ---------------------------------------------------------------------------------------------------
 
     def load(self, storage: GcsStorage) -> None:
-        """Take over what an earlier gcs has stored."""
+        """Load the actors that an earlier gcs has stored."""
         self._storage = storage
         self._publish(self._actors.load(storage.actors()))
 
     async def resume(self) -> None:
-        """Go on where an earlier gcs has left off; when the nodes are known."""
+        """Continue where an earlier gcs stopped; called when the nodes are known."""
         for row in self._actors.rows():
             self._maybe_kill(row.info.actor_id)
             if row.info.state == DEAD:
@@ -104,7 +105,7 @@ class ActorService:
             exiting.cancel()
         self._peers.close()
 
-    # --- Creators and callers --------------------------------------------------------------------------------------------
+    # --- Messages from creators and callers ------------------------------------------------------------------------------
 
     @durable
     async def handle_RegisterActor(self, request: protocol.RegisterActor, call: Call) -> protocol.RegisterActorReply:
@@ -138,7 +139,7 @@ class ActorService:
         return ""
 
     def _missed_end(self, row: ActorRow) -> DeathCause | None:
-        """What would have ended an actor if it had happened, or been told, when that was in the table."""
+        """Return the event that ends an actor but came before the actor was in the table; None if there was none."""
         death = self._surroundings.worker_death(row.info.owner)
         if death is not None and row.needs_owner():
             return DeathCause(protocol.OWNER_DIED, f"its owner died: {death.cause}")
@@ -205,14 +206,14 @@ class ActorService:
         return protocol.ActorReply(None if row is None else row.info)
 
     def _maybe_kill(self, actor_id: bytes) -> None:
-        """Its present incarnation, if that was wished; told again until the raylet has heard it, by the next gcs too."""
+        """Kill an actor's present incarnation if that was requested. A restarted gcs repeats it until it is answered."""
         row = self._actors.get(actor_id)
         if row is not None and row.is_to_be_killed() and row.raylet is not None:
             self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
 
     @durable
     async def handle_EndActor(self, request: protocol.EndActor, call: Call) -> Done:
-        """Answered when it has ended: what a gcs is asked and has not answered, its successor is asked again."""
+        """End an actor, and answer when it has ended: if this gcs dies before, its successor is asked again."""
         row = await until_stored(self._row_or_doom, request.actor_id, request.cause)
         if row is not None and row.info.state == protocol.ALIVE:
             exiting = self._ask_to_exit(row)
@@ -223,7 +224,7 @@ class ActorService:
         return DONE
 
     async def _row_or_doom(self, actor_id: bytes, cause: DeathCause) -> ActorRow | None:
-        """Of an actor that shall end; perhaps it is being registered just now, or will be."""
+        """Return the row of an actor that must end; enter it as dead if it is not registered (yet)."""
         async with self._changes.of(actor_id):
             doomed = self._actors.doom(actor_id, cause, self._platform.host.time())
             if doomed is not None:
@@ -253,7 +254,7 @@ class ActorService:
     # --- Deaths ----------------------------------------------------------------------------------------------------------
 
     async def on_worker_death(self, death: WorkerDeath) -> None:
-        """A process has died: the actor that lived there, those that it owned."""
+        """Handle a process's death: the actor in it has died, and the actors that it owned end."""
         self._peers.on_death_of(death.worker_id, death.cause)
         row = self._actors.of_worker(death.worker_id)
         if row is not None:
@@ -271,7 +272,9 @@ class ActorService:
             await self._end(row.info.actor_id, DeathCause(protocol.OWNER_DIED, f"its owner died: {reason}"))
 
     async def on_job_finished(self, job_id: bytes) -> None:
-        """Nothing of it is kept: a detached actor that is here all the same was registered while that was written."""
+        """End all actors of a job of which nothing is kept.
+
+        A detached actor among them was registered while the job's end was being stored."""
         for row in self._actors.of_job(job_id):
             await self._end(row.info.actor_id, DeathCause(protocol.JOB_FINISHED, "its job has finished"))
 
@@ -279,11 +282,11 @@ class ActorService:
         self._scheduler.on_nodes_changed()
 
     def has_detached(self, job_id: bytes) -> bool:
-        """Whether actors of this job live on when it finishes."""
+        """Tell whether detached actors of this job live on when it finishes."""
         return any(row.info.detached for row in self._actors.of_job(job_id))
 
     def is_detached(self, actor_id: bytes) -> bool:
-        """Whether a detached actor has this id, and lives."""
+        """Tell whether this is a living detached actor."""
         row = self._actors.get(actor_id)
         return row is not None and row.info.detached and row.info.state != DEAD
 
@@ -316,7 +319,7 @@ class ActorService:
     def is_dead(self, worker: Address) -> bool:
         return self._surroundings.worker_death(worker) is not None
 
-    # --- Changing --------------------------------------------------------------------------------------------------------
+    # --- Storing changes -------------------------------------------------------------------------------------------------
 
     async def _lose_worker(self, actor_id: bytes, address: Address, cause: DeathCause) -> None:
         row = self._actors.get(actor_id)
@@ -324,14 +327,14 @@ class ActorService:
             await self._lose(row, cause)
 
     def _loss(self, place: Address) -> DeathCause | None:
-        """Of an incarnation that was there, if that is known to be dead."""
+        """Return the cause of death of an incarnation at ``place``, if that process or its node is known to be dead."""
         node_death, death = self._nodes.death_cause(place.node_id), self._surroundings.worker_death(place)
         if node_death is not None:
             return DeathCause(protocol.NODE_DIED, f"its node died: {node_death}")
         return None if death is None else _loss_of(death)
 
     async def _lose(self, row: ActorRow, cause: DeathCause) -> None:
-        """The incarnation that ``row`` tells of has died."""
+        """Handle the death of the incarnation that ``row`` describes; do nothing if it is not the present one."""
         info = row.info
 
         def lose(now: ActorRow, cause: DeathCause, time: float) -> ActorRow | None:
@@ -345,7 +348,7 @@ class ActorService:
         await self._change(info.actor_id, lose, cause)
 
     def _is_preempted(self, row: ActorRow) -> bool:
-        """Whether the present incarnation is, or was to be, on a node that has to go."""
+        """Tell whether the present incarnation is, or was to be, on a preempted node."""
         place = row.info.address or row.raylet
         node = self._nodes.node(place.node_id) if place is not None else None
         return node is not None and node.is_preempted()
@@ -356,7 +359,7 @@ class ActorService:
     async def _change(
         self, actor_id: bytes, decide: Callable[[ActorRow, DeathCause, float], ActorRow | None], cause: DeathCause
     ) -> None:
-        """An incarnation ends: store that, make it true, and clean up after it."""
+        """End an incarnation: store the decision, make it true, and clean up."""
 
         async def change() -> None:
             async with self._changes.of(actor_id):
@@ -405,7 +408,7 @@ class ActorService:
         return self._exiting[actor_id]
 
     async def _exit(self, row: ActorRow) -> None:
-        """Its process reports that it ends, or dies; or it is ended."""
+        """Ask an actor to end; kill it if it has neither reported its end nor died within the grace period."""
         assert row.info.address is not None
         try:
             async with asyncio.timeout(self._grace_s):
@@ -416,7 +419,7 @@ class ActorService:
         await self._end(row.info.actor_id, DeathCause(protocol.OUT_OF_SCOPE, "there is no handle of it any more"))
 
     async def _until_stored(self, actor_id: bytes, decide: Callable[[ActorRow], ActorRow | None]) -> bool:
-        """A change that nobody can be refused; False if there is nothing to change any more."""
+        """Make a change that cannot be refused, and retry its write; return False if there is nothing to change any more."""
         return await until_stored(self._try_to_store, actor_id, decide)
 
     async def _try_to_store(self, actor_id: bytes, decide: Callable[[ActorRow], ActorRow | None]) -> bool:
@@ -439,10 +442,10 @@ class ActorService:
                 self._storage.delete_actor(actor_id)
         self._surroundings.publish(publications)
 
-    # --- Account ---------------------------------------------------------------------------------------------------------
+    # --- Inspection ------------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[ActorRow]:
-        """All that is known, for tests and people."""
+        """Return all rows, for tests and explanations."""
         return self._actors.rows()
 
 

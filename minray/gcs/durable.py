@@ -1,11 +1,11 @@
-"""Storing before telling: how the services of the gcs change what must outlive them.
+"""Durable changes: the services of the gcs store a change before they publish it or reply.
 
 Ray: the callbacks that follow each write in src/ray/gcs/ (a ``StatusCallback`` per table)
 
-A handler decides, commits, and only then makes its decision true and replies. When a write fails the request is refused;
-nobody sees anything of it, and whoever wants it asks again. A death, or what else has happened, is no request that could be
-refused: its write is tried again until it succeeds, and until then it is not told. Changes of one thing wait for each
-other, those of different things share one sync.
+A handler decides, commits, and only then makes its decision true and replies. When a write fails, the request is refused: no
+process sees any of it, and the caller may ask again. An event such as a death cannot be refused. Its write is retried until
+it succeeds, and it is published only then. Changes of one thing wait for each other; changes of different things share one
+sync.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minray.rpc.service import Call
 logger = logging.getLogger(__name__)
 
 STORAGE_RETRY_S = 1.0
-"""How long what has happened waits before its write is tried again."""
+"""Seconds before the write of an event is tried again."""
 
 S = TypeVar("S")
 Q = TypeVar("Q", bound=Record)
@@ -35,7 +35,7 @@ T = TypeVar("T")
 def durable(
     handler: Callable[[S, Q, Call], Awaitable[R]],
 ) -> Callable[[S, Q, Call], Coroutine[Any, Any, R | None]]:
-    """A handler that commits: if that fails, the caller hears ``storage-failed``, and may try again."""
+    """Wrap a handler that commits: if the write fails, answer ``storage-failed``, so that the caller may try again."""
 
     @functools.wraps(handler)
     async def handle(self: S, request: Q, call: Call) -> R | None:
@@ -50,22 +50,22 @@ def durable(
 
 
 class Changes:
-    """Who is changing what."""
+    """Holds one lock per thing (actor, node, job, ...), so that only one change of it is under way."""
 
     def __init__(self) -> None:
         self._locks: weakref.WeakValueDictionary[bytes, asyncio.Lock] = weakref.WeakValueDictionary()
-        """A lock is gone when nobody holds or awaits it."""
+        """Locks by key; a lock disappears when no coroutine holds or awaits it."""
 
     def of(self, key: bytes) -> asyncio.Lock:
-        """Hold this from deciding about a thing until the decision is committed and true."""
+        """Return the lock to hold from a decision about a thing until that is committed and true."""
         return self._locks.setdefault(key, asyncio.Lock())
 
 
 async def until_stored(change: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """For what has happened, whether it can be stored at once or not."""
+    """Run a change that stores an event, and repeat it until the write succeeds."""
     while True:
         try:
             return await change(*args)
         except StorageFailed as error:
-            logger.error("what has happened cannot be stored; trying again in %g s: %s", STORAGE_RETRY_S, error)
+            logger.error("an event could not be stored; trying again in %g s: %s", STORAGE_RETRY_S, error)
             await asyncio.sleep(STORAGE_RETRY_S)

@@ -1,14 +1,15 @@
-"""Noticing that a process has died: at once if its sockets say so, else by its silence.
+"""Health checks: they notice a dead process at once by its closed sockets, or after a while by its silence.
 
 Ray: src/ray/gcs/gcs_health_check_manager.h; the disconnection of a driver is noticed in src/ray/raylet/node_manager.cc
 
-A channel to every watched process is kept open. The kernel closes the sockets of a process that was killed, so the
-channel breaks; the check that follows finds that nobody listens at the endpoint any more, and the process is dead, a few
-milliseconds after the kill. A machine that is cut off closes nothing: there, checks that stay without an answer count.
+A channel to every watched process is kept open. The kernel closes the sockets of a killed process, so the channel breaks.
+The check that follows finds that no process listens at the endpoint any more. So a death is known a few milliseconds after
+the kill. A machine that is cut off closes nothing; there, unanswered checks count.
 
 Rules
   * A broken channel alone proves nothing; only a refused connection does (or another incarnation at the endpoint).
-  * Silence counts against raylets, ``health_check_failure_threshold`` times in a row; any message of theirs ends the row.
+  * Silence counts against raylets: ``health_check_failure_threshold`` unanswered checks in a row are a death. Any message
+    from the raylet resets the count.
   * Silence does not count against drivers: users stop them in debuggers, suspend them, and hold the GIL for minutes. A
     driver whose machine is cut off ends with its node.
 """
@@ -28,7 +29,7 @@ from minray.protocol.gcs import CheckAlive
 from minray.rpc.connection import Peer, PeerUnreachable
 
 OnDead = Callable[[str], Awaitable[None]]
-"""Told once why the process counts as dead."""
+"""Callback that is called once, with the reason why the process counts as dead."""
 
 
 class _Watch:
@@ -39,15 +40,15 @@ class _Watch:
         self.silence_counts = silence_counts
         self.on_dead = on_dead
         self.silences = 0
-        """Checks in a row that were not answered in time."""
+        """Number of checks in a row that were not answered in time."""
         self.check_now = asyncio.Event()
-        """Set when the channel has broken: do not wait for the next period."""
+        """Event that is set when the channel breaks, so that the next check comes at once."""
         self.task: asyncio.Task[None] | None = None
         peer.on_break = self.check_now.set
 
 
 class HealthCheckManager:
-    """All processes that the gcs watches."""
+    """Watches processes for the gcs, and reports their deaths."""
 
     def __init__(self, platform: Platform, config: SystemConfig) -> None:
         self._platform = platform
@@ -55,7 +56,7 @@ class HealthCheckManager:
         self._timeout_s = config.health_check_timeout_ms / 1000
         self._threshold = config.health_check_failure_threshold
         self._watches: dict[bytes, _Watch] = {}
-        """By incarnation; a watch leaves before its ``on_dead`` is told."""
+        """Watches by incarnation; a watch is removed before its ``on_dead`` is called."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, address: Address, *, silence_counts: bool, on_dead: OnDead) -> None:
@@ -73,7 +74,7 @@ class HealthCheckManager:
         watch.task.add_done_callback(self._tasks.discard)
 
     def unwatch(self, worker_id: bytes) -> None:
-        """The process does not matter any more. No effect on a death that is being told."""
+        """Stop watching a process. A death that is being reported already is not affected."""
         watch = self._watches.pop(worker_id, None)
         if watch is not None:
             assert watch.task is not None
@@ -81,7 +82,7 @@ class HealthCheckManager:
             watch.peer.close()
 
     def on_heard(self, worker_id: bytes) -> None:
-        """A message of this process has arrived: it lives."""
+        """Reset the count of silences, because a message of this process has arrived."""
         watch = self._watches.get(worker_id)
         if watch is not None:
             watch.silences = 0
@@ -93,7 +94,7 @@ class HealthCheckManager:
         await watch.on_dead(cause)
 
     async def _until_dead(self, watch: _Watch) -> str:
-        """Check again and again; returns why the process counts as dead."""
+        """Check repeatedly until the process counts as dead, and return the reason."""
         while True:
             watch.check_now.clear()
             try:
@@ -106,7 +107,7 @@ class HealthCheckManager:
             except PeerUnreachable as death:
                 return str(death)
             except RemoteFailure:
-                watch.silences = 0  # that was an answer too
+                watch.silences = 0  # A failure is an answer, too.
             else:
                 watch.silences = 0
             with contextlib.suppress(TimeoutError):

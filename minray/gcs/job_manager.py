@@ -1,4 +1,4 @@
-"""The jobs: one per driver, numbered across restarts, finished once.
+"""The table of jobs: one per driver, numbered across restarts of the gcs, finished once.
 
 Ray: src/ray/gcs/gcs_job_manager.h
 
@@ -6,11 +6,11 @@ Ray: src/ray/gcs/gcs_job_manager.h
 
 Rules
   * A driver's incarnation has one job: registering again, however late, gives the same one, finished or not.
-  * Numbers count up and are never used again; one whose registration could not be stored is lost.
+  * Numbers count up and are never used again; a number whose registration could not be stored is skipped.
   * A job finishes when its driver says so, when its driver's process dies, or when its driver's node dies.
-  * What belongs to a job ends with it; if it has detached actors, with the last of them (``kept``).
-  * Of a job that is over its setup hook is forgotten, which may be large: it gets no new worker.
-  * The last finished jobs are remembered for people to read; what is older is forgotten, unless something of it is kept.
+  * The things of a job end with it; if it has detached actors, they end with the last of these (``kept``).
+  * The setup hook of a job that is over is dropped, since it may be large and no new worker needs it.
+  * The last finished jobs are kept for users to read. Older ones are forgotten unless detached actors keep them.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from minray.platform.base import Record
 from minray.protocol.gcs import JOBS, JobInfo, RegisterJob
 
 MAX_FINISHED_JOBS = 1000
-"""So many finished jobs are remembered; a new subscriber receives them all."""
+"""Number of finished jobs that are kept for users; it is bounded because a new subscriber receives them all."""
 
 RUNNING, FINISHED = "RUNNING", "FINISHED"
 TRANSITIONS = {NEW: (RUNNING, FINISHED), RUNNING: (FINISHED,), FINISHED: (NEW,)}
-"""New and finished at once: a finished job of the tables that a restarted gcs has loaded."""
+"""Transitions of a job's state. NEW leads to FINISHED because a restarted gcs loads finished jobs from its tables."""
 
 
 class JobManager:
-    """The table of jobs."""
+    """Holds the table of jobs, and decides each change of it."""
 
     def __init__(self, record: Record | None, max_finished_jobs: int = MAX_FINISHED_JOBS) -> None:
         self._max_finished_jobs = max_finished_jobs
         self._states = StateMachine("job", TRANSITIONS, record)
         self._jobs: dict[bytes, JobInfo] = {}
-        """By job id."""
+        """Jobs by job id."""
         self._job_of_driver: dict[bytes, bytes] = {}
-        """Driver's incarnation to job id, for every job in ``_jobs``."""
+        """Job ids by the driver's incarnation, for every job in ``_jobs``."""
         self._past: dict[bytes, None] = {}
-        """Ids of finished jobs of which nothing is kept, the one that came here first coming first."""
+        """Ids of finished jobs of which nothing is kept, oldest first."""
         self.last_number = 0
-        """The number of the newest job; stored with every registration."""
+        """Number of the newest job; stored with every registration."""
 
     def load(self, jobs: Iterable[JobInfo], last_number: int) -> list[Publication]:
-        """After a restart."""
+        """Enter the jobs that an earlier gcs has stored, after a restart."""
         self.last_number = last_number
         in_order = sorted(jobs, key=lambda job: (job.end_time, job.job_id))
         return [publication for job in in_order for publication in self.on_committed(job)]
@@ -59,14 +59,14 @@ class JobManager:
         return None if job_id is None else self._jobs[job_id]
 
     def register(self, request: RegisterJob, now: float) -> JobInfo:
-        """The record to store for a new driver's job, under the next number."""
+        """Return the record to store for a new driver's job, under the next number."""
         assert request.driver.worker_id not in self._job_of_driver, "ask of_driver first"
         self.last_number += 1
         job_id = self.last_number.to_bytes(JOB_ID_BYTES, "big")
         return JobInfo(job_id, request.driver, request.driver_pid, request.config, start_time=now)
 
     def finish(self, job_id: bytes, now: float, kept: bool = False) -> JobInfo | None:
-        """The record to store for a job that ends; None if it is unknown or has ended before."""
+        """Return the record to store for a job that ends; None if it is unknown or has ended before."""
         assert now > 0, "an end time of zero means that the job runs"
         if self._states.get(job_id) != RUNNING:
             return None
@@ -74,12 +74,12 @@ class JobManager:
         return ended if kept else _without_hook(ended)
 
     def release(self, job_id: bytes) -> JobInfo | None:
-        """The record to store when nothing of a finished job has to be kept any more; None if nothing was."""
+        """Return the record to store when nothing of a finished job must be kept any more; None if nothing was kept."""
         job = self._jobs.get(job_id)
         return _without_hook(msgspec.structs.replace(job, kept=False)) if job is not None and job.kept else None
 
     def on_committed(self, job: JobInfo) -> list[Publication]:
-        """The record is durable: from now on it is true. May make the table forget its oldest finished job."""
+        """Enter a record that is durable, and return the publications. The oldest finished job may be dropped."""
         old = self._jobs.get(job.job_id)
         self._jobs[job.job_id] = job
         self._job_of_driver[job.driver.worker_id] = job.job_id
@@ -102,7 +102,7 @@ class JobManager:
         return self._jobs.get(job_id)
 
     def is_over(self, job_id: bytes) -> bool:
-        """Also if it is unknown: it was forgotten, or its driver never heard of it."""
+        """Tell whether a job has finished; also True for an unknown job, which was forgotten or never stored."""
         return self._states.get(job_id) != RUNNING
 
     def running(self) -> list[JobInfo]:

@@ -1,10 +1,10 @@
-"""Small values by namespace and key: exported functions, and what users keep there.
+"""The key-value table: small values by namespace and key, such as exported functions and values of users.
 
 Ray: src/ray/gcs/gcs_kv_manager.h (GcsInternalKVManager)
 
-A repeated put is told what the first was told: ``added`` is False only when *another* value was there and was kept.
-Of two who overwrite the same key the one whose message comes last wins, also if it is a late repetition; what several
-processes write must therefore have a key of its own per value, as functions have.
+A repeated put gets the same reply as the first: ``added`` is False only when *another* value was there and was kept. If two
+processes overwrite the same key, the message that arrives last wins, even if it is a late repetition. Processes that write
+concurrently must therefore use one key per value, as exported functions do.
 
 Left out: leases, watches and transactions; this is no etcd.
 """
@@ -18,36 +18,36 @@ from minray.common.tombstones import remember
 
 
 class KvManager:
-    """The table of values."""
+    """Holds the table of values."""
 
     def __init__(self) -> None:
         self._namespaces: dict[str, dict[bytes, bytes]] = {}
-        """Namespace to key to value; never an empty namespace."""
+        """Values by namespace and key; never an empty namespace."""
         self._dropped: OrderedDict[str, None] = OrderedDict()
-        """Namespaces that are over: what comes late is not kept."""
+        """Tombstones of dropped namespaces, in which late values are not kept."""
 
     def load(self, rows: Iterable[tuple[str, bytes, bytes]]) -> None:
-        """After a restart: ``(namespace, key, value)``."""
+        """Enter the rows ``(namespace, key, value)`` that an earlier gcs has stored, after a restart."""
         for namespace, key, value in rows:
             self.on_put(namespace, key, value)
 
     def is_kept(self, namespace: str, key: bytes, value: bytes, overwrite: bool) -> bool:
-        """Whether a put would find another value that it may not replace."""
+        """Tell whether a put would find another value that it may not replace."""
         return not overwrite and self.get(namespace, key) not in (None, value)
 
     def on_put(self, namespace: str, key: bytes, value: bytes) -> None:
-        """The row is durable."""
+        """Enter a value whose row is durable."""
         self._namespaces.setdefault(namespace, {})[key] = value
 
     def on_deleted(self, namespace: str, key: bytes) -> None:
-        """The removal is durable."""
+        """Remove a value whose removal is durable."""
         values = self._namespaces.get(namespace, {})
         values.pop(key, None)
         if not values:
             self._namespaces.pop(namespace, None)
 
     def drop_namespace(self, namespace: str) -> list[bytes]:
-        """Forget all of it, for good; returns the keys it had, whose rows are to go."""
+        """Drop a namespace for good, and return its keys, whose rows must be deleted."""
         remember(self._dropped, namespace, None)
         return list(self._namespaces.pop(namespace, {}))
 

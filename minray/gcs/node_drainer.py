@@ -1,14 +1,14 @@
-"""Asking nodes to leave.
+"""Draining of nodes: the gcs asks a raylet to leave the cluster.
 
 Ray: GcsAutoscalerStateManager::HandleDrainNode (src/ray/gcs/gcs_autoscaler_state_manager.cc)
 
-A node that is to be preempted is asked nothing: that it drains is stored and published, and all who choose among nodes pass
-it over from then on. One that is to go because it is idle decides itself whether it is, and from that moment takes nothing
-new. In either case the wish is granted when its raylet has heard it, or is dead; what follows is the raylet's part
+A node that is to be preempted cannot refuse: its drain is stored and published first, and from then on no process chooses
+the node. A node that is to leave because it is idle decides itself whether it is idle, and from that moment takes nothing
+new. In both cases the request is answered when the raylet has heard it, or is dead. The rest is the raylet's part
 (``raylet.departure``). The head cannot leave, because the gcs is on it. Bundles of placement groups are placed anew as soon
-as their raylet has heard the wish: then it knows that bundles which the gcs has there no more were moved, not removed.
+as their raylet has heard the request. It then knows that bundles which the gcs no longer has there were moved, not removed.
 
-Of a preemption that was stored perhaps nobody has told the raylet, and nobody will ask again: the next gcs does so.
+If the gcs dies after it stored a preemption, the raylet may not know of it. So the next gcs tells the raylet again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from minray.rpc.connection import Peers
 from minray.rpc.service import Call
 
 ASK_AGAIN_S = 1.0
+"""Seconds before a raylet that did not answer is asked again."""
 GONE = DrainNodeReply(True)
 
 
 class NodeDrainer:
-    """The part of the gcs that has to do with nodes that leave."""
+    """Serves ``DrainNode``, and tells raylets that their nodes are drained."""
 
     def __init__(
         self,
@@ -44,15 +45,15 @@ class NodeDrainer:
         self._nodes = nodes
         self._changes = changes
         self._store = store
-        """Makes a record durable, then true; raises StorageFailed, and then it is neither."""
+        """Stores a record, and then makes it true. If it raises StorageFailed, the record is neither."""
         self._on_leaving = on_leaving
-        """Called with the id of a node that knows that it is to leave."""
+        """Called with the id of a node whose raylet has accepted that it must leave."""
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
         self._telling: set[asyncio.Task[bool]] = set()
-        """What an earlier gcs may not have told."""
+        """Tasks that tell raylets what an earlier gcs may not have told them."""
 
     def resume(self) -> None:
-        """Go on where an earlier gcs has left off."""
+        """Continue where an earlier gcs stopped: tell preempted nodes again that they are drained."""
         for node in self._nodes().living():
             if node.drain is not None and node.is_preempted():
                 task = asyncio.get_running_loop().create_task(self._tell(node, node.drain), name="tell_preempted")
@@ -71,7 +72,7 @@ class NodeDrainer:
     async def handle_DrainNode(self, request: DrainNode, call: Call) -> DrainNodeReply:
         node = self._nodes().get(request.node_id)
         if request.reason not in (IDLE_TERMINATION, PREEMPTION) or request.deadline < 0:
-            return DrainNodeReply(False, f"there is no such reason ({request.reason}) or time ({request.deadline:g})")
+            return DrainNodeReply(False, f"reason {request.reason} is unknown, or deadline {request.deadline:g} is negative")
         if node is None or not node.alive:
             return GONE
         if node.is_head:
@@ -81,7 +82,7 @@ class NodeDrainer:
             await self._note(node.node_id, drain)
         if not await self._tell(node, drain):
             return DrainNodeReply(False, "it is not idle (any more)")
-        await until_stored(self._note, node.node_id, drain)  # it leaves, whatever is answered here
+        await until_stored(self._note, node.node_id, drain)  # The node leaves already, so a failed write is retried.
         return GONE
 
     async def _note(self, node_id: bytes, drain: NodeDrain) -> None:
@@ -91,7 +92,7 @@ class NodeDrainer:
                 await self._store(node)
 
     async def _tell(self, node: NodeInfo, drain: NodeDrain) -> bool:
-        """Whether its raylet goes along; one that is dead does."""
+        """Tell a raylet that its node is drained; return whether it accepts. A dead node counts as accepting."""
         while self._nodes().death_cause(node.node_id) is None:
             try:
                 is_accepted = (await self._peers.to(node.address).call(DrainRaylet(drain))).is_accepted

@@ -1,4 +1,4 @@
-"""The nodes of the cluster: who may join, who is alive, what is free where.
+"""The table of nodes: which may join, which are alive, and what each has free.
 
 Ray: src/ray/gcs/gcs_node_manager.h, gcs_resource_manager.h
 
@@ -6,10 +6,10 @@ Ray: src/ray/gcs/gcs_node_manager.h, gcs_resource_manager.h
 
 Rules
   * A node is admitted once; its first registration stands, repetitions change nothing.
-  * A node that says it was a member before, or that reports without being known, is refused: either its id was declared
+  * A node that claims to be a member, or that reports, but is not in the table is refused. Either its id was declared
     dead, or this gcs was started with the tables of another cluster (or with none). Its raylet must exit.
-  * A draining node is a living one that gets nothing new: no actors, no bundles, no leases (its raylet sees to that).
-  * Resource reports are news, not state: they are never stored, and an older version is ignored.
+  * A draining node is alive but gets nothing new: no actors, no bundles, no leases (its raylet refuses these).
+  * Resource reports are never stored, since the next one replaces them; an older version is ignored.
 
 What we do not like about it yet: dead nodes are kept for ever, a few hundred bytes each.
 """
@@ -44,27 +44,29 @@ TRANSITIONS = {
     DRAINING: (DRAINING, DEAD),
     DEAD: (),
 }
-"""New and something else than ALIVE: a node of the tables that a restarted gcs has loaded. Twice DRAINING: other terms."""
+"""Transitions of a node's state.
+
+NEW leads to any state because a restarted gcs loads nodes from its tables. DRAINING repeats when a drain's terms change."""
 LIVING = (ALIVE, DRAINING)
 
 
 class NodeManager:
-    """The table of nodes."""
+    """Holds the table of nodes, and decides each change of it."""
 
     def __init__(self, cluster_id: bytes, record: Record | None) -> None:
         self._cluster_id = cluster_id
         self._states = StateMachine("node", TRANSITIONS, record)
         self._nodes: dict[bytes, NodeInfo] = {}
-        """Every node that ever registered, as stored; ``alive`` agrees with its state."""
+        """Records of all nodes that ever registered, as stored; ``alive`` agrees with the node's state."""
         self._resources: dict[bytes, NodeResources] = {}
-        """The latest report of each living node."""
+        """Latest report of each living node."""
 
     def load(self, nodes: Iterable[NodeInfo]) -> list[Publication]:
-        """After a restart: all are as they were; whether the living still live is for the health checks to find out."""
+        """Enter the stored nodes after a restart; the health checks find out which of the living are still alive."""
         return [publication for node in nodes for publication in self.on_committed(node)]
 
     def refusal(self, node_id: bytes) -> str:
-        """Why a node that claims to be a member is none; empty if it is one."""
+        """Return why a node is no member of this cluster although it claims to be; empty if it is one."""
         state = self._states.get(node_id)
         if state in LIVING:
             return ""
@@ -73,7 +75,7 @@ class NodeManager:
         return f"node {short(node_id)} is unknown to this gcs: its tables are empty or belong to another cluster"
 
     def refusal_to_join(self, node_id: bytes, cluster_id: bytes) -> str:
-        """Why a node may not register; ``cluster_id`` is empty if it says that it never did."""
+        """Return why a node may not register; empty if it may. ``cluster_id``: empty if it says that it never did."""
         if cluster_id and cluster_id != self._cluster_id:
             return f"node {short(node_id)} belongs to cluster {short(cluster_id)}, this is {short(self._cluster_id)}"
         if not cluster_id and self._states.get(node_id) == NEW:
@@ -81,23 +83,23 @@ class NodeManager:
         return self.refusal(node_id)
 
     def register(self, node: NodeInfo) -> NodeInfo | None:
-        """The record to store for a node that may join; None if that was done before."""
+        """Return the record to store for a node that may join; None if it has joined before."""
         if self._states.get(node.node_id) in LIVING:
             return None
         assert self._states.get(node.node_id) == NEW, "ask refusal_to_join first"
         return msgspec.structs.replace(node, alive=True, death_cause="", drain=None, death_reason=0)
 
     def drain(self, node_id: bytes, drain: NodeDrain) -> NodeInfo | None:
-        """The record to store for a node that is to leave; None if it lives no more, or knows that."""
+        """Return the record to store for a node that is drained; None if it is dead, or is drained on these terms."""
         node = self._nodes.get(node_id)
         if node is None or not node.alive or node.drain == drain:
             return None
         return msgspec.structs.replace(node, drain=drain)
 
     def bury(self, node_id: bytes, cause: str, drain: NodeDrain | None = None) -> NodeInfo | None:
-        """The record to store for a node that ends, as it says; None if it is unknown or was dead before.
+        """Return the record to store for a node that says it ends; None if it is unknown or dead already.
 
-        ``drain``: what it was told, if it ends because of that.
+        ``drain``: the terms on which it was drained, if it ends because of that.
         """
         if self._states.get(node_id) not in LIVING:
             return None
@@ -107,7 +109,9 @@ class NodeManager:
         return _dead(node, cause, DRAINED_PREEMPTED if drain.reason == PREEMPTION else DRAINED_IDLE, drain)
 
     def bury_lost(self, node_id: bytes, cause: str, now: float) -> NodeInfo | None:
-        """The same for one that was found dead: one that had to be gone by ``now`` was taken away."""
+        """Return the record to store for a node that was found dead; None if it is unknown or dead already.
+
+        A preempted node whose deadline is over counts as drained, not as lost."""
         if self._states.get(node_id) not in LIVING:
             return None
         node = self._nodes[node_id]
@@ -116,7 +120,7 @@ class NodeManager:
         return _dead(node, cause, UNEXPECTED_TERMINATION, node.drain)
 
     def on_committed(self, node: NodeInfo) -> list[Publication]:
-        """The record is durable: from now on it is true."""
+        """Enter a record that is durable, and return the publications."""
         self._states.set(node.node_id, DEAD if not node.alive else ALIVE if node.drain is None else DRAINING)
         self._nodes[node.node_id] = node
         publications = [Publication(NODES, node.node_id, node)]
@@ -125,7 +129,7 @@ class NodeManager:
         return publications
 
     def on_report(self, resources: NodeResources) -> list[Publication]:
-        """A living node says what it has free."""
+        """Take in the resource report of a living node."""
         assert self._states.get(resources.node_id) in LIVING, "ask refusal first"
         known = self._resources.get(resources.node_id)
         if known is not None and known.version >= resources.version:
@@ -134,14 +138,14 @@ class NodeManager:
         return [Publication(RESOURCES, resources.node_id, resources)]
 
     def death_cause(self, node_id: bytes) -> str | None:
-        """Why a node died; None if it lives or is unknown."""
+        """Return why a node died; None if it is alive or unknown."""
         return self._nodes[node_id].death_cause if self._states.get(node_id) == DEAD else None
 
     def get(self, node_id: bytes) -> NodeInfo | None:
         return self._nodes.get(node_id)
 
     def available(self, node_id: bytes) -> Mapping[str, int]:
-        """What a living node had free when it last reported; everything, before its first report."""
+        """Return the free resources in a living node's last report; before the first, all its resources."""
         report = self._resources.get(node_id)
         return self._nodes[node_id].resources_total if report is None else report.available
 
@@ -149,7 +153,7 @@ class NodeManager:
         return [node for node in self._nodes.values() if node.alive]
 
     def open(self) -> list[NodeInfo]:
-        """Those that take something new."""
+        """Return the nodes that take new work."""
         return [node for node in self._nodes.values() if node.alive and node.drain is None]
 
 

@@ -1,16 +1,16 @@
-"""The placement groups: what they reserve, where, and how far that is.
+"""The table of placement groups: their bundles, the nodes that hold these, and the state of the reservation.
 
 Ray: src/ray/gcs/gcs_placement_group_manager.h, gcs_placement_group.h
 
-    PENDING -> PREPARED -> CREATED        all bundles are put aside; then work is let into them
-    PREPARED, CREATED -> RESCHEDULING     a node with bundles has died: those bundles need another place
+    PENDING -> PREPARED -> CREATED        all bundles are reserved; then they are opened for leases
+    PREPARED, CREATED -> RESCHEDULING     a node with bundles has died or leaves: those bundles need another node
     RESCHEDULING -> PREPARED              they have one
     ... -> REMOVED -> forgotten           by its user, or with the job, or the detached actor, that has created it
 
 Rules
-  * A group is created once, whatever is repeated, and removed once.
-  * A name belongs to one group of its namespace at a time, until that is removed.
-  * What is stored is what is true: a decision returns the record to store, and ``on_committed`` makes it so.
+  * A group is created once and removed once, even if messages are repeated.
+  * A name belongs to one group of its namespace at a time, until that group is removed.
+  * A decision returns the record to store and changes nothing; ``on_committed`` makes it true.
   * Groups that have lost bundles come before those that wait for their first place (G107), older ones before newer ones.
 """
 
@@ -29,7 +29,7 @@ from minray.platform.base import Record
 from minray.protocol.placement_group import PLACEMENT_GROUPS, Bundle, PlacementGroupInfo
 
 MAX_REMOVED_GROUPS = 1000
-"""So many removed groups are remembered, for people and for late questions."""
+"""Number of removed groups that are kept, for users and for late questions."""
 
 PENDING, PREPARED, CREATED, RESCHEDULING, REMOVED = "PENDING", "PREPARED", "CREATED", "RESCHEDULING", "REMOVED"
 TRANSITIONS = {
@@ -40,34 +40,36 @@ TRANSITIONS = {
     RESCHEDULING: (RESCHEDULING, PREPARED, REMOVED),
     REMOVED: (NEW,),
 }
-"""New and anything at once: the tables that a restarted gcs has loaded. Twice RESCHEDULING: a second node has died."""
+"""Transitions of a group's state.
+
+NEW leads to any state because a restarted gcs loads groups from its tables. RESCHEDULING repeats when another node dies."""
 
 
 class PlacementGroupManager:
-    """The table of placement groups."""
+    """Holds the table of placement groups, and decides each change of it."""
 
     def __init__(self, record: Record | None, max_removed_groups: int = MAX_REMOVED_GROUPS) -> None:
         self._max_removed_groups = max_removed_groups
         self._states = StateMachine("placement group", TRANSITIONS, record, short)
         self._groups: dict[bytes, PlacementGroupInfo] = {}
-        """By group id, in the order of their creation."""
+        """Groups by group id, in the order of their creation."""
         self._waiting: dict[str, dict[bytes, None]] = {RESCHEDULING: {}, PENDING: {}}
-        """The groups in these states, those that came first coming first."""
+        """Ids of the groups in these states, oldest first."""
         self._names: dict[tuple[str, str], bytes] = {}
-        """Namespace and name to the group that has it."""
+        """Group ids by namespace and name."""
         self._removed: dict[bytes, None] = {}
-        """Those in state REMOVED, oldest first."""
+        """Ids of the groups in state REMOVED, oldest first."""
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
-        """Those that were removed before: a late repetition of their creation must not make them again."""
+        """Tombstones of dropped groups, so that a late repetition does not create them again."""
 
     def load(self, groups: Iterable[PlacementGroupInfo]) -> list[Publication]:
-        """After a restart."""
+        """Enter the groups that an earlier gcs has stored, after a restart."""
         return [publication for group in groups for publication in self.on_committed(group)]
 
     # --- Decisions: each returns the record to store, or None if nothing changes
 
     def refusal(self, group: PlacementGroupInfo) -> str:
-        """Why a group may not be created; empty if it may, or was."""
+        """Return why a group may not be created; empty if it may, or was."""
         holder = self._names.get((group.namespace, group.name)) if group.name else None
         if holder is None or holder == group.group_id:
             return ""
@@ -80,7 +82,7 @@ class PlacementGroupManager:
         return msgspec.structs.replace(group, bundles=bundles, state=PENDING)
 
     def prepare(self, group_id: bytes, places: Mapping[int, bytes], attempt: int) -> PlacementGroupInfo | None:
-        """All nodes have put their bundles aside."""
+        """Return the record of a group all of whose chosen nodes have reserved their bundles."""
         group = self._groups.get(group_id)
         if group is None or group.state not in self._waiting:
             return None
@@ -90,7 +92,7 @@ class PlacementGroupManager:
         return msgspec.structs.replace(group, bundles=bundles, state=PREPARED)
 
     def commit(self, group_id: bytes, lost: Iterable[tuple[int, int]]) -> PlacementGroupInfo | None:
-        """All nodes have let work into their bundles, but for those that are ``lost`` (index and attempt)."""
+        """Return the record of a group whose bundles are open, except the ``lost`` ones (index and attempt)."""
         group = self._groups.get(group_id)
         if group is None or group.state != PREPARED:
             return None
@@ -102,7 +104,7 @@ class PlacementGroupManager:
         return msgspec.structs.replace(group, bundles=bundles, state=CREATED if is_whole else RESCHEDULING)
 
     def lose_node(self, group_id: bytes, node_id: bytes) -> PlacementGroupInfo | None:
-        """A node with bundles of it has died."""
+        """Return the record of a group without the bundles that were on a node that has died or leaves."""
         group = self._groups.get(group_id)
         if group is None or group.state == REMOVED or not group.on_node(node_id):
             return None
@@ -115,10 +117,10 @@ class PlacementGroupManager:
             return None
         return msgspec.structs.replace(group, state=REMOVED)
 
-    # --- What was decided has become true
+    # --- Entering decisions that are durable
 
     def on_committed(self, group: PlacementGroupInfo) -> list[Publication]:
-        """The record is durable. May make the table forget its oldest removed group."""
+        """Enter a record that is durable, and return the publications. The oldest removed group may be dropped."""
         group_id = group.group_id
         self._states.set(group_id, group.state)
         self._groups[group_id] = group
@@ -150,12 +152,12 @@ class PlacementGroupManager:
         return self._groups.get(group_id)
 
     def named(self, name: str, namespace: str) -> PlacementGroupInfo | None:
-        """The group that has this name, and is not removed."""
+        """Return the group that has this name and is not removed."""
         group_id = self._names.get((namespace, name))
         return None if group_id is None else self._groups[group_id]
 
     def waiting(self) -> list[PlacementGroupInfo]:
-        """The groups that need a place, in the order in which they should get one."""
+        """Return the groups with unplaced bundles, in the order in which they should be placed."""
         return [self._groups[group_id] for waiting in self._waiting.values() for group_id in waiting]
 
     def has_waiting(self) -> bool:
@@ -165,20 +167,20 @@ class PlacementGroupManager:
         return [group_id for group_id, state in self._states.items() if state == PREPARED]
 
     def of_job(self, job_id: bytes) -> list[bytes]:
-        """The groups that end with a job."""
+        """Return the groups that end with a job."""
         mortal = [group for group in self._groups.values() if not group.detached and not group.creator]
         return [group.group_id for group in mortal if group.job_id == job_id]
 
     def of_actor(self, actor_id: bytes) -> list[bytes]:
-        """The groups that end with a detached actor."""
+        """Return the groups that end with a detached actor."""
         return [key for key, group in self._groups.items() if group.creator == actor_id and not group.detached]
 
     def on_node(self, node_id: bytes) -> list[bytes]:
-        """The groups that have bundles on a node."""
+        """Return the groups that have bundles on a node."""
         return [key for key, group in self._groups.items() if group.state != REMOVED and group.on_node(node_id)]
 
     def bundles_on(self, group_id: bytes, node_id: bytes) -> list[tuple[int, int]]:
-        """Index and attempt of a group's bundles there."""
+        """Return index and attempt of a group's bundles on a node."""
         return self._groups[group_id].on_node(node_id)
 
     def all(self) -> list[PlacementGroupInfo]:

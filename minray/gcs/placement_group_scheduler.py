@@ -1,19 +1,24 @@
-"""Reserving placement groups on their nodes: all bundles or none, and again when a node is lost.
+"""Reservation of placement groups on nodes: all bundles or none, and again when a node is lost.
 
 Ray: src/ray/gcs/gcs_placement_group_scheduler.h, gcs_placement_group_manager.cc
 
-The story of one attempt: choose a node for each bundle (``scheduling/bundle_scheduling_policy``); ask all these nodes to put
-their bundles aside (``PrepareBundles``); store that they have; tell them to let work in (``CommitBundles``); store that too.
-If one of them refuses, all are told to forget the attempt, and the next one follows after a pause (G104).
+The steps of one attempt
+
+  1. Choose a node for each bundle (``scheduling/bundle_scheduling_policy``).
+  2. Ask all these nodes to reserve their bundles (``PrepareBundles``), and store that they have.
+  3. Tell them to open the bundles for leases (``CommitBundles``), and store that, too.
+
+If one node refuses, all are told to drop the attempt, and the next one follows after a pause (G104).
 
 Rules
-  * One attempt at a time for a group; many groups at a time. Those that have lost bundles choose first (G107).
-  * What was chosen counts as taken until its node reports again, so that two groups do not run after the same room.
-  * A group for which there is no room waits for news: a report, a node, a removed group. Only a refusal needs a timer.
-  * A node that is to leave, and knows it, has lost its bundles; what runs in them may end (G21). There nobody is told of a
-    removed group any more: such a node follows the news.
-  * Whatever a raylet must hear it is told until it answers or its node is dead. What a gcs that died was about to tell,
-    the next one makes good with ``ReleaseUnusedBundles``; attempts of a former gcs are over then.
+  * A group has one attempt at a time; many groups have theirs at the same time. Groups that have lost bundles choose
+    first (G107).
+  * Chosen resources count as taken until their node reports again, so that two groups do not choose the same room.
+  * A group without room waits for news: a report, a node, a removed group. Only a refusal needs a timer.
+  * A node that is drained, and knows it, has lost its bundles; tasks in them may finish (G21). The gcs does not tell such a
+    node about removed groups any more: the node follows the published news.
+  * A message for a raylet is repeated until the raylet answers or its node is dead. If the gcs dies before, the next one
+    sends ``ReleaseUnusedBundles`` instead; attempts of the former gcs are over then.
 """
 
 from __future__ import annotations
@@ -57,31 +62,32 @@ from minray.scheduling.bundle_scheduling_policy import Places, explain, place
 logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
-"""The pause before a raylet is asked again."""
+"""Seconds before a raylet that did not answer is asked again."""
 RETRY_FACTOR = 1.5
+"""Growth of the pause from one refused attempt to the next, as in Ray."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One try to reserve what a group needs, from the choice of nodes to the last answer."""
+    """One attempt to reserve a group's bundles, from the choice of nodes to the last answer."""
 
     number: int
     places: Places
-    """The bundles that it is about; empty when it only finishes what a former gcs has prepared."""
+    """Chosen node of each bundle; empty when the attempt only commits what a former gcs has prepared."""
 
 
 @dataclass(slots=True)
 class Retry:
-    """What became of a group's last attempt, which was refused."""
+    """Says when a group whose last attempt was refused is tried again, and why it was refused."""
 
     at: float
-    """Not before then."""
+    """Earliest time of the next attempt, on the loop's clock."""
     delay_s: float
     reason: str
 
 
 class PlacementGroupScheduler:
-    """The part of the gcs that has to do with placement groups."""
+    """Serves the messages about placement groups, and places their bundles."""
 
     def __init__(
         self,
@@ -94,37 +100,37 @@ class PlacementGroupScheduler:
         is_job_over: Callable[[bytes], bool],
         is_detached_actor: Callable[[bytes], bool],
     ) -> None:
-        """``is_detached_actor``: whether that is one, and lives."""
+        """``is_detached_actor``: tells whether an id is that of a living detached actor."""
         self._manager = manager
         self._nodes = nodes
         self._is_job_over = is_job_over
         self._is_detached_actor = is_detached_actor
         self._changes = changes
         self._store = store
-        """Makes a record durable, then true; raises StorageFailed, and then it is neither."""
+        """Stores a record, and then makes it true. If it raises StorageFailed, the record is neither."""
         self._first_delay_s = config.gcs_create_placement_group_retry_min_interval_ms / 1000
         self._max_delay_s = config.gcs_create_placement_group_retry_max_interval_ms / 1000
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
         self._generation = 0
-        """The count of this gcs among those of its cluster; 0 before ``start``."""
+        """Number of this gcs among the gcs processes of its cluster; 0 before ``start``."""
         self._attempt_count = 0
         self._attempts: dict[bytes, Attempt] = {}
-        """Those that go on, by group."""
+        """Attempts that are under way, by group."""
         self._retries: dict[bytes, Retry] = {}
-        """By group; only groups that still wait."""
+        """Refused attempts by group; only of groups that still wait."""
         self._promised: dict[bytes, dict[bytes, ResourceSet]] = {}
-        """What attempts have chosen since their node's last report, by node and group."""
+        """Resources that attempts have chosen since their node's last report, by node and group."""
         self._leaving: dict[bytes, None] = {}
-        """Living nodes that know that they are to leave."""
+        """Living nodes that know that they are drained."""
         self._waiters: dict[bytes, list[asyncio.Future[None]]] = {}
-        """Who waits for a group to be created or removed."""
+        """Futures of requests that wait for a group to be created or removed."""
         self._is_due = False
-        """``_assign`` will be called at the end of this turn."""
+        """Whether ``_assign`` is scheduled for the loop's next turn."""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, generation: int, store: Callable[[], Awaitable[None]]) -> None:
-        """All tables are loaded: go on where the gcs before has ended, as soon as this one's generation is durable."""
+        """Continue where the former gcs stopped, as soon as this one's generation is durable; all tables are loaded."""
         self._spawn(self._start(generation, store), "start_placement_groups")
 
     async def _start(self, generation: int, store: Callable[[], Awaitable[None]]) -> None:
@@ -161,7 +167,7 @@ class PlacementGroupScheduler:
             self._timer.cancel()
         self._peers.close()
 
-    # --- What users ask ------------------------------------------------------------------------------------------------
+    # --- Messages from users -------------------------------------------------------------------------------------------
 
     @durable
     async def handle_CreatePlacementGroup(self, request: CreatePlacementGroup, call: Call) -> CreatePlacementGroupReply:
@@ -175,7 +181,7 @@ class PlacementGroupScheduler:
             if (created := self._manager.create(group)) is not None:
                 await self._store(created)
                 self._assign_soon()
-        if self._is_job_over(group.job_id):  # It has finished meanwhile.
+        if self._is_job_over(group.job_id):  # The job may have finished meanwhile.
             self.on_job_finished(group.job_id)
         if group.creator and not self._is_detached_actor(group.creator):
             self.on_actor_dead(group.creator)
@@ -205,25 +211,25 @@ class PlacementGroupScheduler:
     def _reply(self, group: PlacementGroupInfo | None) -> PlacementGroupReply:
         return PlacementGroupReply(group, self._explain(group) if group is not None else "")
 
-    # --- What happens to nodes and jobs ----------------------------------------------------------------------------------
+    # --- Events of nodes, jobs and actors --------------------------------------------------------------------------------
 
     def on_node_joined(self) -> None:
         self._assign_soon()
 
     def on_report(self, node_id: bytes) -> None:
-        """A node has said what it has free."""
+        """Try waiting groups again, because a node has reported its free resources."""
         self._promised.pop(node_id, None)
         self._assign_soon()
 
     def on_node_dead(self, node_id: bytes) -> None:
-        """Its bundles need other nodes (G107); work on the others goes on."""
+        """Place the bundles of a dead node anew (G107); work in the group's other bundles goes on."""
         self._promised.pop(node_id, None)
         self._leaving.pop(node_id, None)
         self._peers.on_death_of(node_id, "its node was declared dead")
         self._lose_all(node_id)
 
     def on_node_leaving(self, node_id: bytes) -> None:
-        """It takes nothing new, not even in its bundles, and may stay for long: they need other nodes (G21)."""
+        """Place the bundles of a drained node anew (G21): it may stay for long, and takes nothing new even in bundles."""
         self._leaving[node_id] = None
         self._lose_all(node_id)
 
@@ -235,7 +241,7 @@ class PlacementGroupScheduler:
         self._remove_all(self._manager.of_job(job_id))
 
     def on_actor_dead(self, actor_id: bytes) -> None:
-        """A detached actor: the groups that it has made end with it."""
+        """Remove the groups that a dead detached actor has created."""
         self._remove_all(self._manager.of_actor(actor_id))
 
     def _remove_all(self, group_ids: list[bytes]) -> None:
@@ -267,7 +273,9 @@ class PlacementGroupScheduler:
         self._assign_soon()
 
     async def _take_back(self, group_id: bytes, node_id: bytes) -> None:
-        """A node that has as much free as before the group came has nothing to report."""
+        """Have a node remove a group's bundles, and drop their promise.
+
+        The node may then have as much free as in its last report, so that no new report would end the promise."""
         await self._call_until_dead(node_id, RemoveBundles(group_id))
         self._promised.get(node_id, {}).pop(group_id, None)
         self._assign_soon()
@@ -277,7 +285,7 @@ class PlacementGroupScheduler:
             if not waiter.done():
                 waiter.set_result(None)
 
-    # --- Choosing --------------------------------------------------------------------------------------------------------
+    # --- Choosing nodes --------------------------------------------------------------------------------------------------
 
     def _assign_soon(self) -> None:
         if not self._is_due and self._generation and self._manager.has_waiting():
@@ -285,7 +293,7 @@ class PlacementGroupScheduler:
             asyncio.get_running_loop().call_soon(self._assign)
 
     def _assign(self) -> None:
-        """Begin an attempt for every group that waits and for which there is room."""
+        """Begin an attempt for every waiting group for which there is room."""
         self._is_due = False
         now = asyncio.get_running_loop().time()
         if self._timer is not None:
@@ -309,7 +317,7 @@ class PlacementGroupScheduler:
             self._timer = asyncio.get_running_loop().call_at(min(wake_at), self._assign)
 
     def _free(self) -> dict[bytes, ResourceSet]:
-        """What nodes have free that take something new, as far as is known."""
+        """Return the free resources of the nodes that take new work, less those promised to attempts."""
         free: dict[bytes, ResourceSet] = {}
         for node in self._nodes().open():
             free[node.node_id] = dict(self._nodes().available(node.node_id))
@@ -345,7 +353,7 @@ class PlacementGroupScheduler:
             await self._commit(group_id)
 
     async def _prepare(self, node_id: bytes, request: PrepareBundles) -> str:
-        """Ask one node; returns why not."""
+        """Ask one node to reserve bundles; return the reason if it refuses, else an empty text."""
         address = self._address_of(node_id)
         if address is None:
             return "the chosen node has died"
@@ -355,7 +363,7 @@ class PlacementGroupScheduler:
             return str(error)
 
     async def _note_prepared(self, group_id: bytes, places: Places, number: int) -> str:
-        """Store that everything is put aside; returns why it is not to be."""
+        """Store that all bundles are reserved; return the reason if the group was removed or cannot be stored."""
         async with self._changes.of(group_id):
             group = self._manager.prepare(group_id, places, number)
             if group is None:
@@ -367,7 +375,7 @@ class PlacementGroupScheduler:
         return ""
 
     def _abandon(self, group_id: bytes, number: int, reason: str) -> None:
-        """All or nothing (G104): what was put aside is given back, everywhere."""
+        """Give up an attempt: return the reserved bundles on all nodes (G104), and schedule the next attempt."""
         attempt = self._attempts.pop(group_id)
         for node_id in dict.fromkeys(attempt.places.values()):
             self._promised.get(node_id, {}).pop(group_id, None)
@@ -380,7 +388,7 @@ class PlacementGroupScheduler:
         self._assign_soon()
 
     async def _commit(self, group_id: bytes) -> None:
-        """Let work into all bundles that have a place, also into those where that was done before."""
+        """Open all placed bundles for leases, also those that are open already."""
         group = self._manager.get(group_id)
         commits = {key: CommitBundles(group_id, group.on_node(key)) for key in group.nodes()} if group is not None else {}
         answers = await _all({key: self._commit_on(key, request) for key, request in commits.items()})
@@ -402,11 +410,11 @@ class PlacementGroupScheduler:
         self._assign_soon()
 
     async def _commit_on(self, node_id: bytes, request: CommitBundles) -> list[tuple[int, int]]:
-        """Returns the bundles that are not there any more."""
+        """Have a node open its bundles; return those that it does not have any more."""
         reply = await self._call_until_dead(node_id, request)
         return [(index, attempt) for index, attempt in request.bundles if reply is None or index in reply.missing]
 
-    # --- To raylets ------------------------------------------------------------------------------------------------------
+    # --- Messages to raylets ---------------------------------------------------------------------------------------------
 
     def _tell(self, node_id: bytes, request: Request[Done]) -> None:
         self._spawn(self._tell_until_dead(node_id, request), f"{type(request).__name__}({short(node_id)})")
@@ -415,7 +423,7 @@ class PlacementGroupScheduler:
         await self._call_until_dead(node_id, request)
 
     async def _call_until_dead(self, node_id: bytes, request: Request[Any]) -> Any:
-        """Ask until there is an answer; None if the node dies first."""
+        """Repeat a request to a node until it is answered; return None if the node dies first."""
         while (address := self._address_of(node_id)) is not None:
             try:
                 return await self._peers.to(address).call(request)
@@ -428,7 +436,7 @@ class PlacementGroupScheduler:
         return None
 
     def _address_of(self, node_id: bytes) -> Address | None:
-        """None: it is dead."""
+        """Return the address of a living node's raylet; None if it is dead or unknown."""
         node = self._nodes().get(node_id)
         return node.address if node is not None and node.alive else None
 
@@ -444,7 +452,7 @@ class PlacementGroupScheduler:
         task.add_done_callback(self._tasks.discard)
 
     def _explain(self, group: PlacementGroupInfo) -> str:
-        """Why a group is not ready, for people; empty if it is."""
+        """Explain for users why a group is not ready; empty if it is."""
         if group.state in (CREATED, REMOVED):
             return ""
         unplaced = group.unplaced()
@@ -462,12 +470,12 @@ class PlacementGroupScheduler:
 
 
 def _beside(group: PlacementGroupInfo) -> list[bytes]:
-    """Where the bundles are that have a place."""
+    """Return the node of each placed bundle."""
     return [bundle.node_id for bundle in group.bundles if bundle.node_id]
 
 
 async def _all(questions: Mapping[bytes, Coroutine[Any, Any, Any]]) -> dict[bytes, Any]:
-    """Ask all nodes at once; the answers by node."""
+    """Await the questions to all nodes at once, and return the answers by node."""
     if len(questions) == 1:
         return {key: await question for key, question in questions.items()}
     loop = asyncio.get_running_loop()

@@ -1,18 +1,19 @@
-"""The gcs process: it hears every message of ``protocol/gcs.py``, and joins the managers.
+"""The gcs process: it handles every message of ``protocol/gcs.py``, and connects the managers.
 
 Ray: src/ray/gcs/gcs_server.h
 
 A handler decides (a pure manager says which record must be stored), commits, and only then changes the table, publishes
-and replies (``durable``). So whatever anyone has seen is durable; what was refused as ``storage-failed`` may have been done
-all the same after the next restart, as any request without a good answer. Actors have a service of their own.
+and replies (``durable``). So every change that another process has seen is durable. A request that was refused as
+``storage-failed`` may take effect after the next restart nevertheless, as any request without a reply. Actors have a service
+of their own.
 
-Which cluster is this? The store has a random id, made when the store was. Nodes learn it when they first register, and say
-it if they ever register again. A gcs refuses a node that names another cluster, and one that claims to be a member (by
-naming this cluster, or by reporting) but is not in its table: then it was started with an empty or a foreign store under a
-running cluster. The node must exit, for its gcs is gone for good (G110). A gcs that was restarted with its own store just
-goes on: nodes need not register again, their next report and the health checks show who is still there.
+Cluster id: the store has a random id that was made with it. A node learns it when it first registers, and names it if it
+ever registers again. The gcs refuses a node that names another cluster. It also refuses a node that claims to be a member
+(by naming this cluster, or by reporting) but is not in its table. Such a gcs was started with an empty or a foreign store
+under a running cluster. The node must exit, because its gcs is gone for good (G110). A gcs that was restarted with its own
+store just goes on. Nodes need not register again; their next reports and the health checks show which are still alive.
 
-Rows of what is forgotten (old jobs, the functions of finished ones) are deleted with whatever is committed next.
+Rows of forgotten things (old jobs, the functions of finished jobs) are deleted with the next commit.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ CHANNELS = (protocol.NODES, protocol.RESOURCES, protocol.WORKER_DEATHS, protocol
 
 
 class GcsServer:
-    """One gcs; ``start`` it once."""
+    """Runs one gcs; ``start`` is called once."""
 
     _storage: GcsStorage
-    """Opened, like all that depends on what is in it, by ``start``."""
+    """Tables on disk; opened by ``start``, which also sets all that depends on them."""
     _nodes: NodeManager
 
     def __init__(self, platform: Platform, config: GcsConfig) -> None:
@@ -92,17 +93,17 @@ class GcsServer:
         self._dispatcher = Dispatcher(self, self._actors, self._group_scheduler, self._drainer)
 
     def _address(self) -> Address:
-        """As an owner of leases."""
+        """Return the gcs's own address, as the owner of leases."""
         tcp = next((endpoint for endpoint in self.endpoints if endpoint.startswith("tcp:")), "")
         return Address(self._platform.identity, b"", self.endpoints[0], tcp)
 
     @property
     def endpoints(self) -> list[str]:
-        """Where it listens, as peers reach it; in the order of the configuration."""
+        """Return the endpoints where the gcs listens, as peers reach them; in the order of the configuration."""
         return [listener.endpoint for listener in self._listeners]
 
     async def start(self) -> None:
-        """Load the tables, listen, and look who is still there. Raises PlatformError, and is then closed."""
+        """Load the tables, listen, and watch the known processes. If it raises PlatformError, the server is closed."""
         try:
             self._storage = await GcsStorage.open(self._platform, self._config.storage_path)
             await self._load()
@@ -149,7 +150,7 @@ class GcsServer:
             await self._maybe_finish_with_node(job)
 
     async def close(self) -> None:
-        """Stop at once; what was acknowledged is in the store."""
+        """Stop at once; all acknowledged changes are in the store."""
         if self._closed.is_set():
             return
         self._health.close()
@@ -269,7 +270,7 @@ class GcsServer:
         return protocol.GetJobReply(self._jobs.get(request.job_id))
 
     def _watch_driver(self, job: protocol.JobInfo) -> None:
-        """Also after its job has finished, because others may hold references that it owns."""
+        """Watch a driver, also after its job has finished, because other processes may hold references that it owns."""
 
         async def on_dead(cause: str) -> None:
             driver = job.driver
@@ -303,7 +304,7 @@ class GcsServer:
         self._group_scheduler.on_actor_dead(actor_id)
 
     async def on_last_detached_actor(self, job_id: bytes) -> None:
-        """What of a finished job was kept for them can go."""
+        """Release a finished job that was kept for its detached actors; the last one is dead."""
         await until_stored(self._release, job_id)
         if self.job_is_over(job_id):
             self._group_scheduler.on_job_finished(job_id)
@@ -316,18 +317,18 @@ class GcsServer:
                 await self._commit_end(job)
 
     def job_is_over(self, job_id: bytes) -> bool:
-        """Whether nothing of this job may begin any more."""
+        """Tell whether nothing of this job may begin any more."""
         job = self._jobs.get(job_id)
         return job is not None and job.is_over()
 
     async def _maybe_finish_with_node(self, job: protocol.JobInfo) -> None:
-        """A driver ends with its node, wherever the news of both meet."""
+        """Finish a job if its driver's node is dead; called wherever news of a job or a node arrive."""
         if self._nodes.death_cause(job.driver.node_id) is not None:
             await until_stored(self._finish, job.job_id)
             self._health.unwatch(job.driver.worker_id)
 
     def _drop_values(self, namespace: str) -> None:
-        """Their rows go with the next commit."""
+        """Drop the values of a namespace; their rows are deleted with the next commit."""
         for key in self._values.drop_namespace(namespace):
             self._storage.delete_value(namespace, key)
 
@@ -344,7 +345,7 @@ class GcsServer:
                 self._storage.put_value(namespace, key, value)
                 await self._storage.commit()
                 self._values.on_put(namespace, key, value)
-                if self._values.is_dropped(namespace):  # its job has ended, perhaps while this was being stored
+                if self._values.is_dropped(namespace):  # The job has ended, perhaps while the value was being stored.
                     self._drop_values(namespace)
         return protocol.KvPutReply(True)
 
@@ -358,7 +359,7 @@ class GcsServer:
                 try:
                     await self._storage.commit()
                 except StorageFailed:
-                    self._storage.put_value(namespace, key, old)  # instead of the removal, which is still staged
+                    self._storage.put_value(namespace, key, old)  # This replaces the removal, which is still staged.
                     raise
                 self._values.on_deleted(namespace, key)
         return DONE
@@ -369,7 +370,7 @@ class GcsServer:
     def handle_KvKeys(self, request: protocol.KvKeys, call: Call) -> protocol.KvKeysReply:
         return protocol.KvKeysReply(self._values.keys(request.namespace, request.prefix))
 
-    # --- Deaths, news, health --------------------------------------------------------------------------------------------
+    # --- Deaths, publish and subscribe, health ---------------------------------------------------------------------------
 
     @durable
     async def handle_ReportWorkerDeath(self, request: protocol.ReportWorkerDeath, call: Call) -> Done:
@@ -398,7 +399,7 @@ class GcsServer:
         return death
 
     def worker_death(self, worker: Address) -> protocol.WorkerDeath | None:
-        """How a process died, if it is known to be dead."""
+        """Return the death certificate of a process, if it is known to be dead."""
         return self._death_of(worker.worker_id, worker.node_id)
 
     def open(self) -> list[protocol.NodeInfo]:
@@ -427,4 +428,4 @@ class GcsServer:
 
 
 GCS_SERVICES = (GcsServer, ActorService, PlacementGroupScheduler, NodeDrainer)
-"""The classes of those that answer requests in this process."""
+"""Classes whose handlers answer requests in this process."""

@@ -1,4 +1,4 @@
-"""The tables of the gcs on disk: which rows there are, and what is in them.
+"""The tables of the gcs on disk, with typed access to their rows.
 
 Ray: src/ray/gcs/gcs_table_storage.h, src/ray/gcs/store_client/
 
@@ -9,7 +9,7 @@ Ray: src/ray/gcs/gcs_table_storage.h, src/ray/gcs/store_client/
     actors   actor id (hex) -> ActorRow         worker_deaths   worker id (hex) -> WorkerDeath
 
 Rows are staged at once and durable when ``commit`` returns; concurrent commits share one sync. Resource reports are not
-here: they are news, and come again.
+stored, since nodes send them again.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ R = TypeVar("R", bound=Record)
 
 
 class GcsStorage:
-    """Typed access to one store."""
+    """Gives typed access to one store of rows."""
 
     def __init__(self, storage: Storage, cluster_id: bytes) -> None:
         self._storage = storage
         self.cluster_id = cluster_id
-        """Made when the store was empty, and the same as long as the store is."""
+        """Random id that was made when the store was new, and never changes."""
 
     @classmethod
     async def open(cls, platform: Platform, path: str) -> GcsStorage:
-        """Raises StorageFailed for a store that cannot be opened, or cannot be written when it is new."""
+        """Open a store. Raises StorageFailed if that fails, or if a new store cannot be written."""
         storage = platform.open_storage(path)
         cluster_id = storage.load(CLUSTER).get("id")
         if cluster_id is None:
@@ -57,7 +57,7 @@ class GcsStorage:
 
     @property
     def durable(self) -> bool:
-        """Whether a gcs that is started again finds what this one has committed."""
+        """Tell whether a restarted gcs finds the rows that this one has committed."""
         return self._storage.durable
 
     def nodes(self) -> list[NodeInfo]:
@@ -76,7 +76,7 @@ class GcsStorage:
         return int.from_bytes(self._storage.load(CLUSTER).get("jobs", b""), "big")
 
     def start_count(self) -> int:
-        """How many gcs processes have worked with these tables."""
+        """Return the number of gcs processes that have used these tables."""
         return int.from_bytes(self._storage.load(CLUSTER).get("starts", b""), "big")
 
     def placement_groups(self) -> list[PlacementGroupInfo]:
@@ -133,8 +133,9 @@ class GcsStorage:
         self._storage.delete(KV, f"{key.hex()}:{namespace}")
 
     async def commit(self) -> None:
-        """Return when all that was staged is durable; raises StorageFailed, and then none of it may be acknowledged, and
-        nothing that was to be put will be."""
+        """Return when all staged rows are durable.
+
+        If it raises StorageFailed, none of them may be acknowledged, and the staged puts are dropped."""
         await self._storage.commit()
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""The death certificates of workers and drivers.
+"""The table of death certificates of workers and drivers.
 
 Ray: src/ray/gcs/gcs_worker_manager.h
 
-A raylet reports the death of its workers; the gcs itself sees drivers die. The first certificate of an incarnation stands.
-They are stored, for a raylet that was answered says nothing twice, and an owner who has lent to the dead must hear of it;
-and bounded in number. Who asks later about a process of a dead node is told so by the table of nodes, which forgets nothing;
-about any other process it must be tried whether it answers.
+A raylet reports the deaths of its workers; the gcs itself sees drivers die. The first certificate of an incarnation stands.
+Certificates are stored, because a raylet does not repeat an answered report, and an owner must learn that a borrower is
+dead. Their number is bounded. The table of nodes, which forgets nothing, still answers for all processes of a dead node. To
+find out about any other process with an old certificate, a caller must try to reach it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from minray.gcs.effects import Publication
 from minray.protocol.gcs import WORKER_DEATHS, WorkerDeath
 
 MAX_WORKER_DEATHS = 10_000
+"""Most death certificates that are kept; a new subscriber receives them all."""
 
 
 class WorkerManager:
-    """The table of certificates."""
+    """Holds the table of death certificates."""
 
     def __init__(self, max_worker_deaths: int = MAX_WORKER_DEATHS) -> None:
         self._max_worker_deaths = max_worker_deaths
         self._deaths: dict[bytes, WorkerDeath] = {}
-        """By worker id, oldest first; those of an earlier gcs before all others."""
+        """Certificates by worker id, oldest first; those of an earlier gcs come before all others."""
 
     def load(self, deaths: Iterable[WorkerDeath]) -> list[Publication]:
-        """After a restart."""
+        """Enter the certificates that an earlier gcs has stored, after a restart."""
         return [publication for death in deaths for publication in self.on_death(death)]
 
     def on_death(self, death: WorkerDeath) -> list[Publication]:
-        """A process has died. May make the table forget its oldest certificate."""
+        """Enter a certificate, and return the publications. The oldest certificate may be dropped."""
         if death.worker_id in self._deaths:
             return []
         self._deaths[death.worker_id] = death

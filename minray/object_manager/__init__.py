@@ -1,1 +1,1 @@
-"""The movers: objects from one node's store to another's."""
+"""Transfer of objects from one node's store to another's."""

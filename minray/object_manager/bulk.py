@@ -1,10 +1,10 @@
-"""The connections of a node over which objects travel: several to each other node, apart from the one for all else.
+"""Bulk connections between nodes, on which objects travel: several per pair of nodes, apart from the one for messages.
 
 Ray: src/ray/object_manager/object_manager.h (its own rpc server and clients)
 
-A platform has a few networks for bulk, its *lanes*. A node listens on each of them when another one asks for that, for the
-first time; from then on the other one asks for chunks on all lanes in turn. A platform without lanes uses the connection
-that is there anyhow.
+A platform has a few networks for bulk data, its *lanes*. A node begins to listen on each lane when another node first asks
+it to (``OpenLanes``). From then on, that other node asks for chunks on all lanes in turn. A platform without lanes uses the
+ordinary connection.
 
 Left out: lanes are closed when a node dies, but not when nothing is moved for a while.
 """
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Bulk:
-    """Those of one node."""
+    """Holds the bulk connections of one node."""
 
     def __init__(self, platform: Platform, config: RayletConfig, peers: Peers) -> None:
         timeout_s = config.system_config.rpc_reconnect_timeout_s
@@ -36,17 +36,17 @@ class Bulk:
         self._peers = peers
         self._lanes = [Peers(replace(platform, network=lane), config.node_id, timeout_s) for lane in platform.bulk]
         self._remote: dict[bytes, Sequence[Address]] = {}
-        """Where other nodes listen, by their raylets' ids."""
+        """Lane addresses of other nodes, by their raylets' ids."""
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}
-        """What will be asked of nodes that have not said yet where they listen."""
+        """Reads that wait for the lane addresses of their node, by its raylet's id."""
         self._read_count = 0
         self._opening = asyncio.Lock()
-        """Held while this node begins to listen."""
+        """Lock held while this node begins to listen."""
         self._listeners: list[Listener] = []
         self._addresses: list[Address] = []
-        """Where this node listens; none before it was asked, nor if it cannot."""
+        """Lane addresses of this node; empty before another node asks, and if listening fails."""
 
-    # --- asking
+    # --- asking other nodes
 
     def read(self, source: Address, chunk: ReadChunk, into: memoryview, on_answer: OnAnswer[ChunkReply]) -> None:
         """Ask another node for a chunk, on the next of its lanes."""
@@ -73,21 +73,21 @@ class Bulk:
         peers.to(address).send(chunk, on_answer, into=[into])
 
     def on_node_death(self, worker_id: bytes, reason: str) -> None:
-        """A raylet is known to be dead."""
+        """Close the lanes to a raylet that is known to be dead."""
         self._remote.pop(worker_id, None)
         for lane in self._lanes:
             lane.on_death_of(worker_id, reason)
 
-    # --- being asked
+    # --- serving other nodes
 
     async def open(self, on_incoming: OnIncoming) -> list[Address]:
-        """Listen, if that has not begun: where."""
+        """Begin to listen on all lanes, unless that has begun, and return the addresses."""
         async with self._opening:
             if not self._listeners:
                 try:
                     self._addresses = [await self._listen(*lane, on_incoming) for lane in enumerate(self._networks)]
                 except PlatformError as error:
-                    logger.warning("objects leave this node on one connection to each other node: %s", error)
+                    logger.warning("no bulk lanes could be opened; objects leave on the ordinary connections: %s", error)
         return self._addresses
 
     async def _listen(self, number: int, network: Network, on_incoming: OnIncoming) -> Address:

@@ -1,15 +1,15 @@
-"""Brings objects from other nodes' stores into this one's, and sends them from here.
+"""The object manager pulls objects from other nodes' stores into this node's, and pushes chunks to other nodes.
 
 Ray: src/ray/object_manager/object_manager.h, ownership_object_directory.h
 
-The owner knows where the copies are. ``Pull`` is the story of one object on its way here; ``PullManager`` says which of them
-may begin; ``PushManager`` bounds what leaves.
+The owner knows where the copies are. ``Pull`` brings one object here; ``PullManager`` decides which pulls may begin;
+``PushManager`` limits the bytes that leave.
 
 Rules
-  * One pull per object, however many wait for it.
-  * A chunk is sent without a copy: the memory is pinned until the transport has let go of it. One of an object that is on
-    disk alone is read from there; the object stays on disk.
-  * What is still being received here is sent on as soon as it has come, but only to nodes whose turn is later (``Pull``).
+  * There is one pull per object, however many requests wait for it.
+  * A chunk is sent without a copy: its memory is pinned until the transport has released it. A chunk of an object that is
+    only on disk is read from there; the object stays on disk.
+  * Chunks of an object that is still being received are sent on, but only to nodes whose turn is later (``Pull``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from minray.rpc.service import Call, Dispatcher
 
 
 class ObjectManager:
-    """The service for other nodes, and the pulls of this one."""
+    """Serves the chunk requests of other nodes, and runs this node's pulls."""
 
     def __init__(
         self,
@@ -50,23 +50,22 @@ class ObjectManager:
         address: Callable[[], Address],
         read_spilled: Callable[[Entry, int, int], Awaitable[memoryview | None]],
     ) -> None:
-        """``read_spilled`` gives some bytes of a copy that is on disk; None: it turned out to be lost, or there is
-        no memory for them now."""
+        """``read_spilled`` returns some bytes of a copy on disk; None: the copy is lost, or there is no memory now."""
         self._post = platform.user_code.post
         self._bulk = Bulk(platform, config, peers)
         self._dispatcher = Dispatcher(self)
-        """Of what comes on the lanes."""
+        """Dispatcher of requests that arrive on the lanes."""
         self.patient = patient
         self._store_of = store
         self._address_of = address
         self.chunk_bytes = config.system_config.object_manager_default_chunk_size
         self.pulls = PullManager(lambda size: self.store.table.has_room(size))
         self._pulls: dict[bytes, tuple[Pull, asyncio.Task[None]]] = {}
-        """By object id."""
+        """Pulls and their tasks, by object id."""
         self._pushes = PushManager()
         self._read_spilled = read_spilled
         self._reading: set[asyncio.Task[None]] = set()
-        """Pushes that wait for a disk."""
+        """Tasks of pushes that read from disk."""
         self._reports: Batches[LocationChange] = Batches(patient.send, self._make_report)
         self._report_count = 0
         self._push_count = 0
@@ -91,10 +90,10 @@ class ObjectManager:
     def on_node_death(self, raylet_id: bytes, reason: str) -> None:
         self._bulk.on_node_death(raylet_id, reason)
 
-    # --- fetching
+    # --- pulling
 
     def fetch(self, object_id: bytes, owner: Address, order: Order) -> None:
-        """Begin to bring an object here, unless that has begun; it is part of a bundle."""
+        """Begin to pull an object, unless that has begun, and add it to the bundle ``order``."""
         if self._is_closed:
             return
         self.pulls.want(object_id, order)
@@ -115,12 +114,12 @@ class ObjectManager:
         self._bulk.read(source, chunk, into, on_answer)
 
     def next_number(self) -> int:
-        """Of a question to an owner."""
+        """Return a fresh number for a question to an owner."""
         self._question_count += 1
         return self._question_count
 
     def report(self, owner: Address, object_id: bytes, attempt: int, is_here: bool, number: int = 0) -> None:
-        """Tell the owner that there is a copy here, or none; and that questions up to a number are over."""
+        """Tell the owner whether there is a copy here, and that questions up to ``number`` are over."""
         if not self._is_closed:
             self._reports.add(owner, [LocationChange(object_id, attempt, is_here, number)])
 
@@ -129,10 +128,10 @@ class ObjectManager:
         return UpdateObjectLocations(self.address, self._report_count, changes)
 
     def on_evicted(self, entry: Entry) -> None:
-        """A copy has made room for others."""
+        """Tell the owner that a copy was evicted."""
         self.report(entry.owner, entry.object_id, entry.attempt, False)
 
-    # --- sending
+    # --- pushing
 
     async def handle_OpenLanes(self, request: OpenLanes, call: Call) -> OpenLanesReply:
         return OpenLanesReply(await self._bulk.open(self._dispatcher))
@@ -159,12 +158,12 @@ class ObjectManager:
         return entry if entry is not None and entry.attempt == request.attempt else None
 
     def _receiver_of(self, entry: Entry) -> Pull | None:
-        """The pull that is filling this copy."""
+        """Return the pull that is filling a copy, if there is one."""
         pull, _ = self._pulls.get(entry.object_id, (None, None))
         return pull if pull is not None and pull.entry is entry else None
 
     def _is_here(self, entry: Entry, request: ReadChunk) -> bool:
-        """Whether these bytes of a copy are, though perhaps not yet all of it."""
+        """Tell whether the requested bytes of a copy are here; the rest may still be missing."""
         if self.store.table.is_whole(entry):
             return True
         pull = self._receiver_of(entry)
@@ -178,7 +177,7 @@ class ObjectManager:
 
     def _push(self, request: ReadChunk, call: Call) -> None:
         entry = self._find(request)
-        if entry is None or not self._is_here(entry, request):  # freed, or gone to make room, perhaps to come once more
+        if entry is None or not self._is_here(entry, request):  # Freed or evicted, and perhaps being pulled once more.
             call.reply(ChunkReply(False))
             asyncio.get_running_loop().call_soon(self._pushes.on_sent, request.size)
         elif entry.spilled is None or self.store.table.is_sealed(entry):
@@ -199,7 +198,7 @@ class ObjectManager:
             call.reply(ChunkReply(True), [view])
 
     def _lasting_view(self, entry: Entry, start: int, size: int) -> memoryview:
-        """A view that keeps the copy where it is, as long as the view or one made of it lives."""
+        """Return a view that keeps the copy pinned as long as it, or a view made of it, lives."""
         self._push_count += 1
         pin = b"send" + self._push_count.to_bytes(8, "big")
         self.store.table.pin(entry, pin, b"")

@@ -1,23 +1,24 @@
-"""The story of one object on its way to this node.
+"""The pull of one object to this node.
 
 Ray: src/ray/object_manager/pull_manager.h, object_buffer_pool.h
 
-A pull asks the owner where copies are, waits until it may begin (``PullManager``) and has memory, and reads the object in
-chunks, several at once, which are received straight into the arena. Where a node has no copy after all, or is gone, the next
-is asked for the chunks that have not come; when none is left the owner is asked again. It says when an object is being made
-again, which is waited for, and when there is something else in its place, which is for the readers to ask for.
+A pull asks the owner where copies are, and waits until it may begin (``PullManager``) and has memory. Then it reads the
+object in chunks, several at once, straight into the arena. If a node has no copy after all, or is dead, the next node is
+asked for the chunks that have not come; when none is left, the owner is asked again. If the owner says that the object is
+being reconstructed, the pull waits. If there is an error or a small value instead, the readers must ask the owner for that.
 
-A pull that receives an object already serves what it has of it to others (a *pipelined broadcast*). The owner gives each
-node that asks a turn, and names those that asked earlier; the one just before is asked first, so that of many nodes that
-want an object at once each reads it from the one before and sends it to the one after, and the first copy is sent once.
+A pull already serves the chunks that it has to other nodes (a *pipelined broadcast*). The owner gives each asking node a
+turn, and names the nodes that asked earlier. The pull asks the latest of those first. So when many nodes want an object at
+once, each reads it from the node before and sends it to the node after, and the primary copy is sent once.
 
 Rules
-  * Memory that chunks are being received into stays taken until every call that may write there has ended, also when
-    nobody wants the object any more.
-  * A chunk is waited for only at a node with an earlier turn, and only if that has memory for the object: so nobody waits in
-    a circle.
+  * Memory that chunks are received into stays allocated until every call that may write there has ended, even if no
+    request wants the object any more.
+  * A pull waits for a chunk only at a node with an earlier turn, and only if that node has memory for the object. So nodes
+    never wait in a circle.
   * Turns hold for one pull: it keeps the first that it was given.
-  * A pull that has begun goes on to its end although nobody waits any more: whoever polls would begin anew each time.
+  * A pull that has begun goes on to its end even if no request waits any more. Otherwise a program that polls with short
+    timeouts would begin anew each time.
 
 What we do not like about it yet: a node whose predecessor is slow is as slow, though a faster copy may exist.
 """
@@ -46,20 +47,20 @@ from minray.rpc.patient_caller import PatientCaller
 logger = logging.getLogger(__name__)
 
 CHUNKS_AT_ONCE = 4
-"""So many chunks of one object are on their way."""
+"""Most chunks of one object that are on their way at a time."""
 ASK_AGAIN_S = 0.1
-"""After all known copies were tried in vain."""
+"""Seconds before the owner is asked again, after all known copies were tried without success."""
 MOST_PAUSE_S = 2.0
-"""Between questions for an object that is being made again."""
+"""Longest pause, in seconds, between questions for an object that is being reconstructed."""
 
 
 class Port(Protocol):
-    """What a pull needs of the object manager that it belongs to."""
+    """Port to the object manager that a pull belongs to."""
 
     patient: PatientCaller
     pulls: PullManager
     chunk_bytes: int
-    """Of all but large objects."""
+    """Chunk size in bytes of all but large objects."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -71,36 +72,36 @@ class Port(Protocol):
         """Ask another node for a chunk."""
 
     def next_number(self) -> int:
-        """Of a question to an owner."""
+        """Return a fresh number for a question to an owner."""
 
     def report(self, owner: Address, object_id: bytes, attempt: int, is_here: bool, number: int = 0) -> None:
-        """Tell the owner that there is a copy here, or none; and that questions up to a number are over."""
+        """Tell the owner whether there is a copy here, and that questions up to ``number`` are over."""
 
 
 class Pull:
-    """One of them."""
+    """Brings one object to this node."""
 
     def __init__(self, manager: Port, object_id: bytes, owner: Address) -> None:
         self._manager = manager
         self.object_id = object_id
         self.owner = owner
         self.turn = 0
-        """Among all that receive this object; 0 before the owner has given one."""
+        """Turn among all receivers of this object; 0 before the owner has given one."""
         self.entry: Entry | None = None
-        """Where it is being received; None before there is memory for it, and when it is complete."""
+        """Copy that is being received; None before there is memory for it, and when it is complete."""
         self.chunks = Chunks(0, manager.chunk_bytes)
-        """Of ``entry``."""
+        """Chunks of ``entry``."""
         self._announced = 0, 0
-        """The attempt of which the owner believes that this node receives a copy, and since which question (0: none)."""
+        """Attempt that this node receives according to the owner, and the question that told it so (0: none)."""
         self._sources: list[Address] = []
-        """Whom to ask next, the last one first."""
+        """Raylets to ask; the last one is asked first."""
         self._in_flight = 0
         self._pause_s = ASK_AGAIN_S
         self._on_rest: asyncio.Future[None]
-        """Done when nothing is on its way and there is nobody (or nothing) to ask."""
+        """Future that is done when no chunk is on its way and there is no source or chunk left to ask for."""
 
     async def run(self) -> None:
-        """To the end: it is here, or will never be, or nobody wants it."""
+        """Pull the object until it is here, or will never be, or no request wants it."""
         store = self._manager.store
         try:
             while store.is_wanted(self.object_id):
@@ -112,7 +113,7 @@ class Pull:
             self._withdraw()
 
     async def _try(self) -> Pinned | None:
-        """Once through all copies; returns why there will never be one here."""
+        """Try all copies once; return the reason if there will never be a copy here, else None."""
         manager = self._manager
         question = GetObjectLocations(self.object_id, manager.address, manager.next_number())
         try:
@@ -136,7 +137,7 @@ class Pull:
         if self.entry is not None and await self._receive(known):
             self._complete()
             return None
-        if not known.raylets:  # the owner asks those that were receiving it whether they have it
+        if not known.raylets:  # No copy is left. The owner waits for the reports of all receivers, so stop being one.
             self._let_go()
             self._withdraw()
         elif not self._is_needed():
@@ -145,7 +146,7 @@ class Pull:
         return None
 
     async def _wait_until_made(self) -> None:
-        """It was lost, and its owner has it made again: ask less and less often."""
+        """Wait before the next question for an object that is being reconstructed; the pauses grow."""
         self._let_go()
         self._withdraw()
         self._manager.pulls.stall(self.object_id)
@@ -154,7 +155,9 @@ class Pull:
         self._pause_s = min(self._pause_s * 1.2, MOST_PAUSE_S)
 
     async def _make_room(self, known: ObjectLocations) -> bool:
-        """False if there is none. Without an entry afterwards: nobody needs a copy, or one is being made here."""
+        """Wait for the pull's turn and for memory; return False if there is no memory.
+
+        If ``entry`` is still None then, no copy is needed, or another one is being made on this node."""
         manager = self._manager
         turn = asyncio.Event()
         manager.pulls.request(self.object_id, known.size, turn.set)
@@ -178,7 +181,7 @@ class Pull:
         return entry is not None or is_unwanted
 
     def _is_needed(self) -> bool:
-        """Whether the copy that is being made may be asked for; else it was freed, or a later attempt's is here."""
+        """Tell whether the copy that is being received is still needed: it was not freed, and no later attempt is here."""
         return self.entry is not None and self._manager.store.table.find(self.object_id) is self.entry
 
     def _complete(self) -> None:
@@ -189,16 +192,16 @@ class Pull:
         self._announced = 0, 0
 
     def _let_go(self) -> None:
-        """Of what has been received: it is not wanted, or not the copy that is."""
+        """Drop the chunks received so far: the object is not wanted, or this copy is outdated."""
         if self.entry is not None:
             entry, self.entry = self.entry, None
             self.chunks.give_up()
             self._manager.store.abort(entry)
 
     def _withdraw(self) -> None:
-        """Nothing is being received here: while the owner believes otherwise, it will not take the object for lost.
+        """Tell the owner that this node receives nothing; while it believes otherwise, it does not count the object as lost.
 
-        Perhaps there is a copy nevertheless: the object may have been made again, and that here.
+        There may be a copy nevertheless: the object may have been reconstructed on this node.
         """
         (attempt, number), self._announced = self._announced, (0, 0)
         if number:
@@ -208,9 +211,9 @@ class Pull:
     # --- chunks
 
     async def _receive(self, known: ObjectLocations) -> bool:
-        """Whether all chunks are here. Returns when nothing more can arrive."""
+        """Receive chunks until no more can arrive; return whether all are here."""
         self._sources = sources(known, self._manager.address.node_id)
-        if any(raylet.node_id == self._manager.address.node_id for raylet in known.raylets):  # its owner is mistaken
+        if any(raylet.node_id == self._manager.address.node_id for raylet in known.raylets):  # The owner is mistaken.
             self._manager.report(self.owner, self.object_id, known.attempt, False)
         self._on_rest = asyncio.get_running_loop().create_future()
         self._read_more()
@@ -244,5 +247,5 @@ class Pull:
 
 
 def sources(known: ObjectLocations, own_node: bytes) -> list[Address]:
-    """Whom to ask, the last one first: those that are receiving it, then those that have it; the latest before others."""
+    """Return the raylets to ask, the last one first: receivers before holders of copies, and later ones before earlier."""
     return [raylet for raylet in [*known.raylets, *known.receivers] if raylet.node_id != own_node]

@@ -1,17 +1,18 @@
-"""Which objects may begin to come to this node.
+"""Admission of pulls: which objects may begin to come to this node.
 
 Ray: src/ray/object_manager/pull_manager.h
 
-Pure. Whoever wants objects here wants several at once (the arguments of a task, a list in a ``get``): a *bundle*, which is
-of no use before all of it is here, and which keeps in memory what has come. So bundles begin as a whole, when the sizes of
-all their objects are known: in the order get, wait, task arguments, and among equals first come, first served; as many as
-fit into the memory that can be had (G87).
+Pure. A request wants several objects at once (the arguments of a task, a list in a ``get``). They form a *bundle*, which is
+useless before all of it is here, and which keeps its objects in memory as they arrive. So a bundle begins as a whole, when
+the sizes of all its objects are known. Bundles begin in the order get, wait, task arguments, and among equals first come,
+first served. As many begin as fit into the memory that is available (G87).
 
 Rules
-  * A bundle that has begun goes on, whatever comes: it holds memory, and others get that memory when it is over.
-  * One bundle is always under way, whether it fits or not; the object store then makes room, or says that there is none.
+  * A bundle that has begun is never stopped: it holds memory, which other bundles get when it is over.
+  * One bundle is always under way, whether it fits or not; the object store then makes room, or reports that there is none.
   * An object begins with the first of its bundles.
-  * A bundle that waits for an object which is being made again counts as not under way: others may be needed to make it.
+  * A bundle that waits for an object that is being reconstructed does not count as under way: the reconstruction may need
+    other bundles.
 """
 
 from __future__ import annotations
@@ -25,56 +26,56 @@ from minray.object_store.store import Order
 
 
 class _Bundle(msgspec.Struct, eq=False):
-    """What somebody wants."""
+    """Objects that one request wants together."""
 
     objects: dict[bytes, None]
-    """Those that are not over."""
+    """Objects that are not here yet and may still come."""
     unknown: int = 0
-    """How many of them have no size yet."""
+    """Number of objects whose size is unknown."""
     bytes: int = 0
-    """Of those that could begin."""
+    """Total size of the objects that are ready to begin."""
     has_begun: bool = False
     stalled: int = 0
-    """How many of them are being made again."""
+    """Number of objects that are being reconstructed."""
 
     def is_under_way(self) -> bool:
         return self.has_begun and not self.stalled
 
 
 class _Object(msgspec.Struct, eq=False):
-    """What comes, or is to come."""
+    """An object that is being pulled, or waits for its turn."""
 
     bundles: dict[Order, None]
     size: int | None = None
-    """None until its owner has told it."""
+    """Size in bytes; None until its owner has told it."""
     on_begin: Callable[[], None] | None = None
-    """Set when it could begin, until it does."""
+    """Callback that begins the pull; set while the object is ready and has not begun."""
     is_due: bool = False
-    """It has begun, and has no memory yet."""
+    """Whether the object has begun and has no memory yet."""
     is_stalled: bool = False
-    """It is being made again."""
+    """Whether the object is being reconstructed."""
 
 
 class PullManager:
-    """All pulls of one node."""
+    """Decides when each pull of one node may begin."""
 
     def __init__(self, has_room: Callable[[int], bool]) -> None:
         self._has_room = has_room
-        """Whether so many bytes can be had without taking anything that is in use."""
+        """Tells whether that many bytes are available without taking memory that is in use."""
         self._objects: dict[bytes, _Object] = {}
         self._bundles: dict[Order, _Bundle] = {}
         self._begun_count = 0
-        """Of bundles that are under way."""
+        """Number of bundles that are under way."""
         self._due_bytes = 0
-        """Of objects that have begun, and have no memory yet."""
+        """Total size of the objects that have begun and have no memory yet."""
         self._waiting: list[Order] = []
-        """A heap of bundles that could begin; some may be over."""
+        """Heap of bundles that are ready to begin; some may be over already."""
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def want(self, object_id: bytes, order: Order) -> None:
-        """This object belongs to that bundle, whose other ones are told of at once, too."""
+        """Add an object to a bundle; the caller adds the bundle's other objects at the same moment."""
         one = self._objects.setdefault(object_id, _Object({}))
         bundle = self._bundles.setdefault(order, _Bundle({}))
         if order in one.bundles:
@@ -93,7 +94,7 @@ class PullManager:
             self._advance()
 
     def request(self, object_id: bytes, size: int, on_begin: Callable[[], None]) -> None:
-        """Its size is known, and it would like to begin; called back at once, or later."""
+        """Note an object's size, and call ``on_begin`` when it may begin: at once, or later."""
         one = self._objects[object_id]
         self._set_stalled(one, False)
         self._forget_size(one)
@@ -109,14 +110,14 @@ class PullManager:
             self._advance()
 
     def on_room(self, object_id: bytes) -> None:
-        """It has got its memory."""
+        """Note that an object that has begun has got its memory."""
         one = self._objects[object_id]
         assert one.is_due and one.size is not None
         one.is_due = False
         self._due_bytes -= one.size
 
     def stall(self, object_id: bytes) -> None:
-        """It is being made again; ``request`` follows when that is done."""
+        """Note that an object is being reconstructed; ``request`` follows when that is done."""
         one = self._objects[object_id]
         self._forget_size(one)
         self._set_stalled(one, True)
@@ -132,7 +133,7 @@ class PullManager:
                 self._begun_count += bundle.is_under_way()
 
     def on_end(self, object_id: bytes) -> None:
-        """It is here, or will not come."""
+        """Remove an object that is here, or will not come."""
         one = self._objects.pop(object_id)
         self._set_stalled(one, False)
         self._forget_size(one)
@@ -148,7 +149,7 @@ class PullManager:
         self._advance()
 
     def _forget_size(self, one: _Object) -> None:
-        """As before its owner told it."""
+        """Return an object to the state before its size was known."""
         if one.size is None:
             return
         if one.is_due:
@@ -164,7 +165,7 @@ class PullManager:
             heapq.heappush(self._waiting, order)
 
     def _advance(self) -> None:
-        """Begin whatever can; memory may have become free."""
+        """Begin all bundles that can begin, since memory may have become free."""
         while self._waiting:
             bundle = self._bundles.get(self._waiting[0])
             if bundle is not None and not bundle.has_begun and not bundle.unknown:

@@ -1,12 +1,12 @@
-"""What a node sends to others, in bounds: chunks leave in the order in which they were asked for, so many bytes at a time.
+"""Bounds on what a node sends: chunks leave in the order of the requests, with a limit on the bytes in flight.
 
 Ray: src/ray/object_manager/push_manager.h
 
-Pure. A chunk that is asked for here takes its turn, is sent, and is over when the transport has let go of its memory.
-Only what can be sent takes a turn: a chunk that has not arrived here yet holds up nobody (so nodes that pass many objects on
-to each other never wait in a circle). Nothing keeps a copy in its place before its turn, so that it may be gone by then.
+Pure. A requested chunk waits for its turn, is sent, and is over when the transport has released its memory. Only a chunk
+that is here waits for a turn: one that has not arrived yet holds up no other (so nodes that pass objects on to each other
+never wait in a circle). The copy is not pinned before its turn, so it may have been evicted by then.
 
-No push is made twice (G88): a node asks for a chunk once, from one other node, and asks again only what did not come.
+No push is made twice (G88): a node asks one other node for each chunk, and asks again only for a chunk that did not come.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable
 
 MAX_BYTES_IN_FLIGHT = 2 << 30
-"""G88."""
+"""Most bytes that a node sends at a time: 2 GiB (G88)."""
 
 
 class PushManager:
-    """All that one node sends."""
+    """Orders the chunks that one node sends, and limits the bytes in flight."""
 
     def __init__(self, limit_bytes: int = MAX_BYTES_IN_FLIGHT) -> None:
         self._limit_bytes = limit_bytes
@@ -30,7 +30,7 @@ class PushManager:
         return len(self._waiting)
 
     def add(self, size: int, send: Callable[[], None]) -> None:
-        """Call ``send`` when it is its turn, now or later; whoever is called back calls ``on_sent`` once."""
+        """Call ``send`` at its turn, now or later. The caller must call ``on_sent`` once when the chunk is sent."""
         self._waiting.append((size, send))
         self._advance()
 

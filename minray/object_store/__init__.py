@@ -1,1 +1,1 @@
-"""The memory that a node shares: which object lies where in it, who reads it, and who waits for room. One arena per node."""
+"""The object store of a node: one shared arena, the objects in it, their readers, and the requests that wait for room."""

@@ -1,16 +1,16 @@
-"""Which bytes of an arena are free: hands out blocks, takes them back, and prefers memory that was written before.
+"""The allocator of an arena: hands out blocks, takes them back, and prefers memory that was written before.
 
 Ray: src/ray/object_manager/plasma/plasma_allocator.h (Ray uses dlmalloc there)
 
-An arena is blocks (handed out) and holes (free), side by side without a gap, up to the high-water mark. Above it lies
-fresh memory: its pages do not exist before they are written, so that the first write to them is many times slower than
-the next. Therefore a block comes from a hole whenever one is large enough, and fresh memory is the last resort; if the
-last hole touches fresh memory, a block may begin in one and end in the other.
+Up to the high-water mark, an arena consists of blocks (handed out) and holes (free), side by side without a gap. Above the
+mark lies fresh memory: its pages do not exist before they are written, so the first write to them is many times slower than
+the next. Therefore a block comes from a hole whenever one is large enough, and fresh memory is the last resort. If the
+last hole touches fresh memory, a block may begin in the hole and end in fresh memory.
 
-Among the holes the tightest is taken, which leaves the large ones whole, and among equals the one that was made last,
-which is likeliest to be in the processor's caches. Holes are sorted by size in one list per power of two, so that a search
-is a bisection and an insertion moves few neighbours. A freed block joins the holes on both of its sides. Nothing is ever
-moved, because readers have pointers into it: the tight fit and the joining are all that there is against dust.
+The tightest hole is taken, which leaves large holes whole. Among equals it is the latest, which is most likely in the
+processor's caches. Holes are sorted by size in one list per power of two, so that a search is a bisection and an insertion
+moves few neighbours. A freed block joins the holes on both of its sides. Blocks are never moved, because readers have
+pointers into them: best fit and joining are the only means against fragmentation.
 
 Rules
   * Offsets and sizes are multiples of ``ALIGNMENT``. No two holes touch.
@@ -22,36 +22,36 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and what the vectorised code of numpy and arrow likes best."""
+"""Alignment of blocks in bytes: a cache line, and the best alignment for the vectorised code of numpy and arrow."""
 
 Hole = tuple[int, int, int]
-"""(size, number, offset): sorted by size and then by age."""
+"""A hole as (size, number, offset): it sorts by size and then by age."""
 
 
 class Allocator:
-    """The free and the taken bytes of one arena."""
+    """Keeps the free and the allocated bytes of one arena."""
 
     def __init__(self, capacity: int) -> None:
         assert capacity >= 0
         self.capacity = capacity - capacity % ALIGNMENT
         """Bytes that can be handed out."""
         self.used = 0
-        """Bytes that are handed out, rounded up as they are."""
+        """Bytes that are handed out, including the rounding of blocks to ``ALIGNMENT``."""
         self._touched = 0
         """The high-water mark: no block has ever reached beyond it."""
         self._blocks: dict[int, int] = {}
-        """Offset -> size of what is handed out."""
+        """Size of each block by its offset."""
         self._holes: dict[int, Hole] = {}
-        """Offset -> what is free below the high-water mark."""
+        """Holes below the high-water mark by offset."""
         self._ends: dict[int, Hole] = {}
-        """End -> the same holes."""
+        """Holes by end."""
         self._by_size: list[list[Hole]] = [[] for _ in range(self.capacity.bit_length() + 1)]
-        """The same holes, those whose size has n binary digits sorted in the n-th list."""
+        """Holes by size: the n-th list holds, sorted, those whose size has n binary digits."""
         self._holes_made = 0
-        """How many there have ever been; the latest has this number."""
+        """Number of holes ever made; the latest hole has this number."""
 
     def allocate(self, size: int) -> int | None:
-        """The offset of a new block of at least this size, and not of nothing; None if no hole has room."""
+        """Allocate a block of at least ``size`` bytes (never empty) and return its offset; None if there is no room."""
         assert size >= 0
         size = max(size + -size % ALIGNMENT, ALIGNMENT)
         hole = self._tightest(size)
@@ -71,7 +71,7 @@ class Allocator:
         return offset
 
     def free(self, offset: int) -> int:
-        """Takes back the block that begins here; returns how many bytes that are."""
+        """Free the block that begins at ``offset``, and return its size."""
         assert offset in self._blocks, f"no block begins at {offset}"
         size = self._blocks.pop(offset)
         self.used -= size
@@ -85,7 +85,7 @@ class Allocator:
         return size
 
     def holes(self) -> list[tuple[int, int]]:
-        """(offset, size) of all that is free, by offset; fresh memory and the hole that touches it are one."""
+        """Return (offset, size) of all free ranges, by offset; fresh memory and the hole that touches it are one."""
         last = self._free_end()
         holes = sorted((offset, size) for size, _, offset in self._holes.values() if offset < last)
         if last < self.capacity:
@@ -93,22 +93,22 @@ class Allocator:
         return holes
 
     def largest_hole(self) -> int:
-        """The size of the largest block that can be had now; 0 when nothing is free."""
+        """Return the size of the largest block that can be allocated now; 0 when nothing is free."""
         largest = next((holes[-1][0] for holes in reversed(self._by_size) if holes), 0)
         return max(largest, self.capacity - self._free_end())
 
     def fragmentation(self) -> float:
-        """0.0: all that is free is one hole, or nothing is free. Near 1.0: it is dust."""
+        """Return the fragmentation: 0.0 if the free bytes are one range, or none; near 1.0 if they are many small ones."""
         free = self.capacity - self.used
         return 1.0 - self.largest_hole() / free if free else 0.0
 
     def _free_end(self) -> int:
-        """From here on all is free to the end of the arena: the beginning of fresh memory or of the hole that touches it."""
+        """Return the offset from which all is free to the arena's end: that of the last hole, or of fresh memory."""
         hole = self._ends.get(self._touched)
         return hole[2] if hole else self._touched
 
     def _tightest(self, size: int) -> Hole | None:
-        """The smallest hole that has room, and the latest of that size."""
+        """Return the smallest hole that has room, and the latest of that size; None if no hole has."""
         for holes in self._by_size[size.bit_length() :]:
             index = bisect_left(holes, (size, 0, 0))
             if index < len(holes):
@@ -123,7 +123,7 @@ class Allocator:
         insort(self._by_size[size.bit_length()], hole)
 
     def _remove(self, hole: Hole) -> int:
-        """Forgets a hole; returns where it began."""
+        """Remove a hole, and return its offset."""
         size, _, offset = hole
         del self._holes[offset], self._ends[offset + size]
         holes = self._by_size[size.bit_length()]

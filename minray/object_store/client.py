@@ -1,14 +1,14 @@
-"""A process's hand in the arena of its node.
+"""The object store's client in a worker or driver: it writes and reads the arena of its node.
 
 Ray: src/ray/object_manager/plasma/client.h
 
-A client maps the arena once, when it first needs it, and the one on disk (``Fallback``), where offsets go on. It asks the
-store where it may write, writes, and seals; or it asks where an object is, which pins it, and reads there. The pin is given
-back when the last view of that memory has gone, however long the user keeps an array that lies in it (G61): every view is
-made of one numpy array, whose finalizer says so. A pin that was refused is given back, too: the question may come to the
-store twice, and late (G112), and then nobody here waits for what it gets.
+A client maps the arena once, when it first needs it, and likewise the fallback arena on disk, whose offsets continue the
+first. To write, it asks the store for a place, writes there, and seals. To read, it asks where an object is, which pins it,
+and reads there. The pin is given back when the last view of that memory is gone, however long the user keeps an array in it
+(G61). Every view derives from one numpy array, whose finalizer gives the pin back. A refused pin is given back, too. The
+request may reach the store again later (G112), and would then pin an object that no process here reads.
 
-Everything here runs on the loop, but for ``view`` and what the finalizers do.
+Everything here runs on the loop, except ``view`` and the finalizers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from minray.rpc.connection import Peer, ignore
 
 OnCreated = Callable[[CreateReply | None, PlatformError | None], None]
 OnPinned = Callable[[list[memoryview | Pinned]], None]
-"""For each object its memory, or why it cannot be read."""
+"""Callback that receives, for each object, its memory or the reason why it cannot be read."""
 
 
 class StoreClient:
-    """The client of one process."""
+    """Writes objects into the arena and reads them, for one process."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class StoreClient:
         self._endpoint = endpoint
         self._fallback_endpoint = fallback_endpoint
         self._on_unreachable = on_unreachable
-        """Told on the loop that the arena cannot be mapped, before anybody else hears of that."""
+        """Called on the loop when the arena cannot be mapped, before any caller gets the error."""
         self._pin_count = 0
         self._released: Batch[bytes] = Batch(raylet.send, ReleasePins)
 
     def is_own(self, owner: Address) -> bool:
-        """Whether that is the client's process."""
+        """Tell whether an owner is this client's process."""
         return owner.worker_id == self._worker_id
 
     # --- writing
 
     def create(self, object_id: bytes, attempt: int, size: int, owner: Address, on_created: OnCreated) -> None:
-        """Room for an object: where in the arena this process may write."""
+        """Ask the store for room for an object, that is, for an offset where this process may write."""
 
         def on_answer(reply: CreateReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             on_created(reply, error)
@@ -77,7 +77,7 @@ class StoreClient:
         self._raylet.send(CreateObject(object_id, attempt, size, owner, self._worker_id), on_answer)
 
     def seal(self, object_id: bytes, attempt: int, on_sealed: Callable[[PlatformError | None], None]) -> None:
-        """It is written. ``on_sealed`` hears when the store knows, or that there is no store any more."""
+        """Seal a written object. ``on_sealed`` is called when the store knows it, or with the error if the store is gone."""
 
         def on_answer(_reply: Done | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             on_sealed(error)
@@ -85,11 +85,11 @@ class StoreClient:
         self._raylet.send(SealObject(object_id, attempt), on_answer)
 
     def abort(self, object_id: bytes, attempt: int) -> None:
-        """It will not be written, or was written in vain."""
+        """Drop an object that will not be written, or whose value is not needed after all."""
         self._raylet.send(AbortObject(object_id, attempt), ignore)
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Memory that this process was given to write in; any thread. Raises MemoryFailed."""
+        """Return the memory that this process was given to write to; any thread may ask. Raises MemoryFailed."""
         try:
             arena, start = self._place(offset)
             return arena[start : start + size]
@@ -102,9 +102,9 @@ class StoreClient:
     def pin(
         self, objects: Sequence[tuple[bytes, Address, int]], purpose: int, timeout_s: float | None, on_pinned: OnPinned
     ) -> None:
-        """Bring these objects to this node and pin them; those that come in time, if there is one.
+        """Pull objects to this node and pin those that arrive within ``timeout_s`` (None: no limit).
 
-        Each comes with its owner and the attempt that is known.
+        ``objects`` holds, for each, its id, its owner and the attempt that the client knows.
         """
         wanted: list[Wanted] = []
         for object_id, owner, attempt in objects:
@@ -128,7 +128,7 @@ class StoreClient:
         self._raylet.send(PinObjects(self._worker_id, wanted, purpose, timeout_s), on_answer)
 
     def _lasting_view(self, pin: bytes, pinned: Pinned) -> memoryview | Pinned:
-        """Read-only; the object stays where it is as long as this view lives, or one made of it."""
+        """Return a read-only view; the object stays pinned as long as this view, or one made of it, lives."""
         try:
             arena, start = self._place(pinned.offset)
         except MemoryFailed as error:
@@ -139,7 +139,7 @@ class StoreClient:
         return lasting_view(arena.toreadonly(), start, pinned.size, post, self._release, pin)
 
     def _place(self, offset: int) -> tuple[memoryview, int]:
-        """The arena in which this is, and where in it. Raises MemoryFailed."""
+        """Return the arena that contains an offset, and the position in it. Raises MemoryFailed."""
         arena = self._platform.memory.attach(self._endpoint)
         if offset < len(arena):
             return arena, offset

@@ -1,11 +1,11 @@
-"""Who waits for room in the arena, first come, first served.
+"""The queue of requests for room in the arena, first come, first served.
 
 Ray: src/ray/object_manager/plasma/create_request_queue.h
 
-Pure. A request is tried when it comes and whenever memory may have become free. As long as copies are being written to disk,
-memory will; so it will when more copies may be written than before, if a disk takes any. When nothing has become free for
-a while, or at once if it is larger than the whole arena, a request gets memory that is on disk, as do those behind it; and
-only if there is none, it is refused (G79).
+Pure. A request is tried when it comes and whenever memory may have become free. Memory is about to become free as long as
+copies are being spilled, or when more copies can be spilled than before. When none has become free for ``grace_s``, a
+request gets fallback memory, which is on disk, as do the requests behind it. A request larger than the whole arena gets it
+at once. A request is refused only if there is no fallback memory either (G79).
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from minray.object_store.object_table import Entry, ObjectTable, Unwanted
 from minray.protocol.base import Address
 
 OnCreated = Callable[[Entry | None, bool], None]
-"""Receives the new entry; or None, and whether that is because nobody wants it (else there is no room)."""
+"""Callback that receives the new entry; or None, and whether the copy is unwanted (else there is no room)."""
 
 
 class Creation(NamedTuple):
-    """Room that somebody wants."""
+    """A request for room for a new copy."""
 
     object_id: bytes
     attempt: int
     size: int
     owner: Address
     creator: bytes
-    """Empty: this raylet, for a copy of what is elsewhere."""
+    """Worker id of the client that writes the copy; empty: this raylet, which pulls it from another node."""
     is_primary: bool
 
 
 class Restoration(NamedTuple):
-    """Memory that a copy needs again which is on disk alone."""
+    """A request for memory into which a spilled copy is restored."""
 
     entry: Entry
 
@@ -44,19 +44,19 @@ class Restoration(NamedTuple):
 
 
 class CreateRequestQueue:
-    """All who wait on one node."""
+    """Queues the requests for room of one node, and serves them when there is some."""
 
     def __init__(self, table: ObjectTable, grace_s: float) -> None:
         self._table = table
         self._grace_s = grace_s
         self._waiting: deque[tuple[Creation | Restoration, OnCreated]] = deque()
         self.waiting_bytes = 0
-        """What they want together."""
+        """Bytes that the waiting requests want together."""
         self._progress_at = 0.0
-        """When the first in line became the first, or memory became free, or more of it could be made free."""
+        """Time of the last progress: the first request became the first, or memory became or can be made free."""
         self._free_bytes = self._spillable_bytes = 0
         self._is_stuck = False
-        """The last one got memory on disk, and nothing has changed since: who comes now need not wait to get some, too."""
+        """Whether the last request got fallback memory and nothing has changed since; then the next gets it at once."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -69,7 +69,7 @@ class CreateRequestQueue:
         is_spilling: bool = False,
         can_spill: bool = True,
     ) -> None:
-        """Called back at once, or in a later ``advance``."""
+        """Add a request; ``on_created`` is called at once, or in a later ``advance``."""
         if not self._waiting:
             if self._try(creation, on_created, False):
                 self._is_stuck = False
@@ -83,9 +83,9 @@ class CreateRequestQueue:
         self.waiting_bytes += creation.size
 
     def advance(self, now: float, is_spilling: bool = False, can_spill: bool = True) -> float | None:
-        """Something may have changed: serve who can be served; returns when to come again if nothing happens until then.
+        """Serve the requests that can be served; return when to call again if nothing changes before.
 
-        ``is_spilling``: copies are being written. ``can_spill``: those that may be written would be.
+        ``is_spilling``: copies are being spilled. ``can_spill``: spillable copies will be spilled.
         """
         free = self._table.allocator.capacity - self._table.allocator.used
         will_spill = is_spilling or (can_spill and self._table.spillable_bytes > self._spillable_bytes)
@@ -93,7 +93,7 @@ class CreateRequestQueue:
             self._progress_at = now
             self._is_stuck = False
         while self._waiting:
-            creation, on_created = self._waiting.popleft()  # first: who is called back may give its room back, and come here
+            creation, on_created = self._waiting.popleft()  # First, since a callback may free memory and re-enter here.
             self.waiting_bytes -= creation.size
             if not self._try(creation, on_created, False):
                 if now < self._progress_at + self._grace_s:
@@ -111,7 +111,7 @@ class CreateRequestQueue:
         return self._progress_at + self._grace_s if self._waiting else None
 
     def _try(self, creation: Creation | Restoration, on_created: OnCreated, in_fallback: bool) -> bool:
-        """False: it has to wait."""
+        """Try to serve a request, and call it back if that is decided; return False if it has to wait."""
         is_too_large = creation.size > self._table.allocator.capacity
         try:
             entry = self._make(creation, in_fallback or is_too_large)

@@ -1,12 +1,12 @@
-"""Memory of last resort: blocks of a file that is mapped as the arena is, for what neither fits into that nor can wait.
+"""Fallback memory: blocks of a mapped file on disk, for objects that do not fit into the arena and cannot wait longer.
 
 Ray: src/ray/object_manager/plasma/plasma_allocator.h (FallbackAllocate)
 
-Its offsets go on where those of the arena end, so that an offset says where a copy lies. The file has no name, and room is
-reserved on the disk before anybody writes: a full disk is an answer, not a signal that kills whoever writes. Blocks are
-whole pages, so that what is given back is given back to the disk.
+Its offsets continue those of the arena, so that an offset says where a copy lies. The file has no name. Room is reserved on
+the disk before a process writes: a full disk is then an error that can be answered, not a signal that kills the writer.
+Blocks are whole pages, so that a freed block is given back to the disk.
 
-Pure, but for what it asks of the file.
+Pure, except for its calls to the file (``DiskArena``).
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from minray.object_store.allocator import Allocator
 from minray.platform.base import DiskArena, DiskFailed
 
 PAGE_BYTES = 4096
-"""What file systems give and take; the pages of some machines are larger, and what is given back there is less."""
+"""Bytes of a page, the unit in which file systems allocate. On machines with larger pages, less is given back."""
 
 
 class Fallback:
-    """That of one node."""
+    """Manages the fallback memory of one node."""
 
     def __init__(self, start: int) -> None:
         self.start = start
-        """The offset of its first byte."""
+        """Offset of the first byte of fallback memory."""
         self.trouble: DiskFailed | None = None
-        """Why the last block could not be had."""
+        """Disk error of the last allocation; None if it succeeded or only the file's room was used up."""
         self._arena: DiskArena | None = None
-        """None: there is no such file, so that no block is ever had."""
+        """The file; None: there is none, so every allocation fails."""
         self._allocator = Allocator(0)
 
     @property
     def used(self) -> int:
-        """Bytes on the disk."""
+        """Bytes in use on the disk."""
         return self._allocator.used
 
     def open(self, arena: DiskArena) -> None:
-        """From now on, blocks lie in this file."""
+        """Set the file in which blocks are allocated."""
         self._arena = arena
         self._allocator = Allocator(len(arena.view) - len(arena.view) % PAGE_BYTES)
 
     def has(self, offset: int) -> bool:
-        """Whether what lies there lies in the file."""
+        """Tell whether an offset lies in fallback memory."""
         return offset >= self.start
 
     def allocate(self, size: int) -> int | None:
-        """The offset of a new block, for which the disk has room; None, and perhaps ``trouble``, if there is none."""
+        """Reserve a block on the disk and return its offset; return None, and perhaps set ``trouble``, if it fails."""
         self.trouble = None
         size = max(size + -size % PAGE_BYTES, PAGE_BYTES)
         start = self._allocator.allocate(size)
@@ -61,18 +61,18 @@ class Fallback:
         return self.start + start
 
     def free(self, offset: int) -> None:
-        """Gives the block that begins here back, to the disk too."""
+        """Free the block that begins at ``offset``, also on the disk."""
         start = offset - self.start
         size = self._allocator.free(start)
         assert self._arena is not None, "somebody was given this block"
         self._arena.release(start, size)
 
     def place(self, offset: int) -> tuple[memoryview, int]:
-        """The whole file, and where in it this offset lies."""
+        """Return the whole mapped file, and the position of an offset in it."""
         assert self._arena is not None, "somebody was given a block"
         return self._arena.view, offset - self.start
 
     async def close(self) -> None:
-        """Hand it out no more."""
+        """Stop handing the file out to clients."""
         if self._arena is not None:
             await self._arena.close()

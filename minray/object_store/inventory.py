@@ -1,8 +1,8 @@
-"""What a node's store holds, told to people: the largest copies, their owners and their readers.
+"""A report of a node's store for the state API: the largest copies, their owners and their readers.
 
 Ray: the half of NodeManager::HandleGetObjectsInfo (src/ray/raylet/node_manager.cc) that is about plasma
 
-Pure, and only reads. An answer names so many copies at most that it fits into one message, and says how many there are.
+Pure, and only reads. An answer names at most ``MOST_ENTRIES`` copies, so that it fits into one message, and their total.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo,
 
 
 def objects_info(node_id: bytes, table: ObjectTable, spill: SpillStats, request: GetObjectsInfo) -> ObjectsInfo:
-    """The answer of the node with this table."""
+    """Build a node's answer to ``GetObjectsInfo`` from its object table."""
     entries = table.copies()
     if request.object_ids is not None:
         wanted = set(request.object_ids)

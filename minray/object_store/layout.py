@@ -1,12 +1,11 @@
-"""How a value lies in the arena: a list of piece sizes, the pickle stream, then its buffers, each well aligned.
+"""Layout of a value in the arena: a list of piece sizes, the pickle stream, then its buffers, each aligned.
 
 Ray: python/ray/includes/serialization.pxi (MessagePackSerializedObject, Pickle5Writer)
 
     u32 n, then n times u64: the sizes of the pieces
     the pieces, each at a multiple of ``ALIGNMENT`` from the beginning
 
-The first piece is the pickle stream. What is in the store describes itself, so that it can be sent or written to a file
-as it is.
+The first piece is the pickle stream. A stored object describes itself, so that it can be sent or written to a file as it is.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _COUNT = struct.Struct("<I")
 
 
 def stored_size(sizes: Sequence[int]) -> int:
-    """How many bytes of the arena pieces of these sizes take."""
+    """Return the number of bytes that pieces of these sizes take in the arena."""
     return _places(sizes)[1]
 
 
 def write(target: memoryview, pieces: Sequence[memoryview | bytes]) -> None:
-    """Lay the pieces into ``target``, which has ``stored_size`` bytes. The GIL is free while large ones are copied."""
-    import numpy as np  # here, since a driver that has no large values should not wait for it
+    """Copy the pieces into ``target``, which has ``stored_size`` bytes. The GIL is released while large ones are copied."""
+    import numpy as np  # Imported here, so that a driver without large values does not wait for it.
 
     sizes = [memoryview(piece).nbytes for piece in pieces]
     _COUNT.pack_into(target, 0, len(sizes))
@@ -40,7 +39,7 @@ def write(target: memoryview, pieces: Sequence[memoryview | bytes]) -> None:
 
 
 def read(source: memoryview) -> list[memoryview]:
-    """The pieces, without a copy. Raises ValueError if these bytes are no value."""
+    """Return the pieces of a stored value as views, without a copy. Raises ValueError if the bytes are no value."""
     try:
         (count,) = _COUNT.unpack_from(source)
         sizes = struct.unpack_from(f"<{count}Q", source, _COUNT.size)
@@ -48,17 +47,17 @@ def read(source: memoryview) -> list[memoryview]:
         raise ValueError(f"an object of {len(source)} bytes in the store is damaged: {error}") from None
     starts, end = _places(sizes)
     if end > len(source):
-        raise ValueError(f"an object in the store is damaged: {len(source)} bytes, of which its head promises {end}")
+        raise ValueError(f"an object in the store is damaged: it has {len(source)} bytes, but its header says {end}")
     return [source[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
 def lasting_view(
     data: Buffer, start: int, size: int, post: Callable[..., None], on_gone: Callable[..., None], *args: Any
 ) -> memoryview:
-    """A part of ``data``; ``post(on_gone, *args)`` is called when this view, and every view made of it, has gone (G61).
+    """Return a part of ``data``; call ``post(on_gone, *args)`` when it and every view made of it are gone (G61).
 
-    In whatever thread that may be. Both are methods, of objects that no view keeps: views may outlive them, and they may be
-    what views are held by.
+    The call may come in any thread. ``post`` and ``on_gone`` are methods that are referenced weakly: a view must not keep
+    their objects alive, because it may outlive them, or be held by them.
     """
     import numpy as np
 
@@ -74,7 +73,7 @@ def _post(post: weakref.WeakMethod[Any], on_gone: weakref.WeakMethod[Any], args:
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each piece begins, and where the last one ends."""
+    """Return the offset of each piece, and the end of the last one."""
     starts: list[int] = []
     end = _COUNT.size + 8 * len(sizes)
     for size in sizes:

@@ -1,26 +1,25 @@
-"""Which objects this node has, in its arena or on disk, for whom, and until when.
+"""The table of the objects that a node has, in its arena or on disk: their states, users and lifetimes.
 
 Ray: src/ray/object_manager/plasma/obj_lifecycle_mgr.h, object_store.h, eviction_policy.h
 
 Pure: events in, state out. An entry is one *copy*: an object as one attempt of its task has made it.
 
-    CREATED    somebody writes it: the process that made it, or this raylet, which fetches it from another node
+    CREATED    being written: by the process that made it, or by this raylet, which pulls it from another node
     SEALED     complete, and immutable from now on (S5)
-    SPILLED    complete, but on disk alone: it has no memory
-    RESTORING  it has memory again, into which it is being read
-    DOOMED     nobody will ask for it any more, but somebody still writes or reads its memory
+    SPILLED    complete, but on disk only: it has no memory
+    RESTORING  being read from disk into memory that it was given again
+    DOOMED     not available to requests any more, but its memory is still being written or read
 
 Rules
-  * A *primary* copy, the first one of its object, stays until its owner frees it or dies. Other copies may go whenever
-    nobody reads them, and do so, the least recently used first, when room is needed (G77). So may the memory of a primary
-    copy that is on disk too: its place there stays until the copy is forgotten, so that it need not be written again.
-  * Memory goes back to the allocator when the copy is not wanted **and** nobody has it in use: its creator until it seals
-    or aborts, readers until they give back their pins, a disk while it is written or read. A process that dies has nothing
-    in use any more.
-  * The *fallback* (``Fallback``) is memory on a disk. What lies there is not spilled, and what may go from there goes when
-    the fallback itself is short of room.
-  * A later attempt's copy takes the place of an earlier one, never the other way round.
-  * Freed copies, spent pins and dead processes leave tombstones, since whatever is asked may be late (G112).
+  * A *primary* copy, the first one of its object, stays until its owner frees it or dies. Other copies are evicted when
+    room is needed and no process reads them, the least recently used first (G77). The memory of a primary copy that is
+    also on disk may go, too. Its place on disk stays until the copy is forgotten, so that it is never written twice.
+  * Memory goes back to the allocator when the copy is unwanted **and** not in use. Its creator uses it until it seals or
+    aborts, a reader until it gives back its pin, a disk while the copy is written or read. A dead process uses nothing.
+  * The *fallback* (``Fallback``) is memory on a disk. Copies there are not spilled. Those that may go are evicted when the
+    fallback itself is short of room.
+  * A later attempt's copy replaces an earlier one's, never the other way round.
+  * Freed copies, spent pins and dead processes leave tombstones, since any request may be late (G112).
 """
 
 from __future__ import annotations
@@ -48,32 +47,32 @@ COPY_STATES = {
     DOOMED: (NEW,),
 }
 NOWHERE = -1
-"""The offset of a copy without memory."""
+"""Offset of a copy without memory."""
 
 
 class Unwanted(Exception):
-    """Nobody needs this copy: it was freed already, its owner or creator is dead, or a later attempt's is here."""
+    """The copy is not needed: it was freed already, its owner or creator is dead, or a later attempt's is here."""
 
 
 class SpillFile(NamedTuple):
     """One file of spilled copies."""
 
     directory: int
-    """Which of the node's directories."""
+    """Index of the node's spill directory."""
     name: str
 
 
 class Spilled(NamedTuple):
-    """Where on disk a copy is."""
+    """The place of a spilled copy on disk."""
 
     file: SpillFile
     start: int
     checksums: list[int]
-    """Of its pieces."""
+    """Checksums of the copy's pieces."""
 
 
 class Entry(msgspec.Struct, eq=False):
-    """One copy."""
+    """One copy of an object on this node."""
 
     object_id: bytes
     attempt: int
@@ -81,18 +80,18 @@ class Entry(msgspec.Struct, eq=False):
     size: int
     owner: Address
     creator: bytes
-    """Who writes, or wrote, it: a client's worker id, or empty for this raylet."""
+    """Worker id of the client that writes, or wrote, the copy; empty: this raylet."""
     is_primary: bool
     pins: dict[bytes, bytes]
-    """Uses, each with its client's worker id (empty: this raylet itself)."""
+    """Pins (uses) of the copy, each with its client's worker id (empty: this raylet itself)."""
     number: int
-    """Counts the copies of this table: one object may have several here, of which one may be asked for."""
+    """Number of the copy in this table: an object may have several copies here, of which one is available to requests."""
     is_written: bool = False
-    """The creator is through with it."""
+    """Whether the creator has sealed or aborted the copy, or is dead."""
     is_moving: bool = False
-    """It is being written to disk, or read from there."""
+    """Whether the copy is being written to disk, or read from there."""
     spilled: Spilled | None = None
-    """Set when it is on disk, whether it has memory or not."""
+    """Place on disk; set when the copy is there, with or without memory."""
 
     @property
     def key(self) -> bytes:
@@ -103,7 +102,7 @@ class Entry(msgspec.Struct, eq=False):
 
 
 class ObjectTable:
-    """All copies of one node."""
+    """Holds all copies of one node, and decides when each may be evicted, spilled and forgotten."""
 
     def __init__(
         self, allocator: Allocator, record: Callable[[str, str, str, str], None] | None, on_evicted: Callable[[Entry], None]
@@ -112,69 +111,69 @@ class ObjectTable:
         self.fallback = Fallback(allocator.capacity)
         self.states = StateMachine("copy", COPY_STATES, record, _name)
         self._on_evicted = on_evicted
-        """Told of copies that went to make room: their owners think that they are here."""
+        """Called for each evicted copy, because its owner must learn that it is gone."""
         self._entries: dict[bytes, Entry] = {}
-        """Those that may be asked for, by object id."""
+        """Copies that are available to requests, by object id."""
         self._doomed: dict[int, Entry] = {}
-        """The others, by number."""
+        """DOOMED copies, by number."""
         self._count = 0
         self._by_pin: dict[bytes, Entry] = {}
         self._spare: OrderedDict[bytes, None] = OrderedDict()
-        """Objects whose copy, or its memory, may go, the least recently used first."""
+        """Objects whose copy, or its memory, may be evicted from the arena, the least recently used first."""
         self._spare_in_fallback: OrderedDict[bytes, None] = OrderedDict()
-        """The same, of those that are in the fallback."""
+        """Objects whose copy, or its memory, may be evicted from the fallback, the least recently used first."""
         self._spillable: OrderedDict[bytes, None] = OrderedDict()
-        """Objects whose copy must stay and that nobody reads (G80), the least recently used first."""
+        """Objects whose copy must stay and is not being read (G80), the least recently used first."""
         self.spillable_bytes = 0
-        """Their sizes."""
+        """Total size of the ``_spillable`` copies."""
         self.unspilled_bytes = 0
-        """The sizes of primary copies that may be asked for and are in no way on disk."""
+        """Total size of the available primary copies that are only in the arena, not on disk."""
         self.spilled_bytes = 0
-        """The sizes of copies that are on disk."""
+        """Total size of the copies that are on disk."""
         self._unneeded: list[SpillFile] = []
-        """For each copy that was forgotten, its file."""
+        """Spill file of each copy that was forgotten since ``take_unneeded``."""
         self._freed: OrderedDict[bytes, int] = OrderedDict()
-        """Objects that their owners have freed: up to which attempt."""
+        """Tombstones of objects that their owners have freed, with the last freed attempt."""
         self._aborted: OrderedDict[tuple[bytes, int, bytes], None] = OrderedDict()
-        """Creations by clients that are over: object, attempt, creator."""
+        """Tombstones of aborted creations by clients: object, attempt, creator."""
         self._spent: OrderedDict[bytes, None] = OrderedDict()
-        """Pins that were given back."""
+        """Tombstones of pins that were given back."""
         self._dead: OrderedDict[bytes, None] = OrderedDict()
-        """Processes and nodes that are dead."""
+        """Tombstones of dead processes and nodes."""
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._doomed)
 
     def entries(self) -> list[Entry]:
-        """All that take memory."""
+        """Return all copies that take memory."""
         return [entry for entry in self.copies() if entry.offset != NOWHERE]
 
     def copies(self) -> list[Entry]:
-        """All that are not forgotten, on disk alone or not."""
+        """Return all copies that are not forgotten, in memory or on disk."""
         return [*self._entries.values(), *self._doomed.values()]
 
     def primaries(self) -> list[Entry]:
-        """Those that must stay, written or not."""
+        """Return the primary copies, sealed or not."""
         return [entry for entry in self._entries.values() if entry.is_primary]
 
     def find(self, object_id: bytes) -> Entry | None:
-        """The copy of this object that may be asked for, sealed or not."""
+        """Return the copy of an object that is available to requests, sealed or not."""
         return self._entries.get(object_id)
 
     def has(self, object_id: bytes, attempt: int) -> bool:
-        """Whether what this attempt has made is here whole."""
+        """Tell whether this attempt's copy is complete here."""
         entry = self.find(object_id)
         return entry is not None and entry.attempt == attempt and self.is_whole(entry)
 
     def is_whole(self, entry: Entry) -> bool:
-        """In memory or on disk."""
+        """Tell whether a copy is complete, in memory or on disk."""
         return self.is_sealed(entry) or entry.spilled is not None
 
     def is_sealed(self, entry: Entry) -> bool:
         return self.states.get(entry.key) == SEALED
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes are free, or could be at once; perhaps not in one piece."""
+        """Tell whether ``size`` bytes are free or can be freed at once, though perhaps not in one piece."""
         room = self.allocator.capacity - self.allocator.used
         for object_id in self._spare:
             if room >= size:
@@ -183,10 +182,10 @@ class ObjectTable:
         return room >= size
 
     def is_spilled(self, entry: Entry) -> bool:
-        """Whether it is on disk alone."""
+        """Tell whether a copy is on disk only."""
         return self.states.get(entry.key) == SPILLED
 
-    # --- making
+    # --- creating
 
     def create(
         self,
@@ -198,7 +197,7 @@ class ObjectTable:
         is_primary: bool,
         in_fallback: bool = False,
     ) -> Entry | None:
-        """Room for a copy, made by evicting others if need be; None if there is not enough now. Raises Unwanted."""
+        """Create a copy, and evict others if need be; return None if there is no room now. Raises Unwanted."""
         is_over = self._freed.get(object_id, -1) >= attempt or (object_id, attempt, creator) in self._aborted
         if is_over or self._is_dead(owner) or creator in self._dead:
             raise Unwanted
@@ -234,7 +233,7 @@ class ObjectTable:
         return offset
 
     def _reclaim(self, entry: Entry) -> None:
-        """Take the memory of a copy that may go, or may be on disk alone."""
+        """Take the memory of a spare copy: keep it on disk only if it is there, else evict it."""
         if entry.spilled is not None:
             self._free(entry)
             entry.offset = NOWHERE
@@ -250,25 +249,25 @@ class ObjectTable:
             self.allocator.free(entry.offset)
 
     def _needs_memory(self, entry: Entry) -> bool:
-        """Whether it must stay, and is nowhere but in the arena."""
+        """Tell whether a copy must stay and is only in the arena."""
         return entry.is_primary and entry.spilled is None and not self.fallback.has(entry.offset)
 
     def seal(self, entry: Entry) -> bool:
-        """It is written; True if anybody may read it. Said once more it changes nothing."""
+        """Seal a written copy; return True if it may be read. A repetition changes nothing."""
         if entry.is_written:
             return self.is_sealed(entry)
         entry.is_written = True
         return self._complete(entry, CREATED)
 
     def abort(self, entry: Entry) -> None:
-        """It is not wanted, written or not; nor when the process that has created it asks for that once more."""
+        """Drop a copy, written or not, and refuse a repetition of its client's CreateObject."""
         if entry.creator:
             remember(self._aborted, (entry.object_id, entry.attempt, entry.creator), None)
         entry.is_written = True
         self._doom(entry)
 
     def copy_of(self, object_id: bytes, attempt: int, creator: bytes) -> Entry | None:
-        """What this process has created, if it still takes memory."""
+        """Return the copy that a process has created, if it still takes memory."""
         known = self._entries.get(object_id)
         if known is not None and known.attempt == attempt and known.creator == creator:
             return known
@@ -277,14 +276,14 @@ class ObjectTable:
                 return entry
         return None
 
-    # --- using
+    # --- pinning
 
     def pinned_as(self, pin: bytes) -> Entry | None:
-        """What this use has got already, if the question comes again."""
+        """Return the copy that a pin holds already, if its PinObjects is a repetition."""
         return self._by_pin.get(pin)
 
     def pin(self, entry: Entry, pin: bytes, client: bytes) -> bool:
-        """Keep a sealed copy where it is; False if this use is over already, or is one of another copy."""
+        """Pin a sealed copy; return False if the pin was given back already, or holds another copy."""
         if pin in self._spent or client in self._dead or self._by_pin.get(pin, entry) is not entry:
             return False
         entry.pins[pin] = client
@@ -301,7 +300,7 @@ class ObjectTable:
                 self._maybe_forget(entry)
 
     def promote(self, object_id: bytes, attempt: int) -> None:
-        """The first copy is lost: this one must stay."""
+        """Make a copy the primary one, which must stay, because the primary one is lost."""
         entry = self._entries.get(object_id)
         if entry is not None and entry.attempt == attempt and not entry.is_primary:
             entry.is_primary = True
@@ -312,19 +311,19 @@ class ObjectTable:
     # --- spilling
 
     def spillable(self) -> Iterator[Entry]:
-        """Primary copies that nobody uses and that are not on disk, the least recently used first."""
+        """Return the unused primary copies that are not on disk, the least recently used first."""
         return (self._entries[object_id] for object_id in self._spillable)
 
     def spillable_count(self) -> int:
         return len(self._spillable)
 
     def begin_spill(self, entry: Entry) -> None:
-        """It is being written to disk: until that ends, its memory stays; it may be read."""
+        """Mark a copy as being written to disk. Until that ends its memory stays, and it may be read."""
         self._set_busy(entry)
         entry.is_moving = True
 
     def end_spill(self, entry: Entry, spilled: Spilled | None) -> bool:
-        """It is on disk, or could not be written; True if its place there is needed."""
+        """End the writing of a copy (``spilled`` is None if it failed); return True if its place on disk is needed."""
         entry.is_moving = False
         is_wanted = self._entries.get(entry.object_id) is entry
         if spilled is not None and is_wanted:
@@ -335,7 +334,7 @@ class ObjectTable:
         return entry.spilled is not None
 
     def restore(self, entry: Entry, in_fallback: bool = False) -> Entry | None:
-        """Memory for a copy that is on disk alone; None if there is not enough now. Raises Unwanted, also if it has some."""
+        """Give a spilled copy memory; return None if there is not enough now. Raises Unwanted if it is not SPILLED."""
         if self.states.get(entry.key) != SPILLED:
             raise Unwanted
         offset = self._allocate(entry.size, in_fallback)
@@ -347,33 +346,33 @@ class ObjectTable:
         return entry
 
     def end_restore(self, entry: Entry) -> bool:
-        """It has been read, or that has failed, and it was aborted; True if anybody may read it."""
+        """End the restoring of a copy, which was aborted if that failed; return True if it may be read."""
         entry.is_moving = False
         return self._complete(entry, RESTORING)
 
     def _complete(self, entry: Entry, before: str) -> bool:
-        """It is whole, unless it was doomed meanwhile; True if anybody may read it."""
+        """Set a copy to SEALED unless it was doomed meanwhile; return True if it may be read."""
         if self.states.get(entry.key) == before:
             self.states.set(entry.key, SEALED)
         self._maybe_forget(entry)
         return self.is_sealed(entry)
 
     def take_unneeded(self) -> list[SpillFile]:
-        """For each spilled copy that was forgotten since the last time, its file."""
+        """Return the file of each spilled copy that was forgotten since the last call."""
         unneeded, self._unneeded = self._unneeded, []
         return unneeded
 
     # --- ending
 
     def free(self, object_id: bytes, attempt: int) -> None:
-        """Its owner does not need it any more, in this attempt or an earlier one."""
+        """Free an object's copies of this attempt and earlier ones, because its owner does not need them."""
         remember(self._freed, object_id, max(attempt, self._freed.pop(object_id, -1)))
         entry = self._entries.get(object_id)
         if entry is not None and entry.attempt <= attempt:
             self._doom(entry)
 
     def evict(self, object_id: bytes) -> None:
-        """Its copy here may go now, if it may go at all."""
+        """Evict an object's copy, if it is spare and not primary."""
         entry = self._entries.get(object_id)
         is_spare = object_id in self._spare or object_id in self._spare_in_fallback
         if entry is not None and is_spare and not entry.is_primary:
@@ -381,7 +380,7 @@ class ObjectTable:
             self._on_evicted(entry)
 
     def on_death(self, worker_or_node_id: bytes) -> None:
-        """A process or a node is gone: what it owned is not needed, what it wrote or read is not in use any more."""
+        """Doom the copies that a dead process or node owned or was writing, and drop its pins."""
         remember(self._dead, worker_or_node_id, None)
         for entry in self.copies():
             over = [pin for pin, client in entry.pins.items() if client == worker_or_node_id]
@@ -409,7 +408,7 @@ class ObjectTable:
         self._maybe_forget(entry)
 
     def _maybe_forget(self, entry: Entry) -> None:
-        """Forget a doomed copy when nobody uses it; another may be spare or spillable now."""
+        """Forget a doomed copy that is not in use; an available one becomes spare or spillable instead."""
         if self._entries.get(entry.object_id) is entry:
             if not entry.in_use() and self.is_sealed(entry):
                 self._set_idle(entry)
@@ -422,7 +421,7 @@ class ObjectTable:
                 self._unneeded.append(entry.spilled.file)
 
     def _set_idle(self, entry: Entry) -> None:
-        """Nobody uses it, and it was the last to be used."""
+        """Mark an unused copy as spare or spillable, the most recently used of its list."""
         self._set_busy(entry)
         if self._needs_memory(entry):
             self._spillable[entry.object_id] = None
@@ -441,6 +440,6 @@ class ObjectTable:
 
 
 def _name(key: bytes) -> str:
-    """The task's name, which of its objects it is, and the how many-th copy of this node."""
+    """Return a copy's name for traces: its task, its index among the task's objects, and its number on this node."""
     index = int.from_bytes(key[-12:-8], "big")
     return f"{short(key[:-8])}.{index or 'put'}#{int.from_bytes(key[-8:], 'big')}"

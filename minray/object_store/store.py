@@ -1,13 +1,13 @@
-"""The object store of a node: the arena, who may write and read in it, and who waits for what.
+"""The object store of a node: the service that grants its clients places in the arena, and pins what they read.
 
 Ray: src/ray/object_manager/plasma/store.h
 
-The part of a raylet that its clients, the workers and drivers of the node, talk to; they map the arena themselves and read
-and write without it. ``ObjectTable`` decides about copies, ``CreateRequestQueue`` about room. What a client wants to read
-and is not here is fetched from elsewhere (``fetch``, the object manager's part), or from disk; the question waits until it
-has come, and the copy is pinned for the client in the moment in which it is complete.
+It is the part of a raylet that its clients, the workers and drivers of the node, talk to. They map the arena themselves, and
+read and write it without the store. ``ObjectTable`` decides about copies, ``CreateRequestQueue`` about room. If an object
+that a client wants to read is not here, it is pulled from another node (``fetch``, the object manager's part), or restored
+from disk. The request waits meanwhile, and the copy is pinned for the client at the moment in which it is complete.
 
-What there is no memory for goes to disk; ``Spilling`` is who carries it there and back (the raylet's part).
+Objects without memory are spilled to disk. ``Spilling`` writes them there and reads them back (the raylet's part).
 """
 
 from __future__ import annotations
@@ -54,45 +54,46 @@ from minray.protocol.object_store import (
 from minray.rpc.service import Call
 
 TOP_HOLDERS = 5
+"""Number of largest objects that the explanation of a full store names."""
 
 logger = logging.getLogger(__name__)
 
 
 class Order(NamedTuple):
-    """Names what is wanted together, and says when it is its turn to be fetched."""
+    """Names objects that are wanted together, and sorts by the order in which they are pulled: purpose, then arrival."""
 
     purpose: int
     number: int
 
 
 class Spilling(Protocol):
-    """What carries copies to disk and back."""
+    """Port to the class that writes copies to disk and reads them back."""
 
     @property
     def is_progressing(self) -> bool:
-        """Whether copies are being written."""
+        """Tell whether copies are being written to disk."""
 
     @property
     def can_spill(self) -> bool:
-        """Whether copies that may be written would be: not where that is switched off, or where all disks have failed."""
+        """Tell whether spillable copies will be spilled: not if spilling is disabled, or all disks have failed."""
 
     trouble: DiskFailed | None
-    """Why the last ones could not be."""
+    """Error of the last attempt to spill; None if it succeeded."""
     def stats(self) -> SpillStats:
-        """So much so far."""
+        """Return the amounts spilled and restored so far."""
 
     def maybe_spill(self, wanted_bytes: int) -> None:
-        """So many bytes are waited for, and the table may have changed; ``ObjectStore.on_spilled`` may follow."""
+        """Spill copies if need be: requests wait for ``wanted_bytes``. ``ObjectStore.on_spilled`` may follow."""
 
     def restore(self, entry: Entry) -> None:
-        """Fill the memory that this copy has been given; ``ObjectStore.on_restored`` follows."""
+        """Read a copy from disk into the memory that it was given; ``ObjectStore.on_restored`` follows."""
 
     def release(self, files: list[SpillFile]) -> None:
-        """Each of these has one object less that anybody needs."""
+        """Note that each of these files holds one needed object less."""
 
 
 class Question:
-    """Objects that somebody wants together, and has not got yet."""
+    """A request to pin objects together, some of which have not come yet."""
 
     def __init__(
         self,
@@ -123,21 +124,21 @@ class Question:
         return self._missing > 0
 
     def close(self) -> None:
-        """Its time does not run out any more."""
+        """Cancel the timer, so that the time of this request does not run out any more."""
         if self.timer is not None:
             self.timer.cancel()
 
     def answer(self) -> None:
-        """With what is here by now."""
+        """Answer the request with the objects that are here by now."""
         self.close()
         self._on_answer([one or Pinned(NOT_HERE) for one in self._pinned])
 
 
 class ObjectStore:
-    """The service for one node's clients."""
+    """Serves the object store requests of one node's clients."""
 
     arena: Arena
-    """Set by ``start``."""
+    """Shared memory of the node; set by ``start``."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class ObjectStore:
         on_evicted: Callable[[Entry], None],
         spilling: Callable[[], Spilling],
     ) -> None:
-        """``fetch(object_id, owner, order)`` begins to bring an object here, unless it has begun; it seals or fails it."""
+        """``fetch(object_id, owner, order)`` begins to pull an object, unless it has begun; it then seals or fails it."""
         self._platform = platform
         self._address = address
         self._fetch = fetch
@@ -158,20 +159,20 @@ class ObjectStore:
         self.table = ObjectTable(Allocator(capacity), platform.record, on_evicted)
         self._queue = CreateRequestQueue(self.table, grace_s)
         self._waiting: dict[bytes, list[tuple[Question, int, Wanted]]] = {}
-        """Who waits for an object that is not here, or not complete: the question, and which of its objects this is."""
+        """Requests that wait for an object that is not here or not complete, each with the object's index in it."""
         self._question_count = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, endpoint: str) -> None:
-        """Make the arena. Raises MemoryFailed."""
+        """Create the arena. Raises MemoryFailed."""
         self.arena = await self._platform.memory.create_arena(endpoint, self.table.allocator.capacity)
 
     async def start_fallback(self, endpoint: str, directory: str, capacity_threshold: float) -> None:
-        """Make the one on disk; without it, a full store is an error sooner."""
+        """Create the fallback arena on disk; without it, a full store becomes an error sooner."""
         try:
             arena = await self._platform.memory.create_disk_arena(endpoint, directory, capacity_threshold)
         except MemoryFailed as error:
-            logger.warning("no memory on disk for a full store: %s", error)
+            logger.warning("fallback memory for a full store could not be created on disk: %s", error)
         else:
             self.table.fallback.open(arena)
 
@@ -185,12 +186,12 @@ class ObjectStore:
         await self.table.fallback.close()
 
     def place(self, entry: Entry) -> tuple[memoryview, int]:
-        """The arena in which a copy lies, and where in it."""
+        """Return the arena in which a copy lies, and its position there."""
         fallback = self.table.fallback
         return fallback.place(entry.offset) if fallback.has(entry.offset) else (self.arena.view, entry.offset)
 
     def view(self, entry: Entry) -> memoryview:
-        """The memory of a copy."""
+        """Return the memory of a copy."""
         arena, start = self.place(entry)
         return arena[start : start + entry.size]
 
@@ -210,7 +211,7 @@ class ObjectStore:
             call.reply(CreateReply(status, self._address(), reason=self.why_full(creation.size)))
 
     def create(self, creation: Creation, on_created: OnCreated) -> None:
-        """Room for a copy, now or later."""
+        """Ask for room for a copy; ``on_created`` is called now or later."""
         self._line_up(creation, on_created)
 
     def _line_up(self, creation: Creation | Restoration, on_created: OnCreated) -> None:
@@ -226,7 +227,7 @@ class ObjectStore:
         return DONE
 
     def seal(self, entry: Entry) -> None:
-        """It is complete: whoever waits for it gets it."""
+        """Seal a complete copy, and pin it for all requests that wait for it."""
         if self.table.seal(entry):
             self._serve(entry)
         self._advance()
@@ -237,7 +238,7 @@ class ObjectStore:
 
     def handle_AbortObject(self, request: AbortObject, call: Call) -> Done:
         entry = self.table.copy_of(request.object_id, request.attempt, call.peer)
-        self.table.free(request.object_id, request.attempt)  # the creation may wait for room, or come once more
+        self.table.free(request.object_id, request.attempt)  # The CreateObject may still wait for room, or be repeated.
         if entry is not None:
             self.table.abort(entry)
         self._look_elsewhere(request.object_id)
@@ -245,7 +246,7 @@ class ObjectStore:
         return DONE
 
     def abort(self, entry: Entry) -> None:
-        """It will not be complete: who waits for it must look elsewhere."""
+        """Drop a copy that will never be complete, and pull the object from another node for the waiting requests."""
         self.table.abort(entry)
         self._look_elsewhere(entry.object_id)
         self._advance()
@@ -274,7 +275,7 @@ class ObjectStore:
         on_answer: Callable[[list[Pinned]], None],
         on_one: Callable[[], None] | None = None,
     ) -> Question:
-        """Bring these here and pin them; answered, perhaps at once, when all are here or will not come.
+        """Pull objects and pin them; ``on_answer`` is called, perhaps at once, when each is here or will not come.
 
         ``on_one()`` is called for each of them.
         """
@@ -294,12 +295,12 @@ class ObjectStore:
         return question
 
     def _find(self, wanted: Wanted) -> Entry | None:
-        """The copy of that attempt or a later one: an earlier one is what was left when the object was lost."""
+        """Return the object's copy if it is of the wanted attempt or a later one; an earlier one is outdated."""
         entry = self.table.find(wanted.object_id)
         return entry if entry is not None and entry.attempt >= wanted.attempt else None
 
     def give_up(self, question: Question) -> None:
-        """Its time is up: it is answered with what is here."""
+        """Answer a request with the objects that are here, because its time is up."""
         for object_id, waiting in list(self._waiting.items()):
             waiting[:] = [entry for entry in waiting if entry[0] is not question]
             if not waiting:
@@ -307,7 +308,7 @@ class ObjectStore:
         question.answer()
 
     def _questions(self) -> list[Question]:
-        """Those that are open, each once."""
+        """Return the open requests, each once."""
         return list(dict.fromkeys(question for waiting in self._waiting.values() for question, _, _ in waiting))
 
     def _pin(self, entry: Entry, wanted: Wanted, client: bytes) -> Pinned:
@@ -315,15 +316,17 @@ class ObjectStore:
             return Pinned(CHANGED)
         if self.table.pin(entry, wanted.pin, client):
             return Pinned(PINNED, entry.offset, entry.size)
-        return Pinned(LOST, reason="this use of it is over")
+        return Pinned(LOST, reason="its pin is not valid any more")
 
     def fail(self, object_id: bytes, pinned: Pinned) -> None:
-        """It cannot be fetched."""
+        """Answer all requests for an object that cannot be pulled or restored."""
         for question, index, _ in self._waiting.pop(object_id, ()):
             question.set(index, pinned)
 
     def pass_over_arguments(self, object_id: bytes) -> None:
-        """It is being made again, for which workers are needed: tasks do not keep theirs while they wait for that."""
+        """Answer NOT_HERE to tasks that wait for an argument that is being reconstructed.
+
+        Reconstruction needs workers and resources, so these tasks must not hold theirs meanwhile."""
         waiting = self._waiting.pop(object_id, [])
         rest = [entry for entry in waiting if entry[0].order.purpose != TASK_ARGUMENTS]
         if rest:
@@ -333,7 +336,7 @@ class ObjectStore:
                 question.set(index, Pinned(NOT_HERE))
 
     def is_wanted(self, object_id: bytes) -> bool:
-        """Whether somebody waits for it."""
+        """Tell whether a request waits for an object."""
         return object_id in self._waiting
 
     def handle_ReleasePins(self, request: ReleasePins, call: Call) -> Done:
@@ -344,10 +347,10 @@ class ObjectStore:
         self.table.unpin(pins)
         self._advance()
 
-    # --- on disk
+    # --- spilled copies
 
     def _restore(self, entry: Entry) -> None:
-        """Bring it back as soon as there is room; asked by the first who waits for it, for all (G84)."""
+        """Restore a copy as soon as there is room. Only the first waiting request asks for it, for all (G84)."""
         self._line_up(Restoration(entry), partial(self._on_room_for, entry))
 
     def _on_room_for(self, entry: Entry, made: Entry | None, is_unwanted: bool) -> None:
@@ -357,13 +360,15 @@ class ObjectStore:
             self.fail(entry.object_id, Pinned(NO_ROOM, size=entry.size, reason=self.why_full(entry.size)))
 
     def on_restored(self, entry: Entry) -> None:
-        """It has been read from disk, or could not be and was lost."""
+        """Serve the requests for a copy that was read from disk; if the reading failed, the copy was aborted."""
         if self.table.end_restore(entry):
             self._serve(entry)
         self._advance()
 
     def lose(self, entry: Entry) -> bool:
-        """What is on disk is not this copy any more; False if nobody needs it."""
+        """Give up a copy that cannot be read from disk, or that another node has taken over, and tell its owner.
+
+        Return False if the copy was not needed any more."""
         is_needed = self.table.find(entry.object_id) is entry
         if is_needed:
             self._on_evicted(entry)
@@ -371,7 +376,7 @@ class ObjectStore:
         return is_needed
 
     def on_spilled(self, has_spilled: bool) -> None:
-        """A batch has ended: its copies are on disk, and their memory may go when it is needed; unless all have failed."""
+        """Serve waiting requests after a batch of spilling: the memory of its copies may be reused (unless all failed)."""
         self._advance(has_spilled)
 
     # --- freeing
@@ -398,11 +403,11 @@ class ObjectStore:
         return objects_info(self._address().node_id, self.table, self._spilling().stats(), request)
 
     def _disk_trouble(self) -> DiskFailed | None:
-        """Why there is no room on disk, or none that helps."""
+        """Return the error that keeps fallback memory or spilling from helping; None if there is none."""
         return self.table.fallback.trouble or self._spilling().trouble
 
     def on_death(self, worker_or_node_id: bytes) -> None:
-        """A client, an owner, or a whole node of them is gone."""
+        """Drop all that a dead process, or all processes of a dead node, used or owned."""
         self.table.on_death(worker_or_node_id)
         for question in self._questions():
             if question.client == worker_or_node_id:
@@ -412,14 +417,14 @@ class ObjectStore:
         self._advance()
 
     def _advance(self, has_spilled: bool = False) -> None:
-        """Memory may have become free, or short."""
+        """Serve waiting requests and spill if need be, since memory may have become free or short."""
         spilling = self._spilling()
         spilling.release(self.table.take_unneeded())
         if self._queue:
             loop = asyncio.get_running_loop()
             is_spilling = has_spilled or spilling.is_progressing
             again_at = self._queue.advance(loop.time(), is_spilling, spilling.can_spill)
-            if self._timer is not None:  # perhaps since just now: who is told that he has room may ask for more
+            if self._timer is not None:  # Callbacks of ``advance`` may have re-entered this method and set a timer.
                 self._timer.cancel()
                 self._timer = None
             if again_at is not None:
@@ -427,7 +432,7 @@ class ObjectStore:
         spilling.maybe_spill(self._queue.waiting_bytes)
 
     def why_full(self, size: int) -> str:
-        """For people who cannot have so many bytes: who has them."""
+        """Explain for users why ``size`` bytes are not available: the largest objects, and who uses them."""
         allocator, entries = self.table.allocator, self.table.entries()
         largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:TOP_HOLDERS]
         held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes, {_use_of(entry)})" for entry in largest)
@@ -444,7 +449,7 @@ class ObjectStore:
 
 
 def _use_of(entry: Entry) -> str:
-    """Why this copy takes memory, for people."""
+    """Explain for users why a copy takes memory."""
     if not entry.is_written:
         return "being written"
     readers = dict.fromkeys(client.hex()[:8] or "its node" for client in entry.pins.values())

@@ -1,11 +1,11 @@
-"""What is said about actors: by their creators and callers to the gcs, and by callers to the actor's process.
+"""Messages about actors: from creators and callers to the gcs, and from callers to the actor's process.
 
 Ray: src/ray/protobuf/gcs.proto (ActorTableData), gcs_service.proto (ActorInfoGcsService), core_worker.proto
 
-Creating takes two messages: ``RegisterActor`` (it exists, and has its name) when the constructor is called, and
-``CreateActor`` when the constructor's arguments are there. The gcs then leases a worker, pushes the constructor as a task,
-and publishes where the actor lives, on a channel per job. Calls go from the caller to the actor's process and to nobody
-else (``PushActorTask``); their sequence numbers count per caller and incarnation.
+Creating takes two messages: ``RegisterActor`` when the constructor is called (from then on the actor exists and has its
+name), and ``CreateActor`` when the constructor's arguments are there. The gcs then leases a worker, pushes the constructor
+as a task, and publishes where the actor lives, on a channel per job. Calls (``PushActorTask``) go directly from the caller
+to the actor's process; their sequence numbers count per caller and incarnation.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING, DEAD = (
 
 CREATION_TASK_FAILED, ACTOR_UNSCHEDULABLE, RUNTIME_ENV_FAILED, KILLED, OUT_OF_SCOPE = range(5)
 OWNER_DIED, JOB_FINISHED, WORKER_DIED, NODE_DIED, EXITED, GROUP_REMOVED, OUT_OF_MEMORY = range(5, 12)
-"""Why an actor died. EXITED: it wanted to (``exit_actor``, ``__ray_terminate__``, ``sys.exit()``). GROUP_REMOVED: it cannot
-begin (again) without its placement group. OUT_OF_MEMORY: its worker was killed for its node's."""
+"""Kinds of an actor's death.
+
+EXITED: it ended itself (``exit_actor``, ``__ray_terminate__``, ``sys.exit()``). GROUP_REMOVED: it cannot begin (again)
+without its placement group. OUT_OF_MEMORY: its worker was killed because its node ran short of memory."""
 KINDS_OF_DEATH = (
     "CREATION_TASK_FAILED",
     "ACTOR_UNSCHEDULABLE",
@@ -41,61 +43,61 @@ KINDS_OF_DEATH = (
     "GROUP_REMOVED",
     "OUT_OF_MEMORY",
 )
-"""Their names, for people."""
+"""Names of the kinds of death, by number, for users."""
 
 
 class DeathCause(Record, frozen=True):
     kind: int
     message: str
-    """For people."""
+    """Explanation for users."""
     error: bytes = b""
     """CREATION_TASK_FAILED: the packed exception, of which only the text is left; RUNTIME_ENV_FAILED: all of it."""
     preempted: bool = False
-    """It died with, or on, a node that was to be preempted."""
+    """Whether the actor died with, or on, a node that was to be preempted."""
 
 
 class ActorInfo(Record, frozen=True):
-    """An actor as everybody sees it, on the channel of its job by its id."""
+    """The public state of an actor, published on the channel of its job under its id."""
 
     actor_id: bytes
     state: str
     class_name: str
     name: str
-    """Empty: it has none."""
+    """Name for ``get_actor``; empty: the actor has none."""
     namespace: str
     owner: Address
-    """Whoever called the constructor."""
+    """The process that called the constructor."""
     detached: bool
-    """It outlives its owner and job (G26)."""
+    """Whether the actor outlives its owner and job (G26)."""
     max_restarts: int
-    """-1: without end."""
+    """Most restarts; -1: any number."""
     restarts: int
-    """How often it was begun anew; with the actor's id this names an incarnation."""
+    """Number of restarts so far; with the actor's id this names an incarnation."""
     handle: bytes
-    """What ``get_actor`` makes a handle of; opaque to the gcs."""
+    """Encoded data from which ``get_actor`` makes a handle; opaque to the gcs."""
     address: Address | None = None
-    """ALIVE: where its process is reached."""
+    """ALIVE: address of the actor's process."""
     raylet: Address | None = None
-    """ALIVE: that of its node, which has its large results."""
+    """ALIVE: raylet of the actor's node, whose store has its large results."""
     pid: int = 0
     death: DeathCause | None = None
-    """DEAD: why; RESTARTING: what happened to the last incarnation."""
+    """DEAD: the cause; RESTARTING: the cause of the last incarnation's death."""
     start_time: float = 0.0
     end_time: float = 0.0
     preemptions: int = 0
-    """How many of the restarts were due to preemptions of nodes, and use up nothing of ``max_restarts``."""
+    """Number of restarts due to preemptions of nodes, which do not count against ``max_restarts``."""
     is_ending: bool = False
-    """No handle is left, or it has called ``exit_actor``: it ends soon, does not begin anew, and its name is free."""
+    """Whether no handle is left or the actor ends itself: it ends soon, is not restarted, and its name is free."""
 
     def may_restart(self, preempted: bool = False) -> bool:
-        """Whether it begins anew if it is lost now."""
+        """Tell whether the actor is restarted if it dies now."""
         if preempted:
             return self.max_restarts != 0
         return self.max_restarts < 0 or self.restarts - self.preemptions < self.max_restarts
 
 
 ACTORS = "actors:"
-"""With a job's id behind it: the channel where the actors of that job are published."""
+"""Prefix of a channel; with a job's id behind it, the channel on which that job's actors are published."""
 
 
 def actors_channel(job_id: bytes) -> str:
@@ -103,14 +105,14 @@ def actors_channel(job_id: bytes) -> str:
 
 
 class ActorCreation(Record, frozen=True):
-    """The constructor's call, which is made again for every incarnation (G35)."""
+    """The call of the constructor, which runs again for every incarnation (G35)."""
 
     task_id: bytes
     shape: LeaseShape
     placement: list[tuple[str, int]]
-    """What a node must have free to be chosen, besides what the actor holds for life."""
+    """Resources that a node must have free to be chosen, besides those that the actor holds for life."""
     header: bytes
-    """An encoded TaskHeader."""
+    """Encoded TaskHeader."""
     args: bytes
     arguments: tuple[Argument, ...] = ()
     nested: tuple[RefInfo, ...] = ()
@@ -119,21 +121,21 @@ class ActorCreation(Record, frozen=True):
 
 class RegisterActorReply(Record, frozen=True):
     existing: ActorInfo | None
-    """Another actor that has the name; nothing was registered."""
+    """Another actor that has the name already; then nothing was registered."""
     refused: str = ""
-    """Why its creator may not have actors (its job has finished, or it is dead)."""
+    """Reason why the creator may not have actors: its job has finished, or it is dead."""
 
 
 class RegisterActor(Request[RegisterActorReply], frozen=True):
-    """Idempotent by the actor's id."""
+    """Registers an actor and its name; idempotent by the actor's id."""
 
     actor: ActorInfo
     instead_of: bytes = b""
-    """The actor with this name that an earlier answer has told of, and whose owner has let go of it or is dead."""
+    """Actor with this name that an earlier reply named; its owner has since let go of it, or is dead."""
 
 
 class CreateActor(Request[Done], frozen=True):
-    """The constructor's arguments exist: create it as soon as there is room."""
+    """Creates an actor as soon as there is room; its constructor's arguments exist."""
 
     actor_id: bytes
     creation: ActorCreation
@@ -144,14 +146,14 @@ class ActorReply(Record, frozen=True):
 
 
 class GetNamedActor(Request[ActorReply], frozen=True):
-    """A living actor by its name. Whether it still has a handle, its owner knows."""
+    """Asks for a living actor by its name. Only the actor's owner knows whether it still has a handle."""
 
     name: str
     namespace: str
 
 
 class GetActor(Request[ActorReply], frozen=True):
-    """Whatever is known of an actor; one that was never registered, and whose owner is dead, is answered as dead."""
+    """Asks for an actor by its id; the reply for an unregistered actor whose owner is dead says that it is dead."""
 
     actor_id: bytes
     owner: Address
@@ -162,35 +164,36 @@ class ActorsReply(Record, frozen=True):
 
 
 class ListActors(Request[ActorsReply], frozen=True):
-    """All that are known, dead ones too, but without what makes a handle of them, and without errors: they are many."""
+    """Lists all known actors, dead ones too; to save bytes they come without handles and errors."""
 
 
 class KillActor(Request[ActorReply], frozen=True):
-    """End its process now, whatever it does (G29); the answer tells what is known of it; its process is being killed."""
+    """Kills an actor's process, whatever it does (G29). The reply describes the actor; the kill is under way then."""
 
     actor_id: bytes
     kill_id: bytes
-    """Names this wish: its repetition does not kill the next incarnation."""
+    """Fresh id of this request, so that a repetition does not kill the next incarnation."""
     no_restart: bool
 
 
 class EndActor(Request[Done], frozen=True):
-    """From its owner: there is no handle any more (G24), or an argument of the constructor failed."""
+    """From the owner: ends an actor that has no handle any more (G24), or whose constructor lacks an argument."""
 
     actor_id: bytes
     cause: DeathCause
 
 
 class ReportActorEnding(Request[Done], frozen=True):
-    """From the actor's own process: it wants to end. The call that has ended it is answered after this, so nobody who
-    knows of the end gets this actor by its name."""
+    """From the actor's own process: says that it is about to end.
+
+    The call that ends it is answered after this. So a process that knows of the end never gets this actor by its name."""
 
     actor_id: bytes
     worker_id: bytes
 
 
 class ReportActorExit(Request[Done], frozen=True):
-    """From the actor's own process: it wants to end and will not be restarted. It goes when this is answered."""
+    """From the actor's own process: says that it ends by itself and must not be restarted; it ends after the reply."""
 
     actor_id: bytes
     worker_id: bytes
@@ -198,7 +201,7 @@ class ReportActorExit(Request[Done], frozen=True):
 
 
 class GiveUpCalls(Request[Done], frozen=True):
-    """To the actor's process: this stream is over for its caller, who has had no answers of these, and takes none (G39b)."""
+    """To the actor's process: ends a stream. The caller has no replies to these calls and will accept none (G39b)."""
 
     caller: Address
     stream: int
@@ -206,7 +209,7 @@ class GiveUpCalls(Request[Done], frozen=True):
 
 
 class ExitActor(Request[Done], frozen=True):
-    """From the gcs to the actor's process: nobody can call you any more; end when you are through (G27, G28)."""
+    """From the gcs to the actor's process: end when all calls are done, since no handle is left (G27, G28)."""
 
     actor_id: bytes
 
@@ -214,99 +217,99 @@ class ExitActor(Request[Done], frozen=True):
 class ActorExplanation(Record, frozen=True):
     actor: ActorInfo | None
     text: str = ""
-    """What its creation waits for, if the gcs knows,"""
+    """Thing that the actor's creation waits for, if the gcs knows it."""
     raylet: Address | None = None
-    """or who knows more,"""
+    """Raylet that knows more about the lease below."""
     lease_id: bytes = b""
-    """of this lease."""
+    """Lease of the actor."""
     group_id: bytes = b""
-    """The placement group that it is to be in."""
+    """Placement group of the actor; empty: none."""
     worker: Address | None = None
-    """Who runs its constructor."""
+    """Worker that runs the constructor."""
 
 
 class ExplainActor(Request[ActorExplanation], frozen=True):
-    """To the gcs: what is known of an actor, and why is it not alive?"""
+    """To the gcs: asks for an actor's state and why it is not alive."""
 
     actor_id: bytes
     owner: Address
 
 
 class ExplainCall(Request[Explanation], frozen=True):
-    """To the actor's process: what becomes of this call? Without a task: what is going on?"""
+    """To the actor's process: asks what a call waits for; without a task id, what the process does."""
 
     actor_id: bytes
     task_id: bytes
     attempt: int
     depth: int
-    """How many hops of the chain were already taken."""
+    """Number of hops that this chain of explanations has taken already."""
 
 
 class PushActorTask(Request[PushTaskReply], frozen=True):
-    """Run one call. Repeating it (same caller, stream and sequence) runs it once and answers twice."""
+    """Runs one call. A repetition (same caller, stream and sequence) gets the same reply; the call runs once."""
 
     task_id: bytes
     actor_id: bytes
     attempt: int
     stream: int
-    """The caller begins another when this incarnation could not be reached for a while; an older one is over."""
+    """Number of the caller's stream. It begins a new one after it could not reach the incarnation; older ones are over."""
     sequence: int
-    """The caller's number for this push within the stream, from 1, without holes."""
+    """Number of this push within the stream, from 1, without gaps."""
     in_order: bool
-    """It is not begun before the calls with lower numbers have begun; False for retries (G52) and unordered actors."""
+    """Whether calls with lower numbers must begin first; False for retries (G52) and unordered actors."""
     acknowledged: int
-    """All replies up to this sequence have come: the actor may forget them."""
+    """Sequence up to which the caller has all replies, so that the actor may forget them."""
     answered: tuple[tuple[int, int], ...]
-    """Further ranges (first, last) of sequences whose replies have come."""
+    """Further ranges (first, last) of sequences whose replies the caller has."""
     header: bytes
-    """An encoded TaskHeader."""
+    """Encoded TaskHeader."""
     depth: int
     args: bytes
     arguments: tuple[Argument, ...] = ()
     nested: tuple[RefInfo, ...] = ()
     inline_buffers: tuple[bytes, ...] = ()
     rerun: Rerun | None = None
-    """As in ``PushTask``."""
+    """See ``PushTask``."""
 
 
 class ParameterSpec(Record, frozen=True):
-    """Of a function's or method's signature."""
+    """One parameter of a function's or method's signature."""
 
     name: str
     kind: int
-    """As in ``inspect.Parameter``."""
+    """Kind of the parameter, as in ``inspect.Parameter``."""
     has_default: bool = False
 
 
 class MethodSpec(Record, frozen=True):
-    """A method of an actor as its callers know it."""
+    """Describes a method of an actor for its callers."""
 
     name: str
     num_returns: int = 1
     max_task_retries: int = -2
-    """-2: the actor's own (G38)."""
+    """Most retries of a call; -2: the actor's own setting (G38)."""
     retry_exceptions: bool = False
     retry_exception_types: bytes = b""
     concurrency_group: str = ""
     is_streaming: bool = False
-    """A generator, unless its ``num_returns`` is given."""
+    """Whether the method is a generator, so that calls stream their items unless ``num_returns`` is given."""
     most_unread: int = 0
-    """Of a generator: back-pressure; 0: none."""
+    """Generator: most unread items before back-pressure holds it up; 0: any number."""
     parameters: tuple[ParameterSpec, ...] = ()
-    """What it takes, apart from its object."""
+    """Parameters of the method, without ``self``."""
     is_recorded: bool = True
     """See ``TaskTemplate``."""
 
 
 class HandleSpec(Record, frozen=True):
-    """What a handle of an actor has in it, apart from whose it is."""
+    """The content of an actor's handle, apart from its owner and id."""
 
     class_name: str
     methods: list[MethodSpec]
     max_task_retries: int
     max_pending_calls: int
-    """Of one process's calls through its handles (G55); -1: no limit."""
+    """Most pending calls of one process through its handles (G55); -1: no limit."""
     in_order: bool
     is_async: bool
     groups: list[str] = []
-    """The names of its concurrency groups."""
+    """Names of the actor's concurrency groups."""

@@ -1,10 +1,10 @@
-"""What all messages share: records, requests, addresses, and how they become bytes.
+"""Basis of all messages: records, requests, addresses, and their encoding as bytes.
 
 Ray: src/ray/protobuf/common.proto
 
-Records are MessagePack arrays (``array_like``), so that names cost no bytes; fields may only be added at the end, with a
-default. A request class is ``class Ping(Request[Pong])``: the reply's class is found from there, for decoding and for
-the type checker alike.
+Records are MessagePack arrays (``array_like``), so that field names cost no bytes; fields may only be added at the end, with
+a default. A request class is ``class Ping(Request[Pong])``: the decoder and the type checker both take the reply's class
+from there.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ import msgspec
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of everything that crosses a process border."""
+    """Base class of all messages and of the records inside them."""
 
 
 R = TypeVar("R", bound=Record)
 
 
 class Request(Record, Generic[R], frozen=True, array_like=True, gc=False):
-    """A message that is answered by an ``R``. Every request may be repeated without changing the outcome (G112)."""
+    """Base class of messages that are answered by an ``R``. Repeating a request never changes the outcome (G112)."""
 
 
 
 class Done(Record, frozen=True):
-    """The reply that says only: received and acted upon."""
+    """The reply that says only that the request was received and acted upon."""
 
 
 DONE = Done()
 
 
 class Address(Record, frozen=True):
-    """Where a process is reached, and which incarnation is meant (S10)."""
+    """Says where a process is reached, and which incarnation is meant (S10)."""
 
     worker_id: bytes
-    """The incarnation: every process has one, also a raylet (its node id) and the gcs."""
+    """Id of the incarnation; every process has one, also a raylet (its node id) and the gcs."""
     node_id: bytes
     endpoint: str
-    """The unix socket (or simulated name), for processes on the same machine."""
+    """Path of the unix socket (or simulated name), for processes on the same machine."""
     tcp_endpoint: str = ""
-    """For other machines; empty when the cluster does not leave this machine."""
+    """TCP endpoint for other machines; empty when the cluster is on one machine."""
 
     def endpoint_from(self, node_id: bytes) -> str:
-        """How a process of ``node_id`` gets here: unix sockets within a node, and wherever there is no TCP at all."""
+        """Return the endpoint for a process of ``node_id``: TCP from another node if there is any, else the unix socket."""
         return self.tcp_endpoint if self.tcp_endpoint and node_id != self.node_id else self.endpoint
 
     def __hash__(self) -> int:
@@ -55,7 +55,7 @@ class Address(Record, frozen=True):
 
 @cache
 def reply_class(request: type[Request[Any]]) -> type[Record]:
-    """The reply's class of a request class."""
+    """Return the class of the reply to a request class."""
     for base in request.__dict__["__orig_bases__"]:
         arguments = get_args(base)
         if arguments:
@@ -75,6 +75,6 @@ def decoder(record: type[R]) -> msgspec.msgpack.Decoder[R]:
 
 
 def decode(record: type[R], payload: bytes) -> R:
-    """Raises msgspec.DecodeError (its subclass ValidationError included) for anything but a well-formed record."""
+    """Decode a record; raise msgspec.DecodeError (or its subclass ValidationError) if the bytes are malformed."""
     value: R = decoder(record).decode(payload)
     return value

@@ -1,10 +1,10 @@
-"""What a core worker understands: every driver and every worker has one.
+"""Messages that a core worker understands; every driver and every worker has one.
 
 Ray: src/ray/protobuf/core_worker.proto
 
 ``PushTask`` carries exactly one task (the transport coalesces many into a frame). References that travel inside values
-are ``RefInfo`` records: whoever lets a reference leave his process first has the owner write down a ticket for the
-receiver, and the receiver gives the ticket back when it drops the reference; so an object in flight is never freed.
+are ``RefInfo`` records. Before a process sends a reference, the owner notes a ticket: it registers the receiver as a
+borrower. The receiver gives the ticket back when it drops the reference; so an object in flight is never freed.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from minray.protocol.base import Address, Done, Record, Request
 from minray.protocol.object_store import MOST_ENTRIES, Place
 
 OK, FAILED, CANCELLED, NOT_STARTED, ENVIRONMENT_FAILED, ARGUMENT_FAILED = range(6)
-"""How a pushed task ended: FAILED means that user code raised; with the last two, it did not run."""
+"""Outcomes of a pushed task. FAILED: user code raised. ENVIRONMENT_FAILED, ARGUMENT_FAILED: it did not run."""
 
 
 class RefInfo(Record, frozen=True):
-    """A reference inside a value on its way."""
+    """A reference inside a value that travels."""
 
     object_id: bytes
     owner: Address
     ticket: bytes
-    """Written down by the owner for the receiver; empty when the sender keeps the reference alive meanwhile."""
+    """Ticket that the owner has noted for the receiver; empty when the sender keeps the reference alive meanwhile."""
 
 
 class Value(Record, frozen=True):
     """A serialised value; large buffers travel out of band, beside the record."""
 
     data: bytes
-    """The pickle stream; empty when it is so long that it travels as the first out-of-band buffer."""
+    """The pickle stream; empty when it is large and travels as the first out-of-band buffer."""
     is_error: bool = False
-    """``data`` is a packed exception instead."""
+    """Whether ``data`` is a packed exception instead."""
     inline_buffers: tuple[bytes, ...] = ()
     """Pickle-5 buffers of a small value."""
     buffer_count: int = 0
-    """How many of the message's out-of-band buffers belong to this value, in order."""
+    """Number of the message's out-of-band buffers that belong to this value, in order."""
     nested: tuple[RefInfo, ...] = ()
-    """The references inside, in the order in which the pickle stream names them by number."""
+    """References inside the value, in the order in which the pickle stream numbers them."""
     place: Place | None = None
-    """Of a large value: it is in the object store, and ``data`` is empty."""
+    """Place in the object store of a large value; then ``data`` is empty."""
 
 
 class Argument(Record, frozen=True):
-    """A top-level argument that was a reference: its value if small, else where to get it (G11)."""
+    """A top-level argument that was a reference: its value if small, else the owner to ask (G11)."""
 
     value: Value | None
     object_id: bytes
@@ -54,41 +54,41 @@ class Argument(Record, frozen=True):
 class PushTaskReply(Record, frozen=True):
     status: int
     values: tuple[Value, ...]
-    """One per return value. If not OK: what a generator has yielded for some of them, and an error for all others."""
+    """One value per return value. If the task failed: the items a generator has yielded, and an error for all others."""
     duration_us: int
     retryable: bool = False
-    """FAILED with an exception that ``retry_exceptions`` covers."""
+    """FAILED: whether ``retry_exceptions`` covers the exception."""
     worker_exiting: bool = False
-    """This was its last task (``max_calls``)."""
+    """Whether this was the worker's last task (``max_calls``)."""
     missing: tuple[bytes, ...] = ()
-    """NOT_STARTED because of these arguments, which are lost and being made again."""
+    """NOT_STARTED: arguments that are lost and being reconstructed."""
 
 
 class TaskHeader(Record, frozen=True):
-    """What many pushed tasks share; encoded once by the submitter, decoded once by the worker."""
+    """The part that many pushed tasks share; encoded once by the submitter, decoded once by the worker."""
 
     template: TaskTemplate
     owner: Address
-    """The submitter: it owns the results."""
+    """Submitter of the task, which owns the results."""
 
 
 class Rerun(Record, frozen=True):
-    """What need not be made once more by a task that does not run for the first time."""
+    """Results that a task need not make again when it does not run for the first time."""
 
     unwanted: list[int]
-    """Results (from 1) that are not to be made: they exist already, or nobody needs them."""
+    """Numbers (from 1) of results that need not be made: they exist already, or nobody needs them."""
     items_arrived: int
-    """Streaming: so many items the owner has had from an earlier attempt; they need not come again,"""
+    """Streaming: number of items that the owner has from an earlier attempt; they are not reported again."""
     items_lost: list[int]
-    """but for these, which are lost."""
+    """Streaming: numbers of the items among these that are lost and must be reported again."""
 
 
 FIRST_RUN = Rerun([], 0, [])
-"""Everything is to be made."""
+"""Rerun record that makes every result, as in a first run."""
 
 
 class PushTask(Request[PushTaskReply], frozen=True):
-    """Run one task. Repeating it (same task, same attempt) runs it once and answers twice."""
+    """Runs one task. A repetition (same task, same attempt) gets the same reply; the task runs once."""
 
     task_id: bytes
     attempt: int
@@ -96,11 +96,11 @@ class PushTask(Request[PushTaskReply], frozen=True):
     sequence: int
     """Position within the lease, from 1; tasks run in this order."""
     acknowledged: int
-    """All replies of the lease up to this position have arrived: the worker may forget them."""
+    """Position up to which the owner has all replies of the lease, so that the worker may forget them."""
     header: bytes
-    """An encoded TaskHeader."""
+    """Encoded TaskHeader."""
     depth: int
-    """How deeply nested the task is: 0 when a driver submits it."""
+    """Nesting depth of the task: 0 when a driver submits it."""
     args: bytes
     """Pickled ``(args, kwargs)`` with numbers in place of references; empty: no arguments."""
     arguments: tuple[Argument, ...] = ()
@@ -108,31 +108,31 @@ class PushTask(Request[PushTaskReply], frozen=True):
     inline_buffers: tuple[bytes, ...] = ()
     gpu_ids: tuple[int, ...] = ()
     actor_id: bytes = b""
-    """The task is the constructor of this actor, and the worker its home from now on."""
+    """Actor of which the task is the constructor; the worker becomes that actor's process. Empty: an ordinary task."""
     rerun: Rerun | None = None
-    """None: everything is to be made."""
+    """Results that need not be made; None: all are to be made."""
 
 
 class GeneratorItemReply(Record, frozen=True):
     read: int
-    """How many items the reader has taken by now."""
+    """Number of items that the reader has taken so far."""
     is_unwanted: bool
-    """Nobody will read any more, or another attempt runs: nothing needs to be reported or waited for."""
+    """Whether nobody reads any more, or another attempt runs; then the executor need not report or wait."""
 
 
 class ReportGeneratorItem(Request[GeneratorItemReply], frozen=True):
-    """From an executor to the owner: a streaming generator has yielded. The same item, attempt and number change nothing."""
+    """From an executor to the owner: reports an item of a streaming generator. A repetition changes nothing."""
 
     task_id: bytes
     attempt: int
     number: int
-    """From 1."""
+    """Number of the item, from 1."""
     value: Value | None
-    """None: there is no such item, the iterator has come to its end."""
+    """The item; None: the iterator has ended, so there is no item with this number."""
 
 
 class WaitForReader(Request[GeneratorItemReply], frozen=True):
-    """From an executor that is held up by back-pressure: answers when so many items were read, or nobody will read."""
+    """From an executor that back-pressure holds up: answered when ``count`` items were read, or nobody reads any more."""
 
     task_id: bytes
     attempt: int
@@ -141,28 +141,28 @@ class WaitForReader(Request[GeneratorItemReply], frozen=True):
 
 class CancelTaskReply(Record, frozen=True):
     found: bool
-    """False: the task is not here (any more, or not yet)."""
+    """Whether the task is here; False: not yet, or no longer."""
     was_running: bool
 
 
 class CancelTask(Request[CancelTaskReply], frozen=True):
-    """From the owner to the worker that it pushed to: remove the task, or interrupt it if it runs."""
+    """From the owner to the worker: removes a pushed task, or interrupts it if it runs."""
 
     task_id: bytes
     attempt: int
     force: bool
-    """True: a worker that runs it ends itself (its children are cancelled before)."""
+    """Whether a worker that runs the task ends itself; it cancels the task's children first."""
     recursive: bool
 
 
 class ReclaimTasks(Request[Done], frozen=True):
-    """From the owner: answer all tasks of this lease that have not begun with NOT_STARTED (another worker is idle)."""
+    """From the owner: takes back the tasks of a lease that have not begun (replies NOT_STARTED); another worker is idle."""
 
     lease_id: bytes
 
 
 class CancelObject(Request[Done], frozen=True):
-    """From a borrower to the owner: cancel the task that makes this object (G47)."""
+    """From a borrower to the owner: cancels the task that makes an object (G47)."""
 
     object_id: bytes
     force: bool
@@ -175,25 +175,25 @@ PENDING, READY, LARGE, FREED = range(4)
 class ObjectReply(Record, frozen=True):
     status: int
     value: Value | None = None
-    """READY: the value. LARGE: it exists, but is larger than ``inline_limit``."""
+    """READY: the value. LARGE means that the value exists, but is larger than ``inline_limit``."""
     place: Place | None = None
-    """LARGE: where its first copy is, if that is in the object store."""
+    """LARGE: place of the primary copy, if it is in the object store."""
 
 
 class GetObject(Request[ObjectReply], frozen=True):
-    """To the owner: answers when the object is there, or after ``timeout_s`` with PENDING (ask again)."""
+    """To the owner: asks for an object; answered when it exists, or after ``timeout_s`` with PENDING (ask again)."""
 
     object_id: bytes
     requester: Address
     inline_limit: int
-    """Send the value only up to this size; -1: any size."""
+    """Largest size, in bytes, at which the value itself is sent; -1: any size."""
     timeout_s: float
     question: bytes
-    """Names this question: its repetitions are answered with the same tickets, so that a lost answer leaves none behind."""
+    """Id of this question. Its repetitions get the same tickets, so that a lost answer leaves no ticket behind."""
 
 
 class ObjectQuestion(Record, frozen=True):
-    """See ``GetObject``."""
+    """One question of ``GetObjects``; the fields are those of ``GetObject``."""
 
     object_id: bytes
     inline_limit: int
@@ -202,11 +202,11 @@ class ObjectQuestion(Record, frozen=True):
 
 class ObjectReplies(Record, frozen=True):
     replies: list[ObjectReply]
-    """One for each question, in order; their large buffers beside the record, too."""
+    """One reply for each question, in order; their large buffers travel beside the record, too."""
 
 
 class GetObjects(Request[ObjectReplies], frozen=True):
-    """Many questions to one owner, who answers at once: for what is not there yet with PENDING."""
+    """Asks one owner for many objects; answered at once, with PENDING for objects that do not exist yet."""
 
     requester: Address
     questions: list[ObjectQuestion]
@@ -221,11 +221,11 @@ class Loan(Record, frozen=True):
 
 class AddBorrowerReply(Record, frozen=True):
     missing: list[Loan]
-    """Those that were not noted: their objects are freed, or one of the two processes counts as dead."""
+    """Tickets that were not noted: their objects are freed, or the borrower or the lender counts as dead."""
 
 
 class AddBorrower(Request[AddBorrowerReply], frozen=True):
-    """To the owner: these tickets keep their objects alive for ``borrower``, to whom ``lender`` is about to pass them on."""
+    """To the owner: notes tickets that keep objects alive for ``borrower``, before ``lender`` sends it the references."""
 
     borrower: Address
     lender: Address
@@ -233,7 +233,7 @@ class AddBorrower(Request[AddBorrowerReply], frozen=True):
 
 
 class RemoveBorrower(Request[Done], frozen=True):
-    """To the owner: these tickets are spent. May come before a late repetition of their AddBorrower."""
+    """To the owner: gives tickets back. It may arrive before a late repetition of their AddBorrower."""
 
     borrower_id: bytes
     loans: list[Loan]
@@ -241,11 +241,11 @@ class RemoveBorrower(Request[Done], frozen=True):
 
 class CheckTicketsReply(Record, frozen=True):
     missing: list[Loan]
-    """Those that the borrower does not hold, and never will."""
+    """Tickets that the borrower does not hold, and never will."""
 
 
 class CheckTickets(Request[CheckTicketsReply], frozen=True):
-    """From the owner to a borrower: the lender of these tickets is dead; which of them have not arrived?"""
+    """From the owner to a borrower: asks which of these tickets have not arrived, because their lender is dead."""
 
     lender_id: bytes
     loans: list[Loan]
@@ -256,50 +256,52 @@ KNOWN, UNKNOWN, LOST, NOT_MADE, INLINED = range(5)
 
 class ObjectLocations(Record, frozen=True):
     status: int
-    """UNKNOWN: the owner has freed it. LOST: there is no copy any more, but an error. NOT_MADE: its task has not ended,
-    perhaps not for the first time. INLINED: it is small, and with its owner."""
+    """State of the object's copies.
+
+    UNKNOWN: the owner has freed it. LOST: there is an error instead of a copy. NOT_MADE: its task is running, perhaps to
+    reconstruct it. INLINED: it is small, and with its owner."""
     attempt: int = 0
     size: int = 0
-    """KNOWN, INLINED: of the value, in bytes."""
+    """KNOWN, INLINED: size of the value in bytes."""
     raylets: list[Address] = []
-    """KNOWN: which nodes have it, the first copy's first."""
+    """KNOWN: nodes that have a copy, the primary copy's node first."""
     receivers: list[Address] = []
-    """KNOWN: which nodes are receiving it, and asked before the one that asks now; the first one's first."""
+    """KNOWN: nodes that are receiving the object and asked before this one, in the order of their questions."""
     turn: int = 0
-    """KNOWN: of the one that asks, among all that receive it; greater than theirs."""
+    """KNOWN: turn of the asking raylet among all receivers; greater than the turns of ``receivers``."""
 
 
 class GetObjectLocations(Request[ObjectLocations], frozen=True):
-    """To the owner: where is this object? Asked by raylets where somebody wants to read it, and by the curious."""
+    """To the owner: asks where copies of an object are. Senders are raylets that pull it, and tools that inspect it."""
 
     object_id: bytes
     receiver: Address | None = None
-    """The raylet: from now on it counts among those that are receiving it. None: nobody is."""
+    """Asking raylet, which counts as a receiver from now on; None: the question is for information only."""
     number: int = 0
-    """Counts the questions of this raylet, so that one that is over changes nothing when it comes again."""
+    """Number of the question among this raylet's, so that a late repetition of an old one changes nothing."""
 
 
 class LocationChange(Record, frozen=True):
-    """A node has got, or has evicted, a copy."""
+    """Says that a node has got, or has evicted, a copy."""
 
     object_id: bytes
     attempt: int
     is_here: bool
     number: int = 0
-    """The raylet's GetObjectLocations up to this number are over; 0: it says nothing of those."""
+    """Number up to which the raylet's GetObjectLocations are over; 0: this change says nothing about them."""
 
 
 class UpdateObjectLocations(Request[Done], frozen=True):
-    """From a raylet to the owner. An owner who does not need such a copy answers by freeing it."""
+    """From a raylet to the owner: reports new and evicted copies. The owner frees a copy that it does not need."""
 
     raylet: Address
     number: int
-    """Among all of the raylet; what arrives once more after a later one is of no account."""
+    """Number of this update among the raylet's; a repetition that arrives after a later update is ignored."""
     changes: list[LocationChange]
 
 
 class DeleteObjects(Request[Done], frozen=True):
-    """To the owner: the user says that these values are not needed any more, whoever still refers to them."""
+    """To the owner: deletes values at the user's request, even if references to them exist."""
 
     object_ids: list[bytes]
 
@@ -311,41 +313,41 @@ UNKNOWN_SIZE = -1
 
 
 class ObjectRefInfo(Record, frozen=True):
-    """What one process knows of one object, for people."""
+    """One process's knowledge of one object, for the state API."""
 
     object_id: bytes
     owner_id: bytes
-    """The owner's worker id."""
+    """Worker id of the owner."""
     local: int
     submitted: int
     contained: int
     borrowers: int
-    """Owner only: how many processes have tickets."""
+    """Owner only: number of processes that have tickets."""
     is_pickled: bool
-    """It was pickled by the user, and is kept as long as this process lives."""
+    """Whether the user pickled the reference; the object is then kept as long as this process lives."""
     size: int
-    """Of the value; -1 if it is not known here."""
+    """Size of the value in bytes; -1 if it is not known here."""
     task_status: str
-    """Owner only: of the task that makes it. Else, and for what was put, NIL."""
+    """Owner only: state of the task that makes the object; NIL elsewhere, and for an object that was put."""
     attempt: int
     call_site: str
-    """Where in the user's code it came to be."""
+    """Line of the user's code that made the reference."""
 
 
 class CoreWorkerStats(Record, frozen=True):
-    """What one driver or worker refers to."""
+    """The references of one driver or worker."""
 
     worker_id: bytes
     node_id: bytes
     pid: int
     is_driver: bool
     total: int
-    """How many references there are; ``references`` has the largest ones."""
+    """Number of references; ``references`` has the largest ones."""
     references: list[ObjectRefInfo]
 
 
 class GetCoreWorkerStats(Request[CoreWorkerStats], frozen=True):
-    """What do you refer to, of everything, or of these objects?"""
+    """Asks a driver or worker for its references: all of them, or those to ``object_ids``."""
 
     limit: int = MOST_ENTRIES
     object_ids: list[bytes] | None = None
@@ -356,40 +358,40 @@ class Explanation(Record, frozen=True):
 
 
 class Explain(Request[Explanation], frozen=True):
-    """To the owner: why is this object not ready?"""
+    """To the owner: asks why an object is not ready."""
 
     object_id: bytes
     depth: int
-    """How many hops of the chain were already taken."""
+    """Number of hops that this chain of explanations has taken already."""
 
 
 class ExplainRun(Request[Explanation], frozen=True):
-    """To the worker that runs a task: what does the task wait for? No lines: for nothing that the worker knows of."""
+    """To the worker that runs a task: asks what the task waits for. No lines: nothing that the worker knows of."""
 
     task_id: bytes
     depth: int
 
 
 class RevokeLeases(Request[Done], frozen=True):
-    """From a raylet where others wait: give back leases that linger idle."""
+    """From a raylet where requests wait: asks an owner to return its idle leases."""
 
     node_id: bytes
 
 
 class LocalGC(Request[Done], frozen=True):
-    """From its raylet: collect garbage soon. Others wait, perhaps for what that keeps."""
+    """From the raylet: asks a process to collect garbage soon, since leases wait, perhaps for what garbage keeps."""
 
 
 class RayletEnds(Request[Done], frozen=True):
-    """To a driver from its raylet, which ends, and with it the driver's cluster: why."""
+    """From a raylet to its drivers: says why it ends, and with it their connection to the cluster."""
 
     reason: str
 
 
 class LeaveNode(Request[Done], frozen=True):
-    """From a raylet whose node is preempted: push nothing more to workers that you have leased there.
+    """From a raylet whose node is preempted: tells an owner to push nothing more to the workers that it leased there.
 
-    What is lost with the node costs no retries (G21). One that leaves because it is idle has leased nothing.
+    Tasks that are lost with the node use up no retries (G21). A node that leaves because it is idle has no leases.
     """
 
     node_id: bytes
@@ -397,21 +399,21 @@ class LeaveNode(Request[Done], frozen=True):
 
 class ExitWorkerReply(Record, frozen=True):
     agreed: bool
-    """False: it owns objects or has work, and stays (G64)."""
+    """Whether the worker ends; False: it owns objects or has work, and stays (G64)."""
 
 
 class ExitWorker(Request[ExitWorkerReply], frozen=True):
-    """From its raylet: you are idle, please end."""
+    """From the raylet: asks an idle worker to end."""
 
     force: bool
 
 
 TASK_NAME_MARK = "\x1e"
-"""Begins a line of a worker's output that names who speaks from there on; nobody, if the name is empty."""
+"""Mark that begins a line of a worker's output which names the task that prints from there on; no name: no task."""
 
 
 class PrintLines(Request[Done], frozen=True):
-    """From a raylet to a driver: output of one of its workers, in order."""
+    """From a raylet to a driver: passes on output of one of its workers, in order."""
 
     node_id: bytes
     node_ip: str
@@ -420,4 +422,4 @@ class PrintLines(Request[Done], frozen=True):
     lines: list[tuple[str, str]]
     """Task name (may be empty) and text."""
     sequence: int
-    """Increases with every message of a node; repetitions are dropped."""
+    """Number that increases with every message of a node; repetitions are dropped."""

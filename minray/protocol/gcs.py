@@ -1,10 +1,10 @@
-"""What the gcs understands.
+"""Messages that the gcs understands, and the records that it publishes.
 
 Ray: src/ray/protobuf/gcs_service.proto, pubsub.proto
 
-Registering, reporting and key-value writes are idempotent: the sender's incarnation or a version number decides.
-``Poll`` is publish/subscribe: a long poll on a versioned snapshot, so that a subscriber that missed anything (a reset, a
-restart of the gcs) is brought up to date by the same message that it waits with.
+Registering, reporting and key-value writes are idempotent, by the sender's incarnation or a version number. ``Poll`` is
+publish/subscribe: a long poll on a versioned snapshot. The message with which a subscriber waits also brings it up to date
+if it missed anything (a reset, a restart of the gcs).
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from __future__ import annotations
 from minray.protocol.base import Address, Done, Record, Request
 
 NODES, RESOURCES, WORKER_DEATHS, JOBS = "nodes", "resources", "worker_deaths", "jobs"
-"""The channels one can poll; keys and values per channel are named at the records below."""
+"""Channels that can be polled; the records below say which are on which channel, and by which key."""
 
 
 IDLE_TERMINATION, PREEMPTION = 1, 2
-"""Why a node is to leave: there is nothing for it to do; or its machine will be taken away (Ray's DrainNodeReason)."""
+"""Reasons for draining a node: it is idle, or its machine will be taken away (Ray's DrainNodeReason)."""
 
 EXPECTED_TERMINATION, UNEXPECTED_TERMINATION, DRAINED_PREEMPTED, DRAINED_IDLE = range(1, 5)
-"""How a dead node came to its end (Ray's NodeDeathInfo): it was asked to, it was lost, it has left as it was told to."""
+"""Reasons of a node's death (Ray's NodeDeathInfo): it was asked to end, it was lost, or it was drained."""
 
 
 class NodeDrain(Record, frozen=True):
-    """A node is to leave (``DrainNode``)."""
+    """Says why and until when a node is drained (``DrainNode``)."""
 
     reason: int
     message: str
-    """For people."""
+    """Explanation for users."""
     deadline: float = 0.0
-    """Wall-clock time at which it leaves in any case; 0: when it has nothing left to do."""
+    """Wall-clock time (seconds) at which the node leaves in any case; 0: only when it has nothing left to do."""
 
 
 class NodeInfo(Record, frozen=True):
-    """A node, on channel NODES by its node id."""
+    """Describes a node; published on channel NODES by its node id."""
 
     node_id: bytes
     name: str
@@ -48,58 +48,58 @@ class NodeInfo(Record, frozen=True):
     pid: int = 0
     session_dir: str = ""
     drain: NodeDrain | None = None
-    """It takes nothing new, and leaves as soon as it may; also of one that has left since."""
+    """Set when the node is, or was, being drained: it takes nothing new and leaves as soon as it may."""
     death_reason: int = 0
-    """0 while it lives."""
+    """Reason of the node's death; 0 while it lives."""
 
     def is_preempted(self) -> bool:
-        """Whether what is lost with it is lost because of a preemption (G21)."""
+        """Tell whether losses with this node count as preempted (G21)."""
         return self.drain is not None and self.drain.reason == PREEMPTION
 
 
 class NodeResources(Record, frozen=True):
-    """What a node has free, on channel RESOURCES by its node id."""
+    """A node's total and free resources; published on channel RESOURCES by its node id."""
 
     node_id: bytes
     version: int
-    """Grows with every report; an older one is ignored."""
+    """Version that grows with every report; an older one is ignored."""
     total: dict[str, int]
     available: dict[str, int]
     pending: list[tuple[dict[str, int], int]]
-    """Shapes of the lease requests that wait there, with how many of each; also those no node can hold."""
+    """Resources of the lease requests that wait there, and the number of each; also those that no node can hold."""
 
 
 DRIVER_LEFT = "the driver has left its cluster"
-"""It has finished its job before it went."""
+"""Cause of death of a driver that finished its job before it ended."""
 
 
 class WorkerDeath(Record, frozen=True):
-    """The certificate of a dead worker, on channel WORKER_DEATHS by its worker id."""
+    """Certifies that a worker is dead; published on channel WORKER_DEATHS by its worker id."""
 
     worker_id: bytes
     node_id: bytes
     pid: int
     cause: str
-    """For people: ``exit code 3``, ``signal SIGKILL``, ``node died``, or DRIVER_LEFT."""
+    """Cause for users: ``exit code 3``, ``signal SIGKILL``, ``node died``, or DRIVER_LEFT."""
     last_words: list[str] = []
-    """Of an actor: its last lines on standard error."""
+    """Actor only: its last lines on standard error."""
     for_memory: bool = False
-    """It was killed because its node had too little."""
+    """Whether it was killed because its node ran short of memory."""
 
 
 class JobConfig(Record, frozen=True):
-    """What a worker needs to know of its job."""
+    """Settings of a job that its workers need."""
 
     sys_path: list[str]
     working_dir: str
     namespace: str
     entrypoint: str
     setup_hook: bytes = b""
-    """What each of its workers calls before its first task: a function, or the name of one, pickled; empty: nothing."""
+    """Pickled function, or name of one, that each worker of the job calls before its first task; empty: none."""
 
 
 class JobInfo(Record, frozen=True):
-    """A job, on channel JOBS by its job id."""
+    """Describes a job; published on channel JOBS by its job id."""
 
     job_id: bytes
     driver: Address
@@ -107,56 +107,56 @@ class JobInfo(Record, frozen=True):
     config: JobConfig
     start_time: float
     end_time: float = 0.0
-    """0 while it runs."""
+    """Wall-clock time at which the job finished; 0 while it runs."""
     kept: bool = False
-    """Its driver has ended, but detached actors of it live on, with their workers and definitions."""
+    """Whether detached actors of the job live on after its driver ended, with their workers and definitions."""
 
     def is_over(self) -> bool:
-        """Whether nothing of it may begin any more; its setup hook is forgotten then."""
+        """Tell whether nothing of the job may begin any more; its setup hook is dropped then."""
         return bool(self.end_time) and not self.kept
 
 
 class RegisterNodeReply(Record, frozen=True):
     cluster_id: bytes
     refused: str = ""
-    """Why this node may not join (its id was declared dead; another session); it must exit."""
+    """Reason why this node may not join and must exit (its id was declared dead, or it is of another session)."""
     may_restart: bool = True
-    """The gcs has durable tables: wait for it when it is gone. Without them its end is the cluster's (G110)."""
+    """Whether the gcs has durable tables, so that nodes wait for its restart. Without them its end ends them (G110)."""
 
 
 class RegisterNode(Request[RegisterNodeReply], frozen=True):
     node: NodeInfo
     cluster_id: bytes = b""
-    """The cluster that the node has joined before; empty the first time. Another one's gcs refuses it."""
+    """Cluster that the node has joined before; empty the first time. The gcs of another cluster refuses the node."""
 
 
 class UnregisterNode(Request[Done], frozen=True):
-    """A node ends in an orderly way."""
+    """Says that a node ends in an orderly way."""
 
     node_id: bytes
     cause: str
     drain: NodeDrain | None = None
-    """It was told to leave, and has kept the rules of that."""
+    """Set if the node ends because it was drained."""
 
 
 class DrainNodeReply(Record, frozen=True):
     is_accepted: bool
-    """Also of a node that is dead or unknown: it is gone."""
+    """Whether the node leaves; also True for one that is dead or unknown, since it is gone."""
     rejection: str = ""
 
 
 class DrainNode(Request[DrainNodeReply], frozen=True):
-    """Have a node leave: it takes nothing new, what runs there may end, then it unregisters. The last wish counts."""
+    """Drains a node: it takes nothing new, its running tasks may end, then it unregisters. The last request counts."""
 
     node_id: bytes
     reason: int
     message: str
     deadline: float = 0.0
-    """Wall-clock time at which it leaves in any case, the same however often this is sent; 0: never."""
+    """Wall-clock time (seconds) at which the node leaves in any case, the same in each repetition; 0: never."""
 
 
 class ReportResources(Request[RegisterNodeReply], frozen=True):
-    """Also the proof that a node lives; the reply repeats the refusal for a node that was declared dead."""
+    """Reports a node's resources and that it is alive; the reply refuses a node that was declared dead."""
 
     resources: NodeResources
 
@@ -166,7 +166,7 @@ class RegisterJobReply(Record, frozen=True):
 
 
 class RegisterJob(Request[RegisterJobReply], frozen=True):
-    """Idempotent by the driver's incarnation."""
+    """Registers a job; idempotent by the driver's incarnation."""
 
     driver: Address
     driver_pid: int
@@ -186,13 +186,13 @@ class GetJob(Request[GetJobReply], frozen=True):
 
 
 def job_namespace(job_id: bytes) -> str:
-    """The namespace of what lives as long as a job (its functions): the gcs drops it when the job finishes."""
+    """Return the key-value namespace of a job's exported functions, which the gcs drops when the job finishes."""
     return f"job:{job_id.hex()}"
 
 
 class KvPutReply(Record, frozen=True):
     added: bool
-    """False: another value was there and was kept."""
+    """Whether the value was stored; False: another value was there and was kept."""
 
 
 class KvPut(Request[KvPutReply], frozen=True):
@@ -231,11 +231,11 @@ class ReportWorkerDeath(Request[Done], frozen=True):
 
 class GetWorkerDeathReply(Record, frozen=True):
     death: WorkerDeath | None
-    """None: not known to be dead."""
+    """Certificate of the death; None: the process is not known to be dead."""
 
 
 class GetWorkerDeath(Request[GetWorkerDeathReply], frozen=True):
-    """Is this process dead? True for a known certificate, and for any process of a dead node."""
+    """Asks whether a process is dead: it has a death certificate, or its node is dead."""
 
     worker_id: bytes
     node_id: bytes
@@ -243,35 +243,36 @@ class GetWorkerDeath(Request[GetWorkerDeathReply], frozen=True):
 
 class PollReply(Record, frozen=True):
     epoch: bytes
-    """The gcs's incarnation; a new one means: what follows is a full snapshot."""
+    """Incarnation of the gcs; after a new one a full snapshot follows."""
     version: int
-    """So far the entries reach: there may be more than fits into one reply, which the next poll answers at once."""
+    """Version that the entries reach. If more changes exist than fit into one reply, the next poll gets them at once."""
     full: bool
-    """True: ``entries`` begins a snapshot of everything; False: it is what changed after the version asked about."""
+    """Whether ``entries`` begins a full snapshot; False: they are the changes after the version asked about."""
     entries: list[tuple[bytes, bytes | None]]
-    """Key and encoded record; None: removed."""
+    """Keys and encoded records; None: the key was removed."""
     begun: int = 0
-    """The version at which the subscriber's last snapshot began. It is complete when that is reached: what it has not
-    named by then is not there any more."""
+    """Version at which the subscriber's last snapshot began.
+
+    The snapshot is complete when ``version`` reaches it. Keys that it has not named by then no longer exist."""
 
     def is_complete(self) -> bool:
         return self.version >= self.begun
 
 
 class Poll(Request[PollReply], frozen=True):
-    """Answers as soon as the channel is newer than what the caller has; at the latest after ``timeout_s``, empty."""
+    """Polls a channel: answered as soon as it is newer than ``version``, at the latest after ``timeout_s``, empty."""
 
     channel: str
     epoch: bytes
     version: int
     timeout_s: float
     begun: int = 0
-    """That of the last reply, like epoch and version."""
+    """Value of ``begun`` in the last reply, as with epoch and version."""
 
 
 class InternalConfig(Record, frozen=True):
     system_config: dict[str, bool | int | float | str]
-    """The cluster's, by name; a node or driver that joins takes it over."""
+    """Entries of the cluster's SystemConfig by name; a node or driver that joins takes them over."""
 
 
 class GetInternalConfig(Request[InternalConfig], frozen=True):
@@ -279,4 +280,4 @@ class GetInternalConfig(Request[InternalConfig], frozen=True):
 
 
 class CheckAlive(Request[Done], frozen=True):
-    """Answers as soon as it is heard; understood by every process."""
+    """Asks for a sign of life; every process answers it at once."""

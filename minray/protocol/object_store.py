@@ -1,10 +1,10 @@
-"""What the object store of a node understands: from its clients, from owners, and from other nodes' stores.
+"""Messages that the object store of a node understands: from its clients, from owners, and from other nodes' stores.
 
 Ray: src/ray/object_manager/plasma/plasma.fbs, src/ray/protobuf/object_manager.proto
 
-A *copy* is one object as one attempt of its task has made it, on one node: ``(object_id, attempt)``. Everything here may
-be repeated: creating what exists answers with the same place, a pin is a name that is taken once and given back once, and
-what was freed leaves a tombstone, so that a late ``CreateObject`` finds that nobody wants it.
+A *copy* is one object as one attempt of its task has made it, on one node: ``(object_id, attempt)``. All messages may be
+repeated. Creating an existing copy answers with the same place. A pin has a name that is taken once and given back once. A
+freed copy leaves a tombstone, so that a late ``CreateObject`` learns that it is unwanted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from minray.protocol.base import Address, Done, Record, Request
 
 
 class Place(Record, frozen=True):
-    """Where the first copy of a large object is."""
+    """Says where the primary copy of a large object is."""
 
     attempt: int
     size: int
-    """Bytes in the store."""
+    """Size in the store, in bytes."""
     raylet: Address
 
 
@@ -33,37 +33,38 @@ CREATED, FULL, UNWANTED, OUT_OF_DISK = range(4)
 
 class CreateReply(Record, frozen=True):
     status: int
-    """FULL: no room, for a while. UNWANTED: it was freed, or its owner is dead, or a later attempt's copy is here.
+    """Outcome of the creation.
 
-    OUT_OF_DISK: no room either, because the disk has none for what is here.
+    FULL: the store had no room for a while. UNWANTED: the object was freed, its owner is dead, or a later attempt's copy is
+    here. OUT_OF_DISK: the store has no room, and the disk has none for its spilled objects.
     """
     raylet: Address
     offset: int = 0
-    """CREATED: where in the arena the creator may write, until it seals or aborts."""
+    """CREATED: offset in the arena where the creator may write, until it seals or aborts."""
     reason: str = ""
-    """FULL, OUT_OF_DISK: how much there is, who holds it, and what may help."""
+    """FULL, OUT_OF_DISK: the store's size, what fills it, and what may help."""
 
 
 class CreateObject(Request[CreateReply], frozen=True):
-    """From a client: room for a new object. Answered when there is room."""
+    """From a client: asks for room for a new object; answered when there is room, or the store gives up."""
 
     object_id: bytes
     attempt: int
     size: int
     owner: Address
     creator: bytes
-    """The client's worker id: what it has not sealed when it dies is forgotten."""
+    """Worker id of the client; copies that it has not sealed are dropped when it dies."""
 
 
 class SealObject(Request[Done], frozen=True):
-    """From the creator: it is written, and will never change (S5)."""
+    """From the creator: says that a copy is written and will never change (S5)."""
 
     object_id: bytes
     attempt: int
 
 
 class AbortObject(Request[Done], frozen=True):
-    """From the creator: it will not be written, or not be told of."""
+    """From the creator: drops a copy that will not be written, or not be announced."""
 
     object_id: bytes
     attempt: int
@@ -75,20 +76,22 @@ class Wanted(Record, frozen=True):
     object_id: bytes
     owner: Address
     pin: bytes
-    """The client's own name for this use; the object stays where it is until the name is given back."""
+    """Name that the client gave to this use; the object stays where it is until the name is given back."""
     attempt: int = 0
-    """The one that the client knows."""
+    """Attempt that the client knows."""
 
 
 GET, WAIT, TASK_ARGUMENTS = range(3)
-"""What objects are wanted for; the first is served first (G87)."""
+"""Purposes for which objects are wanted, in the order in which they are served (G87)."""
 PINNED, LOST, FREED, OWNER_DIED, NOT_HERE, NO_ROOM, CHANGED = range(7)
 
 
 class Pinned(Record, frozen=True):
     status: int
-    """NOT_HERE: the time is up, or it is an argument and is being made again. CHANGED: what the client knows is not so any
-    more; the owner has another attempt, a small value, or an error in its place."""
+    """Outcome of the pin.
+
+    NOT_HERE: the time is up, or the object is an argument that is being reconstructed. CHANGED: the client's knowledge is
+    outdated, since the owner has another attempt, a small value, or an error instead."""
     offset: int = 0
     size: int = 0
     reason: str = ""
@@ -96,13 +99,13 @@ class Pinned(Record, frozen=True):
 
 class PinReply(Record, frozen=True):
     pinned: list[Pinned]
-    """One for each that was wanted, in order."""
+    """One outcome for each wanted object, in order."""
 
 
 class PinObjects(Request[PinReply], frozen=True):
-    """From a client: bring these objects here, if they are elsewhere, and keep them.
+    """From a client: pulls objects to this node if they are elsewhere, and pins them.
 
-    Answered when all are here or lost, or the time is up: then some are NOT_HERE.
+    It is answered when each of them is here or lost, or when the time is up; then some are NOT_HERE.
     """
 
     client: bytes
@@ -113,90 +116,90 @@ class PinObjects(Request[PinReply], frozen=True):
 
 
 class ReleasePins(Request[Done], frozen=True):
-    """From a client: these uses are over."""
+    """From a client: gives pins back, because these uses are over."""
 
     pins: list[bytes]
 
 
 class FreeObjects(Request[Done], frozen=True):
-    """From the owner: nobody needs these copies, nor earlier attempts; whoever reads one may finish."""
+    """From the owner: frees copies, and those of earlier attempts; a process that reads one may finish."""
 
     copies: list[Copy]
 
 
 class PromoteObjects(Request[Done], frozen=True):
-    """From the owner: the first copies are lost, so these are now the ones that must stay (G66)."""
+    """From the owner: makes these copies the primary ones, which must stay, because the primary ones are lost (G66)."""
 
     copies: list[Copy]
 
 
 class OpenLanesReply(Record, frozen=True):
     lanes: list[Address]
-    """Each is the same raylet, on a connection of its own; empty: there is only the one that was asked on."""
+    """Addresses of the same raylet, each for a connection of its own; empty: use the ordinary connection."""
 
 
 class OpenLanes(Request[OpenLanesReply], frozen=True):
-    """From another raylet: where can chunks be asked for?"""
+    """From another raylet: asks for the addresses on which to ask for chunks."""
 
 
 class EvictObjects(Request[Done], frozen=True):
-    """From a client: copies of these that may go, since they are neither the first ones nor being read, may go now."""
+    """From a client: evicts copies of these objects that are neither primary nor being read."""
 
     object_ids: list[bytes]
 
 
 MOST_ENTRIES = 10_000
-"""So many objects are described in one answer at most; how many there are is told beside."""
+"""Most objects described in one answer, so that it fits into one message; their total number is told beside them."""
 
 
 class CopyInfo(Record, frozen=True):
-    """One copy of a node's store, for people."""
+    """One copy of a node's store, for the state API."""
 
     object_id: bytes
     attempt: int
     size: int
     owner_id: bytes
-    """The owner's worker id."""
+    """Worker id of the owner."""
     state: str
-    """As the object table calls it."""
+    """State in the object table."""
     is_primary: bool
     use_count: int
-    """How many uses keep it where it is."""
+    """Number of pins that keep the copy where it is."""
     readers: list[bytes]
-    """The worker ids of the processes whose uses these are."""
+    """Worker ids of the processes that hold these pins."""
     is_on_disk: bool = False
     is_in_fallback: bool = False
-    """Its memory is on disk."""
+    """Whether its memory is fallback memory, which is on disk."""
 
 
 class SpillStats(Record, frozen=True):
-    """What a node has written to disk, and read from there, since it began."""
+    """Amounts that a node has spilled to disk, and read from there, since it began."""
 
     spilled_bytes: int = 0
     spilled_objects: int = 0
     restored_bytes: int = 0
     restored_objects: int = 0
     streamed_bytes: int = 0
-    """Read for other nodes, past the arena."""
+    """Bytes read from disk for other nodes, without restoring them to the arena."""
 
 
 class ObjectsInfo(Record, frozen=True):
-    """What a node's store holds."""
+    """The content of a node's store."""
 
     node_id: bytes
     capacity: int
     used: int
     largest_hole: int
     total: int
-    """How many copies there are; ``copies`` has the largest ones."""
+    """Number of copies; ``copies`` has the largest ones."""
     copies: list[CopyInfo]
     spill: SpillStats = SpillStats()
     fallback_used: int = 0
-    """Bytes of memory on disk."""
+    """Bytes of fallback memory in use, which is on disk."""
 
 
 class GetObjectsInfo(Request[ObjectsInfo], frozen=True):
-    """To a raylet: what is in your store, all of it, or of these objects?"""
+    """To a raylet: asks what its store holds, of all objects or of ``object_ids``."""
 
     limit: int = MOST_ENTRIES
     object_ids: list[bytes] | None = None
@@ -204,15 +207,15 @@ class GetObjectsInfo(Request[ObjectsInfo], frozen=True):
 
 class ChunkReply(Record, frozen=True):
     is_here: bool
-    """True: the bytes come beside this record. False: this node has no such copy (any more)."""
+    """Whether the bytes come beside this record; False: this node has no such copy (any more)."""
 
 
 class ReadChunk(Request[ChunkReply], frozen=True):
-    """From another raylet: some bytes of a copy."""
+    """From another raylet: asks for some bytes of a copy."""
 
     object_id: bytes
     attempt: int
     start: int
     size: int
     turn: int
-    """The asker's among all that receive the object; who is receiving it himself lets only later ones wait for it."""
+    """Turn of the asking raylet among all receivers. A raylet that still receives the object lets only later ones wait."""

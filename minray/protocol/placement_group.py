@@ -1,10 +1,10 @@
-"""What is said about placement groups: by users to the gcs, and by the gcs to raylets.
+"""Messages about placement groups: from users to the gcs, and from the gcs to raylets.
 
 Ray: src/ray/protobuf/gcs_service.proto (PlacementGroupInfoGcsService), node_manager.proto (PrepareBundleResources, ...)
 
-Reserving takes two phases. ``PrepareBundles`` asks each node to put bundles aside; when all have, ``CommitBundles`` lets
-work into them; if one has not, ``ReturnBundles`` takes them back everywhere (G104). All three name the *attempt*, a number
-that grows with each try and with each gcs that is started: whatever of an older one comes late finds out that it is over.
+Reserving takes two phases. ``PrepareBundles`` asks each node to reserve bundles. When all nodes have, ``CommitBundles``
+opens the bundles for leases; if one has not, ``ReturnBundles`` takes them back everywhere (G104). All three name the
+*attempt*, a number that grows with each try and with each restart of the gcs. It tells late messages of older attempts.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from __future__ import annotations
 from minray.protocol.base import Done, Record, Request
 
 PLACEMENT_GROUPS = "placement_groups"
-"""The channel of all groups, with a ``PlacementGroupInfo`` by group id."""
+"""Channel of all groups, with a ``PlacementGroupInfo`` by group id."""
 
 GENERATION_SHIFT = 32
-"""An attempt's upper bits count the gcs processes of a cluster, the lower ones the attempts of one."""
+"""Bits of an attempt's number that count the attempts of one gcs process; the bits above count the gcs processes."""
 
 
 class Bundle(Record, frozen=True):
-    """One bundle of a group, and where it is."""
+    """One bundle of a group, and the node that holds it."""
 
     resources: dict[str, int]
     node_id: bytes = b""
-    """Empty: nowhere (yet, or any more)."""
+    """Node that holds the bundle; empty: none (yet, or any more)."""
     attempt: int = 0
-    """The attempt that has placed it there."""
+    """Attempt that has placed the bundle there."""
 
 
 class PlacementGroupInfo(Record, frozen=True):
-    """A placement group, on channel PLACEMENT_GROUPS by its id, and as stored."""
+    """A placement group, as it is stored, and published on channel PLACEMENT_GROUPS by its id."""
 
     group_id: bytes
     name: str
@@ -38,22 +38,22 @@ class PlacementGroupInfo(Record, frozen=True):
     bundles: list[Bundle]
     state: str
     job_id: bytes
-    """The creator's job, with which it ends."""
+    """Job of the creator; the group ends with it unless it is detached."""
     detached: bool
-    """True: it does not."""
+    """Whether the group outlives its job."""
     creator: bytes = b""
-    """The detached actor that has made it, and with which it ends instead; else empty."""
+    """Detached actor that created the group, which then ends with that actor instead; else empty."""
 
     def on_node(self, node_id: bytes) -> list[tuple[int, int]]:
-        """Index and attempt of the bundles that are there."""
+        """Return index and attempt of the bundles that a node holds."""
         return [(index, bundle.attempt) for index, bundle in enumerate(self.bundles) if bundle.node_id == node_id]
 
     def nodes(self) -> list[bytes]:
-        """All nodes that hold bundles of it."""
+        """Return all nodes that hold bundles of the group."""
         return list(dict.fromkeys(bundle.node_id for bundle in self.bundles if bundle.node_id))
 
     def unplaced(self) -> dict[int, dict[str, int]]:
-        """The bundles that are nowhere, by index."""
+        """Return the resources of the bundles that no node holds, by index."""
         return {index: bundle.resources for index, bundle in enumerate(self.bundles) if not bundle.node_id}
 
 
@@ -62,30 +62,30 @@ class PlacementGroupInfo(Record, frozen=True):
 
 class CreatePlacementGroupReply(Record, frozen=True):
     refused: str = ""
-    """Why there will be no such group (its name is taken); empty if there is."""
+    """Reason why the group is not created (its name is taken); empty if it is."""
 
 
 class CreatePlacementGroup(Request[CreatePlacementGroupReply], frozen=True):
-    """Idempotent by the group's id, which the creator has made."""
+    """Creates a group; idempotent by the group's id, which the creator has made."""
 
     group: PlacementGroupInfo
 
 
 class RemovePlacementGroup(Request[Done], frozen=True):
-    """Answered when it is decided; the work in the group is being ended then."""
+    """Removes a group; answered when that is decided, while the work in the group is being ended."""
 
     group_id: bytes
 
 
 class PlacementGroupReply(Record, frozen=True):
     group: PlacementGroupInfo | None
-    """None: unknown, or removed so long ago that nobody remembers."""
+    """State of the group; None: the gcs does not know it, or has dropped it since its removal."""
     explanation: str = ""
-    """Why it is not ready, for people."""
+    """Reason why the group is not ready, for users."""
 
 
 class GetPlacementGroup(Request[PlacementGroupReply], frozen=True):
-    """By its id, or if that is empty by its name."""
+    """Asks for a group by its id, or, if that is empty, by its name."""
 
     group_id: bytes
     name: str = ""
@@ -93,7 +93,7 @@ class GetPlacementGroup(Request[PlacementGroupReply], frozen=True):
 
 
 class WaitPlacementGroup(Request[PlacementGroupReply], frozen=True):
-    """Answered when the group is created or removed, at the latest after ``timeout_s``."""
+    """Waits for a group: answered when it is created or removed, at the latest after ``timeout_s``."""
 
     group_id: bytes
     timeout_s: float
@@ -104,50 +104,50 @@ class WaitPlacementGroup(Request[PlacementGroupReply], frozen=True):
 
 class PrepareBundlesReply(Record, frozen=True):
     refused: str = ""
-    """Why nothing was put aside; empty if everything was."""
+    """Reason why no bundle was reserved; empty if all were."""
 
 
 class PrepareBundles(Request[PrepareBundlesReply], frozen=True):
-    """Put these bundles aside, all of them or none."""
+    """Reserves these bundles on a node, all of them or none."""
 
     group_id: bytes
     attempt: int
     bundles: dict[int, dict[str, int]]
-    """By index."""
+    """Resources of the bundles by index."""
 
 
 class CommitBundlesReply(Record, frozen=True):
     missing: list[int]
-    """Bundles that are not here, and will not be: they have to be placed anew."""
+    """Indices of bundles that are not here and will not be; the gcs has to place them anew."""
 
 
 class CommitBundles(Request[CommitBundlesReply], frozen=True):
-    """Let work into bundles that were put aside; nothing changes for those where that was done."""
+    """Opens reserved bundles for leases; nothing changes for bundles that are open already."""
 
     group_id: bytes
     bundles: list[tuple[int, int]]
-    """Index and attempt."""
+    """Index and attempt of each bundle."""
 
 
 class ReturnBundles(Request[Done], frozen=True):
-    """The attempt has failed: what it, or one before it, has put aside here is free again, and it prepares nothing later."""
+    """Returns what a failed attempt, or an earlier one, has reserved on a node; a late PrepareBundles of it is refused."""
 
     group_id: bytes
     attempt: int
 
 
 class RemoveBundles(Request[Done], frozen=True):
-    """The group was removed: end the work in it here, then return its resources."""
+    """Ends the work of a removed group on a node, then returns the group's resources."""
 
     group_id: bytes
 
 
 class ReleaseUnusedBundles(Request[Done], frozen=True):
-    """A gcs was started again, and these are all the bundles that it knows to be here.
+    """From a restarted gcs: names all the bundles that it knows to be on a node.
 
-    What attempts of earlier gcs processes have left besides is returned.
+    The node returns the other bundles that attempts of earlier gcs processes have left.
     """
 
     generation: int
     in_use: list[tuple[bytes, int, int]]
-    """Group, index, attempt."""
+    """Group id, index and attempt of each bundle."""

@@ -1,10 +1,10 @@
-"""What a raylet understands.
+"""Messages that a raylet understands.
 
 Ray: src/ray/protobuf/node_manager.proto
 
 The lease protocol: an owner asks for a worker (``RequestWorkerLease``), pushes tasks to it directly, and gives it back
-(``ReturnWorkerLease``). All three messages name a lease id that the owner made fresh, never the worker: a late repetition
-can then only ever mean its own lease.
+(``ReturnWorkerLease``). All three messages name a fresh lease id that the owner made, never the worker. So a late repetition
+can never refer to another lease.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from minray.protocol.base import Address, Done, Record, Request
 from minray.protocol.gcs import NodeDrain
 
 GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED = range(7)
-"""Kinds of lease replies."""
+"""Kinds of replies to a lease request."""
 
 
 class RegisterWorkerReply(Record, frozen=True):
     node_name: str
     address: Address
-    """The raylet's own."""
+    """Address of the raylet itself."""
     refused: str = ""
 
 
 class RegisterWorker(Request[RegisterWorkerReply], frozen=True):
-    """A forked worker is ready to be leased."""
+    """Registers a forked worker that is ready to be leased."""
 
     address: Address
     pid: int
@@ -39,12 +39,14 @@ class RegisterDriverReply(Record, frozen=True):
     socket_dir: str
     session_dir: str
     tcp_host: str
-    """Empty: processes of this node listen on unix sockets only."""
+    """Host for TCP listeners; empty: processes of this node listen on unix sockets only."""
     address: Address
 
 
 class RegisterDriver(Request[RegisterDriverReply], frozen=True):
-    """A driver asks where things are; sent before it listens, repeated with its address and job when it does."""
+    """Registers a driver, and tells it where things are.
+
+    The driver sends it before it listens, and again with its address and job when it does."""
 
     address: Address | None
     pid: int
@@ -54,74 +56,74 @@ class RegisterDriver(Request[RegisterDriverReply], frozen=True):
 class LeaseReply(Record, frozen=True):
     kind: int
     worker: Address | None = None
-    """GRANTED: whom to push to."""
+    """GRANTED: the worker to push tasks to."""
     pid: int = 0
     gpu_ids: tuple[int, ...] = ()
     contended: bool = False
-    """GRANTED: others are waiting for this node, so that idle leases should not linger."""
+    """GRANTED: whether other requests wait on this node, so that idle leases should be returned at once."""
     raylet: Address | None = None
-    """SPILLBACK: ask there, with ``grant_or_reject``."""
+    """SPILLBACK: the raylet to ask instead, with ``grant_or_reject``."""
     reason: str = ""
 
 
 class Dependency(Record, frozen=True):
-    """A large argument of the task that a lease is asked for: the raylet brings it to its node before it grants (G86)."""
+    """A large argument of the task that needs the lease; the raylet pulls it to its node before it grants (G86)."""
 
     object_id: bytes
     owner: Address
     size: int
-    """In bytes."""
+    """Size in bytes."""
 
 
 class RequestWorkerLease(Request[LeaseReply], frozen=True):
-    """Answered when a worker is granted, however long that takes. Repeating it with the same lease id grants once."""
+    """Asks for a worker; answered when one is granted, however long that takes. A repeated lease id is granted once."""
 
     lease_id: bytes
     owner: Address
     shape: LeaseShape
     depth: int
-    """How deeply nested the submitting task is; deeper work goes first when workers are blocked."""
+    """Nesting depth of the submitting task; deeper tasks go first when workers are blocked."""
     backlog: int
-    """How many more tasks of this key wait at the owner."""
+    """Number of further tasks of this scheduling key that wait at the owner."""
     grant_or_reject: bool
     actor_id: bytes = b""
-    """Of the actor that will live in the worker; the owner is the gcs then."""
+    """Actor that will live in the worker, whose lease the gcs owns; empty: the lease is for tasks."""
     retriable: bool = True
-    """What will run may be run again if its worker is killed."""
+    """Whether the task may be retried if its worker is killed."""
     dependencies: list[Dependency] = []
 
 
 MAX_CALLS = "max_calls"
-"""The reason for giving back a worker that ends by itself, when nobody needs its objects any more (G23)."""
+"""Reason for returning a worker that ends by itself when no process needs its objects any more (G23)."""
 
 
 class ReturnWorkerLease(Request[Done], frozen=True):
     lease_id: bytes
     kill_worker: bool
-    """True: the worker must not be used again (its channel broke, or it has used up ``max_calls``)."""
+    """Whether the worker must not be used again (its channel broke, or it has used up ``max_calls``)."""
     reason: str
 
 
 class CancelWorkerLease(Request[Done], frozen=True):
-    """May arrive before its request: then it leaves a tombstone that cancels it on arrival."""
+    """Cancels a lease request. If it arrives before the request, it leaves a tombstone that cancels that on arrival."""
 
     lease_id: bytes
 
 
 class NotifyWorkerBlocked(Request[Done], frozen=True):
-    """A worker's task waits in ``get`` or ``wait`` (or goes on): its CPUs are lent out meanwhile (G101)."""
+    """Says that a worker's task waits in ``get`` or ``wait``, or goes on; its CPUs are lent out meanwhile (G101)."""
 
     worker_id: bytes
     sequence: int
-    """Grows with each change; an older message is ignored."""
+    """Number that grows with each change; an older message is ignored."""
     blocked: bool
 
 
 class LeaseFailure(Record, frozen=True):
-    """What became of the worker of a lease."""
+    """Describes the death of the worker of a lease."""
 
     known: bool
-    """False: this raylet never granted the lease, or has forgotten it."""
+    """Whether the raylet knows the lease; False: it never granted it, or has dropped it."""
     dead: bool
     started: int = -1
     """Sequence number (within the lease) of the last task that began to run; later ones never started."""
@@ -130,29 +132,29 @@ class LeaseFailure(Record, frozen=True):
     signal: int | None = None
     stderr_tail: list[str] = []
     cause: str = ""
-    """For people: how it ended."""
+    """Cause of the worker's death, for users."""
     memory_used: int = 0
     memory_total: int = 0
-    """It was killed because the node had so many bytes in use of so many; else 0."""
+    """Bytes in use on the node and its total, if the worker was killed because memory ran short; else both are 0."""
     group_removed: bool = False
-    """It was in a placement group that has been removed."""
+    """Whether the worker was in a placement group that has been removed."""
     node_ended: str | None = None
-    """Why its node ended, and it with the node; None: the node goes on."""
+    """Reason why the worker's node ended, and the worker with it; None: the node goes on."""
     preempted: bool = False
-    """It was killed because its node had to leave (G21)."""
+    """Whether the worker was killed because its node had to leave (G21)."""
     doom: str = ""
-    """For people: why its raylet has killed it, if it was that."""
+    """Reason why the raylet killed the worker, for users; empty if it did not."""
 
 
 class GetLeaseFailure(Request[LeaseFailure], frozen=True):
-    """Answers when the worker of the lease is seen dead, at the latest after ``timeout_s`` with ``dead=False``."""
+    """Asks how the worker of a lease died; answered when it is dead, or after ``timeout_s`` with ``dead=False``."""
 
     lease_id: bytes
     timeout_s: float
 
 
 class KillWorker(Request[Done], frozen=True):
-    """Force-cancel: kill the worker of this lease, if the lease is still held."""
+    """Kills the worker of a lease (``cancel(force=True)``), if the lease is still held."""
 
     lease_id: bytes
     reason: str
@@ -166,7 +168,7 @@ class WorkerStatus(Record, frozen=True):
     lease_id: bytes
     blocked: bool
     address: Address | None = None
-    """None until it has registered."""
+    """Address of the worker; None until it has registered."""
 
 
 class NodeStats(Record, frozen=True):
@@ -176,7 +178,7 @@ class NodeStats(Record, frozen=True):
     available: dict[str, int]
     workers: list[WorkerStatus]
     pending_leases: list[str]
-    """A line for each waiting request: what it needs and what it waits for."""
+    """One line for each waiting request: its needs, and what it waits for."""
 
 
 class GetNodeStats(Request[NodeStats], frozen=True):
@@ -185,7 +187,7 @@ class GetNodeStats(Request[NodeStats], frozen=True):
 
 class LeaseExplanation(Record, frozen=True):
     text: str
-    """Why this lease is not granted; empty if it is unknown or granted."""
+    """Reason why the lease is not granted; empty if it is unknown or granted."""
 
 
 class ExplainLease(Request[LeaseExplanation], frozen=True):
@@ -193,23 +195,23 @@ class ExplainLease(Request[LeaseExplanation], frozen=True):
 
 
 class FlushLogs(Request[Done], frozen=True):
-    """Answers when everything that the job's workers had written by now was passed on to its driver."""
+    """Asks for pending output; answered when all that the job's workers had written was passed on to its driver."""
 
     job_id: bytes
 
 
 class DrainRayletReply(Record, frozen=True):
     is_accepted: bool
-    """False: it was to leave because it is idle, and it is not."""
+    """Whether the node leaves; False: it was to leave because it is idle, and it is not idle."""
 
 
 class DrainRaylet(Request[DrainRayletReply], frozen=True):
-    """From the gcs: take nothing new, and leave as soon as nothing runs here. The last wish counts."""
+    """From the gcs: drains a node, which takes nothing new and leaves when nothing runs on it. The last request counts."""
 
     drain: NodeDrain
 
 
 class Shutdown(Request[Done], frozen=True):
-    """End this node in an orderly way (``minray stop``, ``Cluster.remove_node``)."""
+    """Ends a node in an orderly way (``minray stop``, ``Cluster.remove_node``)."""
 
     reason: str

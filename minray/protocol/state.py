@@ -1,9 +1,9 @@
-"""What processes tell people: which tasks there are, which have run, what runs right now, and what was measured.
+"""Messages of the state API: tasks that exist or have run, stacks of what runs right now, and metrics.
 
 Ray: src/ray/protobuf/gcs.proto (TaskEvents), which Ray's processes send to the gcs all the time; here they are asked
 
-The owner of a task knows its state until it has been sent; the process that it was sent to knows what it does with it. Both
-answer the same question, and the reader puts their answers together.
+The owner of a task knows the task's state until it has sent the task; after that, the executing process knows it. Both
+answer the same question, and the reader combines their answers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from minray.protocol.base import Record, Request
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats
 
 MOST_TASKS = 10_000
-"""So many are described in one answer."""
+"""Most tasks described in one answer, so that it fits into one message."""
 
 RUNNING = "RUNNING"
 ARGS_FETCH, ACTOR_ARGS_FETCH = "PENDING_ARGS_FETCH", "PENDING_ACTOR_TASK_ARGS_FETCH"
 ACTOR_ORDERING = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
-"""Ray's names of what a process does with a task that was sent to it."""
+"""Ray's names for the states of a task in the process that it was sent to."""
 
 
 class TaskInfo(Record, frozen=True):
-    """A task as its owner knows it."""
+    """Describes a task from its owner's view."""
 
     task_id: bytes
     attempt: int
@@ -32,21 +32,21 @@ class TaskInfo(Record, frozen=True):
     kind: str
     state: str
     parent_id: bytes
-    """The task that submitted it; empty: a driver."""
+    """Task that submitted it; empty: a driver did."""
     actor_id: bytes = b""
     node_id: bytes = b""
-    """Where it was sent to, if it has not ended; empty: nowhere."""
+    """Node that an unfinished task was sent to; empty: none."""
     worker_id: bytes = b""
     pid: int = 0
     resources: dict[str, int] = {}
     error: str = ""
-    """FAILED: what happened, as long as a reference to its result exists."""
+    """FAILED: the error, as long as a reference to the task's result exists."""
     function_name: str = ""
-    """What runs, if ``name`` does not say so."""
+    """Name of the function if ``name`` is one that the user chose; else empty."""
 
 
 class ReceivedInfo(Record, frozen=True):
-    """A task that was sent here and has not been answered."""
+    """A task that was sent to this process and has not been answered."""
 
     task_id: bytes
     attempt: int
@@ -54,113 +54,113 @@ class ReceivedInfo(Record, frozen=True):
 
 
 class TasksInfo(Record, frozen=True):
-    """All that one process knows of tasks."""
+    """One process's knowledge of tasks, as their owner and as their executor."""
 
     node_id: bytes
     worker_id: bytes
     pid: int
     is_driver: bool
     total: int
-    """How many of its tasks have not ended, or are remembered; ``tasks`` has the newest."""
+    """Number of its own tasks that are unfinished or remembered; ``tasks`` has the newest."""
     tasks: list[TaskInfo]
     received: list[ReceivedInfo]
 
 
 class ProfileEvent(Record, frozen=True):
-    """A task or call that a worker has run."""
+    """Records one task or actor call that a worker has run."""
 
     task_id: bytes
     attempt: int
     name: str
     kind: str
     actor_id: bytes
-    """Of the actor that it made, or was a call of; else empty."""
+    """Actor that the task created or was a call of; else empty."""
     start_us: int
-    """Microseconds since the epoch, by the wall clock of its node."""
+    """Start in microseconds since the epoch, by the wall clock of the node."""
     duration_us: int
     state: str
     """FINISHED, FAILED, or CANCELLED."""
     function_name: str = ""
-    """As in ``TaskInfo``."""
+    """See ``TaskInfo``."""
 
 
 def func_or_class_name(task: TaskInfo | ProfileEvent) -> str:
-    """What runs, in Ray's words: of a constructor, the class."""
+    """Return Ray's ``func_or_class_name``: the function's name, or for a constructor the class."""
     return task.name.partition(".")[0] if task.kind == ACTOR_CREATION_TASK else task.function_name or task.name
 
 
 class ProfileEvents(Record, frozen=True):
-    """What a worker has run lately."""
+    """The tasks that a worker has run lately."""
 
     node_id: bytes
     node_ip: str
     worker_id: bytes
     pid: int
     events: list[ProfileEvent]
-    """In the order in which they began."""
+    """Events in the order in which the tasks began."""
 
 
 class GetProfileEvents(Request[ProfileEvents], frozen=True):
-    """What have you run?"""
+    """Asks a worker for the tasks that it has run."""
 
 
 class StackFrame(Record, frozen=True):
-    """A line of a program that has been reached and not been left."""
+    """One frame of a stack: a function and the line that it executes."""
 
     filename: str
     line: int
     function: str
     source: str
-    """What is written there; empty if the file cannot be read."""
+    """Source text of the line; empty if the file cannot be read."""
 
 
 class Stack(Record, frozen=True):
-    """What a thread does right now, or what a coroutine waits for."""
+    """The stack of a thread that runs, or of a coroutine that waits."""
 
     name: str
     is_coroutine: bool
     count: int
-    """So many do the same, under the same name."""
+    """Number of threads or coroutines with the same name and stack."""
     frames: list[StackFrame]
-    """The newest call is the last one. None: a thread that waits for work, a coroutine that a thread runs."""
+    """Frames, the newest call last. No frames: a thread waits for work, or a thread is running the coroutine."""
     left_out: int = 0
-    """So many frames are missing in the middle."""
+    """Number of frames that are left out in the middle."""
 
 
 class ProcessStacks(Record, frozen=True):
-    """What a driver or worker does right now."""
+    """The stacks of a driver or worker right now."""
 
     node_id: bytes
     worker_id: bytes
     pid: int
     is_driver: bool
     running: list[str]
-    """The names of the tasks and calls that have begun here and not ended."""
+    """Names of the tasks and calls that run here."""
     stacks: list[Stack]
     left_out: int = 0
-    """So many coroutines are not described, because there are so many of them."""
+    """Number of coroutines that are not described, because there are too many."""
 
 
 class GetStacks(Request[ProcessStacks], frozen=True):
-    """What do you do?"""
+    """Asks a driver or worker for its stacks."""
 
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
-"""Prometheus's names of what a metric may be."""
+"""Prometheus's names for the kinds of metrics."""
 
 
 class MetricSample(Record, frozen=True):
-    """The values of a metric with the same tags."""
+    """One value of a metric, for one set of tags."""
 
     tags: dict[str, str]
     value: float
-    """Of a histogram: the sum of all that was observed."""
+    """Value of the counter or gauge; for a histogram the sum of all observed values."""
     counts: list[int]
-    """Of a histogram: how many values are in each bucket alone; one more than there are boundaries."""
+    """Histogram only: number of values in each single bucket; there is one bucket more than boundaries."""
 
 
 class MetricFamily(Record, frozen=True):
-    """All values of one name."""
+    """All values of the metric with one name."""
 
     name: str
     kind: str
@@ -170,22 +170,22 @@ class MetricFamily(Record, frozen=True):
 
 
 class ProcessMetrics(Record, frozen=True):
-    """What a driver or worker has counted, set and observed."""
+    """All metrics of a driver or worker."""
 
     node_ip: str
     worker_id: bytes
     job_id: bytes
     families: list[MetricFamily]
     left_out: int = 0
-    """So many values are not told, because there are so many."""
+    """Number of values that are left out, because there are too many."""
 
 
 class GetMetrics(Request[ProcessMetrics], frozen=True):
-    """What have you measured?"""
+    """Asks a driver or worker for its metrics."""
 
 
 class GetTasksInfo(Request[TasksInfo], frozen=True):
-    """Which tasks do you know, of all, or of these?"""
+    """Asks a driver or worker for the tasks that it knows: all of them, or those of ``task_ids``."""
 
     limit: int = MOST_TASKS
     task_ids: list[bytes] | None = None

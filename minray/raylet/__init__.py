@@ -1,1 +1,1 @@
-"""The node: workers, leases, and what the cluster is told about them. One raylet process per node."""
+"""The raylet: one process per node, which manages the node's workers, leases and bundles, and reports to the gcs."""

@@ -1,14 +1,16 @@
-"""A node that is to leave: what it waits for, what it hands over, and when it goes.
+"""Departure of a drained node: what it waits for, what it hands over, and when it leaves.
 
 Ray: NodeManager::HandleDrainRaylet, LocalResourceManager::SetLocalNodeDraining; Ray hands nothing over
 
-From the first moment nothing new is leased here, and owners push nothing more to the workers that they have leased. What
-runs may end. Meanwhile the first copies of objects move to other nodes: one of them fetches and pins a copy, is told that
-its copy is the one that must stay, and then ours is given up, as if it had made room for others. The node leaves when
-nothing is leased, no worker is left (one that owns objects stays until nobody needs them) and no first copy; or at its
-deadline, whatever there is. Bundles of placement groups keep it only from leaving because it is idle; the gcs moves them.
+From the first moment nothing new is leased here, and owners push nothing more to the workers that they have leased. Running
+tasks may finish. Meanwhile the primary copies of objects move to other nodes. Another node pulls and pins a copy, and is
+told that its copy is now the primary one. Then this node's copy is given up, as if it had been evicted.
 
-Objects that belong to processes of this very node stay: they end with their owners.
+The node leaves when nothing is leased, no worker is left and no primary copy is left to hand over. (A worker that owns
+objects stays until no process needs them.) At its deadline it leaves in any case. Bundles of placement groups keep a node
+only from leaving because it is idle; the gcs moves them.
+
+Objects that are owned by processes of this node are not handed over: they end with their owners.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from minray.raylet.placement_groups import PlacementGroups
 from minray.rpc.connection import Peers, ignore
 
 LOOK_AGAIN_S = 0.1
-"""How often a node that leaves looks whether it may go."""
+"""Seconds between two checks whether a departing node may leave."""
 MOST_AT_ONCE = 8
-"""So many objects are handed over at a time."""
+"""Most objects that are handed over at a time."""
 
 
 class Departure:
-    """The last part of a node's life, if it is told to leave."""
+    """Carries out the drain of one node."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Departure:
         address_of_raylet: Callable[[bytes], Address],
         on_gone: Callable[[str], None],
     ) -> None:
-        """``on_gone`` is called once, with the reason: the node has to end now."""
+        """``on_gone`` is called with the reason when the node must end now."""
         self._platform = platform
         self._node_id = node_id
         self._peers = peers
@@ -57,15 +59,17 @@ class Departure:
         self._address_of_raylet = address_of_raylet
         self._on_gone = on_gone
         self.drain: NodeDrain | None = None
-        """The last wish; None: nobody has asked it to leave."""
+        """Last drain request; None: the node was not asked to leave."""
         self.is_over = False
-        """It has left as it was told to."""
+        """Whether the node has left because it was drained."""
         self._leaving: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._move_count = 0
 
     def begin(self, drain: NodeDrain) -> bool:
-        """False: it was to leave because it is idle, and is not; if it leaves already, it does so as before."""
+        """Begin or change the drain of this node; return False if it should leave as idle but is not idle.
+
+        If it is leaving already, a refused request changes nothing."""
         if drain == self.drain:
             return True
         if drain.reason == IDLE_TERMINATION and (self._groups.bundles.all() or not self._is_idle()):
@@ -85,7 +89,7 @@ class Departure:
         return True
 
     def _tell_owners(self) -> None:
-        """Nothing more shall be pushed to the workers that they have leased."""
+        """Tell the owners of leases to push nothing more to the leased workers."""
         entries = self._broker.entries.values()
         for owner in {entry.owner.worker_id: entry.owner for entry in entries if not entry.request.for_actor}.values():
             self._peers.to(owner).send(LeaveNode(self._node_id), ignore)
@@ -113,11 +117,11 @@ class Departure:
     # --- Objects
 
     def _to_hand_over(self) -> list[Entry]:
-        """First copies that belong to processes of other nodes."""
+        """Return the primary copies that are owned by processes of other nodes."""
         return [entry for entry in self._store.table.primaries() if entry.owner.node_id != self._node_id]
 
     async def _hand_over(self) -> None:
-        """All in turn, and to every other node in turn, for one may have no room, or not answer."""
+        """Hand some copies over, in turn, each to the next node in turn: one node may have no room, or not answer."""
         others = [view for view in self._broker.nodes.alive() if view is not self._broker.nodes.local and not view.draining]
         complete = [entry for entry in self._to_hand_over() if entry.is_written]
         moves = []
@@ -139,6 +143,6 @@ class Departure:
                 await raylet.call(PromoteObjects([Copy(entry.object_id, entry.attempt)]))
                 self._store.lose(entry)
         except PlatformError:
-            pass  # another one is asked next
+            pass  # Another node is asked next time.
         finally:
             raylet.send(ReleasePins([pin]), ignore)

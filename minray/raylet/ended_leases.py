@@ -1,11 +1,11 @@
-"""What became of leases that are over, remembered for a while, because messages about them may still come.
+"""Ended leases: how each lease ended is kept for a while, because messages about it may still come.
 
 Ray: src/ray/raylet/node_manager.cc (worker failure causes, cancelled lease tombstones)
 
-A lease id lives once. When it is over, or cancelled before it was heard of, its id stays here: a request that comes late
-or twice gets the answer that the first one got, or hears that the lease is over, and is never granted again (G112); and
-``GetLeaseFailure`` finds the death certificate of the worker. Ids are kept for ten minutes, and at most a hundred
-thousand of them, the oldest going first.
+A lease id is used once. When the lease has ended, or was cancelled before its request came, its id stays here. A late or
+repeated request gets the reply of the first one, or the reply that the lease is over; it is never granted again (G112).
+``GetLeaseFailure`` finds the death certificate of the worker here. Ids are kept for ten minutes, and at most a hundred
+thousand of them; the oldest are dropped first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from minray.protocol.raylet import CANCELLED, LeaseFailure, LeaseReply
 
 KEPT_S = 600.0
+"""Seconds that the end of a lease is kept."""
 MAX_KEPT = 100_000
+"""Most ends of leases that are kept."""
 
 ALIVE = LeaseFailure(known=True, dead=False)
 OVER = LeaseReply(CANCELLED, reason="this lease is over")
@@ -23,25 +25,25 @@ OVER = LeaseReply(CANCELLED, reason="this lease is over")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a lease ended."""
+    """Says how a lease ended."""
 
     failure: LeaseFailure = ALIVE
-    """The certificate of its worker, if that died."""
+    """Death certificate of the lease's worker, if that died."""
     reply: LeaseReply = OVER
-    """What a repeated request is told."""
+    """Reply to a repeated request."""
 
 
 RETURNED = End()
 CANCELLED_EARLY = End(reply=LeaseReply(CANCELLED, reason="cancelled by its owner"))
-"""Also the tombstone of a lease whose request has not come yet."""
+"""End of a cancelled lease; also the tombstone of a lease whose request has not come yet."""
 
 
 class EndedLeases:
-    """A bounded memory, by lease id."""
+    """Keeps the ends of a bounded number of leases, by lease id."""
 
     def __init__(self) -> None:
         self._ends: dict[bytes, tuple[float, End]] = {}
-        """When and how each ended, oldest first."""
+        """Time and kind of each lease's end, oldest first."""
 
     def remember(self, lease_id: bytes, end: End, now: float) -> None:
         self._ends.pop(lease_id, None)
@@ -53,7 +55,7 @@ class EndedLeases:
             del self._ends[oldest]
 
     def get(self, lease_id: bytes) -> End | None:
-        """None: not over, or not known (any more)."""
+        """Return how a lease ended; None if it has not ended, or is not known (any more)."""
         entry = self._ends.get(lease_id)
         return None if entry is None else entry[1]
 

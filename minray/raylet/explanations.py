@@ -1,8 +1,9 @@
-"""Sentences for people: what a waiting lease waits for, and what the node is doing.
+"""Explanations for users: what a waiting lease waits for, and what the node is doing.
 
 Ray: there is no counterpart; its nearest relative is ``ray status`` with its list of pending demands.
 
-Everything here only reads. A sentence names the resource, who holds it and since when the reader may hope.
+Everything here only reads. An explanation names the missing resource and its holders, and when the next worker may start if
+that is known.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from minray.scheduling import lease as states
 from minray.scheduling.local_lease_manager import Lease
 
 MAX_HOLDERS = 5
-"""So many holders of a resource are named; the others are counted."""
+"""Number of holders of a resource that are named; the others are counted."""
 
 
 class Explanations:
-    """What a node can say of its leases."""
+    """Explains the leases and workers of one node."""
 
     def __init__(self, broker: LeaseBroker, log_monitor: LogMonitor) -> None:
         self._broker = broker
         self._log_monitor = log_monitor
 
     def explain(self, lease_id: bytes, now: float) -> str:
-        """Why a lease is not granted; empty if it is, or is unknown."""
+        """Explain why a lease is not granted; return an empty text if it is, or is unknown."""
         entry = self._broker.entries.get(lease_id)
         if entry is None:
             return ""
@@ -86,7 +87,7 @@ class Explanations:
         return f"{self._log_monitor.task_name(worker.worker_id) or kind} (pid {worker.pid})"
 
     def pending(self, now: float) -> list[str]:
-        """A line for each waiting request."""
+        """Return one line for each waiting request."""
         return [
             f"{describe(entry.request.resources)} for {short(entry.owner.worker_id)}: {self.explain(lease_id, now)}"
             for lease_id, entry in self._broker.entries.items()
@@ -94,7 +95,7 @@ class Explanations:
         ]
 
     def workers(self) -> list[WorkerStatus]:
-        """All worker processes."""
+        """Return the status of all worker processes."""
         pool, leases = self._broker.pool, self._broker.local.leases
         return [
             WorkerStatus(
@@ -111,5 +112,5 @@ class Explanations:
 
 
 def _readable(name: str) -> str:
-    """A resource, and if it is one of a bundle, that it is."""
+    """Return a resource's name for users; of a bundle's resource, the plain name and that it is in a placement group."""
     return f"{plain_name(name)} of its placement group" if is_reserved(name) else name

@@ -1,15 +1,15 @@
-"""Carries objects from the arena to disk and back: does what ``LocalObjectManager`` decides.
+"""Spilling and restoring: writes objects to disk and reads them back, as ``LocalObjectManager`` decides.
 
 Ray: src/ray/raylet/worker_pool.h (IO workers), python/ray/_private/external_storage.py
 
-Ray has processes for this; here a disk has threads, and the raylet a coroutine for each batch and each object that is
-read. A file is the objects of a batch, one after the other, as they lie in the arena. What tells a file that was damaged
-are checksums of its pieces, which never leave the raylet's memory. An object that cannot be read, or whose pieces are not
-what was written, is lost: its owner hears that this node has no copy, and whoever waits for it looks elsewhere. But if it
-cannot be tried, for want of a thread, memory or a descriptor, it is tried again for a while.
+Ray has processes for this. Here a disk has threads, and the raylet has a coroutine for each batch and each object that is
+read. A spill file holds the objects of a batch, one after the other, as they lie in the arena. Damage is found by checksums
+of its pieces, which never leave the raylet's memory. An object that cannot be read, or whose checksums differ, is lost: its
+owner learns that this node has no copy, and waiting requests pull another one. A read that cannot even be tried, for lack of
+a thread, memory or a file descriptor, is repeated for a while.
 
 Rules
-  * Memory that a disk reads or fills is not given back meanwhile (``Entry.is_moving``).
+  * Memory that a disk reads or fills is not freed meanwhile (``Entry.is_moving``).
   * An object is read into the arena for the processes of this node; other nodes get its chunks from the file.
 """
 
@@ -30,15 +30,15 @@ from minray.protocol.object_store import SpillStats
 from minray.raylet.local_object_manager import Batch, LocalObjectManager
 
 PAUSES_S = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""So long until a busy disk is asked again."""
+"""Seconds before each new try to read from a busy disk; after the last one, one more try decides."""
 PIECE_BYTES = 1 << 20
-"""Each has a checksum, so that a chunk of an object can be read and trusted without the rest."""
+"""Bytes of a piece. Each piece has a checksum, so that a chunk of an object can be read and trusted without the rest."""
 
 logger = logging.getLogger(__name__)
 
 
 class IoWorkers:
-    """Those of one node; see ``object_store.store.Spilling``."""
+    """Spills and restores the objects of one node; see ``object_store.store.Spilling``."""
 
     def __init__(self, platform: Platform, config: RayletConfig, store: ObjectStore) -> None:
         self._disks = [platform.open_disk(directory) for directory in config.spill_directories]
@@ -67,7 +67,7 @@ class IoWorkers:
             self.streamed_bytes,
         )
 
-    # --- to disk
+    # --- spilling
 
     @property
     def is_progressing(self) -> bool:
@@ -90,7 +90,7 @@ class IoWorkers:
             sums = await disk.write(batch.file.name, [piece for of_entry in pieces for piece in of_entry])
         except DiskFailed as error:
             sums, failure = error.checksums, error
-            logger.warning("objects stay in memory: %s", error)
+            logger.warning("spilling failed; objects stay in memory: %s", error)
         self.trouble = failure
         checksums = _of_whole_objects(sums, [len(of_entry) for of_entry in pieces])
         self.spilled_objects += len(checksums)
@@ -105,7 +105,7 @@ class IoWorkers:
             if self._manager.release(file):
                 self._disks[file.directory].remove(file.name)
 
-    # --- and back
+    # --- restoring and reading
 
     def restore(self, entry: Entry) -> None:
         if not self._is_closed:
@@ -120,9 +120,9 @@ class IoWorkers:
         self._store.on_restored(entry)
 
     async def read(self, entry: Entry, start: int, size: int) -> memoryview | None:
-        """Some bytes of a copy that is on disk; None if there is no memory for them, or if they are not what was written.
+        """Read some bytes of a copy on disk; return None if there is no memory for them, or if they cannot be read.
 
-        In the second case the copy is lost.
+        In the second case the copy is given up.
         """
         spilled = entry.spilled
         assert spilled is not None, "only a copy that is on disk is read from there"
@@ -140,7 +140,7 @@ class IoWorkers:
         return data[start - begin : start - begin + size]
 
     async def _read(self, entry: Entry, spilled: Spilled, first: int, pieces: list[memoryview]) -> bool:
-        """Fill these with the pieces of a copy, from the ``first`` one on; otherwise it is lost."""
+        """Fill ``pieces`` with those of a copy, from number ``first`` on; if that fails, give it up and return False."""
         file = spilled.file
         start = spilled.start + first * PIECE_BYTES
         try:
@@ -174,7 +174,7 @@ def _pieces(memory: memoryview) -> Iterator[memoryview]:
 
 
 def _of_whole_objects(checksums: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
-    """Divides the checksums of pieces among objects that have so many pieces each; what is left over is dropped."""
+    """Divide the pieces' checksums among objects with ``counts`` pieces; those of an incomplete object are dropped."""
     divided: list[list[int]] = []
     start = 0
     for count in counts:

@@ -1,10 +1,10 @@
-"""What a worker has written to standard error before it died: the lines of its last task, as far as they are the user's.
+"""The last lines that a worker wrote to standard error before it died: those of its last task, as far as they are useful.
 
 Ray: has no counterpart; its driver says where the log files are
 
-Pure: lines in, the last of them out. A crash in compiled code has Python's faulthandler write down where all
-threads are, which would leave no room for what the task itself has said: of that only its first line and the frames of the
-user's code stay, in the thread that has crashed.
+Pure: lines in, the last of them out. After a crash in compiled code, Python's faulthandler writes the stacks of all threads.
+They would displace the task's own output. So of faulthandler's output only the first line stays, and the frames of user code
+in the crashed thread.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from minray.errors.tracebacks import WORKERS_PROGRAM, is_runtime
 from minray.protocol.core_worker import TASK_NAME_MARK
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000
-"""So many lines, and so much of each."""
+"""Most lines that are kept, and most characters of each: an error message must stay readable."""
 _CRASH, _CRASHED_THREAD, _OTHER_THREAD = "Fatal Python error: ", "Current thread 0x", "Thread 0x"
 _FRAME = re.compile(r'  File "(.*)", line \d+ in (.*)')
 _EXTENSIONS = "Extension modules: "
 
 
 class LastWords:
-    """Of one worker."""
+    """Collects the last lines of one worker's standard error."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=MOST_LINES)
         self._is_crash = False
-        """Whether faulthandler is writing."""
+        """Whether the lines are those of faulthandler."""
         self._is_other_thread = False
 
     def add(self, line: str) -> None:
         line = line[:MOST_CHARACTERS]
-        if line.startswith(TASK_NAME_MARK):  # Another task begins to write, or what comes next is nobody's.
+        if line.startswith(TASK_NAME_MARK):  # Another task begins to write, or no task does.
             self._lines.clear()
             self._is_crash = False
         elif line.startswith(_CRASH):
@@ -43,7 +43,7 @@ class LastWords:
             self._lines.append(line)
 
     def _is_users(self, line: str) -> bool:
-        """Of faulthandler's lines; the first one that is none ends them."""
+        """Tell whether a line is to be kept while faulthandler writes; its first foreign line ends that state."""
         frame = _FRAME.fullmatch(line)
         if frame is not None:
             return not self._is_other_thread and not is_runtime(frame[1]) and frame.groups() != WORKERS_PROGRAM

@@ -1,16 +1,16 @@
-"""Brings the large arguments of leases to this node, pins them, and gives the pins back: does what is decided about them.
+"""The large arguments of leases: this class pulls them to the node, pins them, and gives the pins back.
 
 Ray: LocalLeaseManager::WaitForLeaseArgsRequests, PinLeaseArgs and ReleaseLeaseArgs in src/ray/raylet/local_lease_manager.cc
 
-``LeaseDependencyManager`` decides which lease may run, and whose arguments are fetched next, as a bundle. They stay pinned
-until the scheduler has seen them; and if it gives the lease resources then, or later finds them still here, until the lease
-is over. The worker finds them in the store of its node.
+``LeaseDependencyManager`` decides which lease may run, and whose arguments are pulled next, as a bundle. Pulled arguments
+stay pinned until the scheduler has seen them. If the lease gets its resources then, they stay pinned until it ends. If it
+gets them later, and the arguments are still here, they are pinned again. The worker finds them in the store of its node.
 
 Rules
-  * Whatever ends a lease, ``end`` is called, in one place (``LeaseBroker``), and no pin is left: neither of a worker that
-    was killed because its owner died, nor of a request that was cancelled while its arguments were on their way.
-  * An argument for which there is no room is asked for again as long as leases run whose arguments take room; it is excused
-    otherwise, and the task hears that the store is full.
+  * Every end of a lease leads through one call of ``end`` (in ``LeaseBroker``), after which no pin is left. That holds for
+    a worker that was killed because its owner died, and for a request that was cancelled during the pull.
+  * An argument for which there is no room is pulled again as long as another lease with arguments runs and is not blocked.
+    Otherwise the lease is granted without it, and the task gets the error that the store is full.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from minray.protocol.raylet import Dependency
 from minray.raylet.lease_dependency_manager import LeaseDependencyManager
 
 PATIENCE_S, MOST_PATIENCE_S = 1.0, 30.0
-"""So long, at least and at most, others keep back for a lease whose arguments are on their way or have come, after the last
-one that takes arguments has begun: its turn will come. In between, twice as long as it took from one to the next lately. And
-they keep back as long as arguments keep coming, one in ``PATIENCE_S``: what is fetched for others would take their room."""
+"""Minimum and maximum seconds that other leases are held back for one whose arguments are being pulled or have come.
+
+The time counts from the last lease with arguments that got resources. In between, it is twice the recent time from one such
+lease to the next. Other leases are also held back while arguments keep arriving, at least one per ``PATIENCE_S``: pulls for
+others would take their room."""
 
 
 class LeaseArguments:
-    """The arguments of one node's leases, and its store."""
+    """Pulls and pins the arguments of one node's leases."""
 
     def __init__(
         self,
@@ -40,9 +42,9 @@ class LeaseArguments:
         on_here: Callable[[bytes], None],
         advance: Callable[[], None],
     ) -> None:
-        """``on_here(lease_id)``: what was to be fetched is here, or excused. ``advance()``: ``begin`` may find more.
+        """``on_here(lease_id)`` is called when the lease's arguments are here or excused.
 
-        ``has_resources(lease_id)``: see ``LeaseDependencyManager``.
+        ``advance()`` is called when ``begin`` may find more to pull. ``has_resources``: see ``LeaseDependencyManager``.
         """
         self._store_of = store
         self._on_here = on_here
@@ -50,17 +52,17 @@ class LeaseArguments:
         self.manager = LeaseDependencyManager(limit_bytes, self._is_here, has_resources)
         self._dependencies: dict[bytes, Sequence[Dependency]] = {}
         self._questions: dict[bytes, Question] = {}
-        """What is being fetched, by lease."""
+        """Pulls that are under way, by lease."""
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
-        """Of leases that are ahead."""
+        """Timers of leases that are ahead (see ``LeaseDependencyManager``)."""
         self._turn_at = 0.0
-        """When the last lease with arguments was given resources."""
+        """Time at which the last lease with arguments got resources."""
         self._turn_s = 0.0
-        """How much later the next one was, lately; rather the longest time than the mean."""
+        """Recent seconds between two such leases; the longest ones count most."""
         self._came_at = 0.0
-        """When the last argument was here, or would not come."""
+        """Time at which the last argument arrived, or turned out not to come."""
         self._pins: dict[bytes, dict[bytes, bytes]] = {}
-        """The names of pins, by lease and object."""
+        """Pin names by lease and object."""
         self._arrived: dict[bytes, None] = {}
         """Leases with pins that the scheduler has not seen yet."""
         self._pin_count = 0
@@ -74,20 +76,20 @@ class LeaseArguments:
         return entry is not None and self._store.table.is_sealed(entry)
 
     def add(self, lease_id: bytes, dependencies: Sequence[Dependency], level: float) -> None:
-        """A lease was asked for."""
+        """Note the arguments of a lease request."""
         if dependencies:
             self._dependencies[lease_id] = dependencies
             self.manager.add(lease_id, {one.object_id: one.size for one in dependencies}, level)
 
     def fetch(self, lease_id: bytes) -> bool:
-        """Bring its arguments here; True if they are. Otherwise ``on_here`` follows, unless the lease ends before."""
+        """Have a lease's arguments pulled; return True if all are here. Else ``on_here`` follows, unless the lease ends."""
         if all(map(self._is_here, self.manager.needed(lease_id))):
             return True
         self.manager.want(lease_id)
         return False
 
     def begin(self) -> None:
-        """Fetch what there is memory for."""
+        """Begin the pulls for which there is memory."""
         for lease_id in self.manager.begin():
             self._stop_timer(lease_id)
             self._timers[lease_id] = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_late, lease_id)
@@ -134,7 +136,7 @@ class LeaseArguments:
     def _on_fetched(self, lease_id: bytes, wanted: list[Wanted], answer: list[Pinned]) -> None:
         question = self._questions.get(lease_id)
         if question is None or question.wanted is not wanted:
-            return  # the lease is over
+            return  # The lease is over.
         del self._questions[lease_id]
         self._pins[lease_id] = {one.object_id: one.pin for one in wanted}
         for one, pinned in zip(wanted, answer, strict=True):
@@ -146,7 +148,7 @@ class LeaseArguments:
         self._on_here(lease_id)
 
     def pin(self, lease_id: bytes) -> None:
-        """It was given resources: keep its arguments, which are here, until it ends."""
+        """Pin the arguments of a lease that got resources, until it ends; they are here."""
         self._arrived.pop(lease_id, None)
         self._stop_timer(lease_id)
         if lease_id not in self._dependencies:
@@ -161,13 +163,13 @@ class LeaseArguments:
                 self._store.table.pin(entry, pins[object_id], b"")
 
     def let_go(self) -> None:
-        """Of what has come for leases that were not given resources: it may go if its memory is needed."""
+        """Unpin the arguments that arrived for leases without resources; they may be evicted then."""
         arrived, self._arrived = self._arrived, {}
         for lease_id in arrived:
             self._unpin(lease_id)
 
     def end(self, lease_id: bytes) -> None:
-        """The lease is over, whatever state it was in."""
+        """Stop the pull of a lease that is over, and give its pins back."""
         if self._dependencies.pop(lease_id, None) is None:
             return
         self.manager.end(lease_id)
@@ -179,7 +181,7 @@ class LeaseArguments:
         self._unpin(lease_id)
 
     def missing(self, lease_id: bytes) -> list[bytes]:
-        """Which of its arguments are not here, for people."""
+        """Return the arguments of a lease that are not here, for explanations."""
         return [object_id for object_id in self.manager.needed(lease_id) if not self._is_here(object_id)]
 
     def close(self) -> None:

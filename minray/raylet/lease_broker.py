@@ -1,16 +1,16 @@
-"""Leases from request to end: asks the pure machines what to do after every change, and does it.
+"""The lease broker: it carries each lease from request to end, as the pure scheduling classes decide.
 
 Ray: src/ray/raylet/node_manager.cc (HandleRequestWorkerLease, HandleReturnWorkerLease, DisconnectClient, ...)
 
-Five machines decide: ``ClusterLeaseManager`` (which node), ``LocalLeaseManager`` (resources and turn), ``WorkerPool``
-(which worker), ``LeaseDependencyManager`` (large arguments), ``EndedLeases`` (what late messages hear). Every event handler
-here changes them and calls ``advance``, which performs what they answer: replies, starts, kills, revocations, one timer.
+Five classes decide: ``ClusterLeaseManager`` (which node), ``LocalLeaseManager`` (resources and turn), ``WorkerPool`` (which
+worker), ``LeaseDependencyManager`` (large arguments), ``EndedLeases`` (replies to late messages). Every event handler here
+changes them and calls ``advance``, which carries out their decisions: replies, starts, kills, revocations, one timer.
 
 Rules
-  * A lease id names one life. A repeated request gets the same grant, or joins the wait, or the answer of a life that is
-    over; a repeated return or cancel finds nothing to end (G112).
-  * Whose owner is dead, or whose job has finished, loses its lease, and the worker is killed: it may be executing.
-  * Whatever kills a worker, its lease is cleaned up in one place, ``on_worker_exit``, when the process is seen dead. Until
+  * A lease id names one lease. A repeated request gets the same grant, or waits with the first one, or gets the reply of
+    the ended lease. A repeated return or cancel finds nothing to end (G112).
+  * A lease whose owner is dead, or whose job has finished, is reclaimed. Its worker is killed, since it may be executing.
+  * The lease of every dead worker is cleaned up in one place, ``on_worker_exit``, when the process is seen dead. Until
     then its resources are taken (G99).
 """
 
@@ -62,8 +62,11 @@ from minray.scheduling.local_lease_manager import LocalLeaseManager
 logger = logging.getLogger(__name__)
 
 MAX_PRESTART = 8
+"""Most workers that a raylet starts ahead of need by default."""
 MAX_DEAD_OWNERS = 100_000
+"""Most dead owners that are remembered; the oldest are dropped first."""
 MAX_PENDING_SHAPES = 100
+"""Most different needs of waiting requests in one resource report."""
 
 
 IN_REMOVED_GROUP = LeaseReply(GROUP_REMOVED, reason="its placement group was removed")
@@ -76,18 +79,18 @@ class Entry:
     request: LeaseRequest
     owner: Address
     calls: list[Call]
-    """Who waits for the answer; more than one when the request was repeated."""
+    """Requests that wait for the reply; more than one if the request was repeated."""
     retriable: bool = True
-    """What it is for can be done again if its worker is killed."""
+    """Whether the task can be retried if its worker is killed."""
     worker: Worker | None = None
-    """Set when it is granted."""
+    """Worker of the lease; set when it is granted."""
     granted_at: float = 0.0
     waiters: list[asyncio.Future[LeaseFailure]] = field(default_factory=list)
-    """Who wants to know how it ends."""
+    """Futures of requests that ask how the lease ends."""
 
 
 class LeaseBroker:
-    """All leases and workers of one node."""
+    """Handles all leases and workers of one node."""
 
     def __init__(
         self,
@@ -147,24 +150,24 @@ class LeaseBroker:
         self.entries: dict[bytes, Entry] = {}
         self._ended = EndedLeases()
         self._dead_owners: dict[bytes, None] = {}
-        """Incarnations whose death certificates the gcs keeps, or that died here: their late requests are refused."""
+        """Dead owners: the gcs keeps their death certificates, or they died here. Their late requests are refused."""
         self._removed_groups: OrderedDict[bytes, None] = OrderedDict()
-        """Placement groups in which nothing is leased any more."""
+        """Removed placement groups, in which nothing is leased any more."""
         self._revoking: dict[bytes, None] = {}
-        """Owners that have been asked for idle leases and have not answered yet."""
+        """Owners that were asked for idle leases and have not answered yet."""
         self._timer: asyncio.Handle | None = None
         self._wake_at: float | None = None
-        """When the timer fires; uvloop's handles do not tell."""
+        """Time at which the timer fires; uvloop's handles do not tell it."""
         self._reap_timer: asyncio.TimerHandle | None = None
         self.leaving: NodeDrain | None = None
-        """Set: nothing new is leased here any more."""
+        """Drain of this node; when set, nothing new is leased here."""
         self._why_closed: str | None = None
-        """Set: the node ends."""
+        """Reason why the node ends; None while it goes on."""
 
-    # --- What owners ask -----------------------------------------------------------------------------------------------
+    # --- Messages from owners ------------------------------------------------------------------------------------------
 
     def request(self, message: RequestWorkerLease, call: Call) -> LeaseReply | None:
-        """Answer at once, or None: ``call`` is answered later."""
+        """Take in a lease request; return the reply, or None if ``call`` is answered later."""
         lease_id = message.lease_id
         entry = self.entries.get(lease_id)
         if entry is not None:
@@ -195,7 +198,7 @@ class LeaseBroker:
         return None
 
     def _refusal(self, message: RequestWorkerLease) -> LeaseReply | None:
-        """Why nothing is leased to this owner, or in this group, any more; None if it is."""
+        """Return the refusal if the owner is dead, its job is over or its group was removed; else None."""
         node = self.nodes.get(message.owner.node_id)
         if message.owner.worker_id in self._dead_owners or (node is not None and not node.alive):
             return LeaseReply(CANCELLED, reason="its owner is dead")
@@ -206,7 +209,7 @@ class LeaseBroker:
         return None
 
     def cancel(self, lease_id: bytes) -> None:
-        """Withdraw a request. One that is granted is the owner's to return: the grant is on its way to him."""
+        """Withdraw a request. If it is granted already, the owner must return it: the grant is on its way to the owner."""
         entry = self.entries.get(lease_id)
         if entry is not None:
             if entry.worker is None:
@@ -216,7 +219,7 @@ class LeaseBroker:
             self._ended.remember(lease_id, CANCELLED_EARLY, self._now())
 
     def give_back(self, lease_id: bytes, kill_worker: bool, reason: str) -> None:
-        """The owner needs the lease no more; nothing happens if it is over, whoever has the worker now."""
+        """End a lease that its owner returns. Nothing happens if it is over, even if another lease has the worker now."""
         entry = self.entries.get(lease_id)
         if entry is None:
             return
@@ -243,7 +246,7 @@ class LeaseBroker:
             self._kill(entry, reason)
 
     def candidates_to_kill(self, memory_of: Callable[[int], int]) -> list[Candidate] | None:
-        """Workers whose death would free memory; None while one is dying."""
+        """Return the workers whose death would free memory; None while one is dying."""
         candidates = []
         for worker in self.pool.workers.values():
             state = self.pool.state(worker.worker_id)
@@ -269,7 +272,7 @@ class LeaseBroker:
             self.processes.kill(worker.worker_id)
 
     def end_of(self, lease_id: bytes) -> LeaseFailure | asyncio.Future[LeaseFailure]:
-        """How a lease ended, or a promise of it."""
+        """Return how a lease ended, or a future of that if it goes on."""
         entry = self.entries.get(lease_id)
         if entry is None:
             end = self._ended.get(lease_id)
@@ -278,10 +281,10 @@ class LeaseBroker:
         entry.waiters = [*(other for other in entry.waiters if not other.done()), waiter]
         return waiter
 
-    # --- What happens to owners, jobs and workers ------------------------------------------------------------------------
+    # --- Events of owners, jobs and workers ------------------------------------------------------------------------------
 
     def on_owner_death(self, worker_id: bytes, is_dead: bool, reason: str) -> None:
-        """A process somewhere has died (or its certificate is no longer kept): it owns no leases any more."""
+        """Reclaim the leases of a dead owner; ``is_dead`` False: the gcs no longer keeps its death certificate."""
         if not is_dead:
             self._dead_owners.pop(worker_id, None)
             return
@@ -305,21 +308,21 @@ class LeaseBroker:
         self._reap()
 
     def on_group_removed(self, group_id: bytes) -> None:
-        """A placement group is no more: its leases end, the waiting ones and, by killing their workers, the granted ones."""
+        """End all leases of a removed placement group: the waiting ones, and the granted ones by killing their workers."""
         if group_id not in self._removed_groups:
             remember(self._removed_groups, group_id, None)
             if self.works_in_group(group_id):
                 self._reclaim_where(lambda entry: entry.request.shape.strategy.group_id == group_id, IN_REMOVED_GROUP)
 
     def drain(self, drain: NodeDrain) -> None:
-        """This node is to leave: what waits goes elsewhere, and workers end when they may."""
+        """Drain this node: waiting requests go to other nodes, and idle workers are asked to end."""
         self.leaving = drain
         self.cluster.drain()
         self.pool.stop_expecting()
         self._reap()
 
     def works_in_group(self, group_id: bytes) -> bool:
-        """Whether there are leases in a group, or requests for some."""
+        """Tell whether there are leases in a group, or requests for some."""
         return any(entry.request.shape.strategy.group_id == group_id for entry in self.entries.values())
 
     def on_registered(self, address: Address, pid: int) -> bool:
@@ -340,7 +343,7 @@ class LeaseBroker:
             self.advance()
 
     def on_worker_exit(self, worker_id: bytes, death: Death) -> None:
-        """A worker process is dead: the one place where the leases of dead workers end."""
+        """End the lease of a worker process that is dead; this is the one place where that happens."""
         last_words = f": {death.stderr_tail[-1]}" if death.stderr_tail else ""
         worker = self.pool.on_exit(worker_id, death.cause + last_words, death.is_excused(), self._now())
         entry = self.entries.get(worker.lease_id)
@@ -354,7 +357,7 @@ class LeaseBroker:
             self._finish(entry, End(certificate))
         if self._why_closed is not None:
             return
-        if death.pid:  # Also of one that has not registered: it may have listened already, and left its socket.
+        if death.pid:  # Also report a worker that has not registered: it may have listened already, and left its socket.
             doom = death.doom_that_counts(worker.doom)
             cause = f"{death.cause}: {doom}" if doom else death.cause
             words = death.stderr_tail if entry and entry.request.for_actor else []
@@ -370,7 +373,7 @@ class LeaseBroker:
         self.advance()
 
     def _reclaim(self, entry: Entry, end: End) -> None:
-        """Take a lease back in whatever state it is. A worker that has it is killed; ``on_worker_exit`` does the rest."""
+        """Take a lease back in any state. If a worker has it, that is killed, and ``on_worker_exit`` does the rest."""
         lease_id = entry.request.lease_id
         state = self.states.get(lease_id)
         if state == states.GRANTED:
@@ -401,10 +404,10 @@ class LeaseBroker:
             if not waiter.done():
                 waiter.set_result(end.failure)
 
-    # --- Doing what the machines say -----------------------------------------------------------------------------------
+    # --- Carrying out decisions ----------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Decide and do everything that can be decided now; called after every change."""
+        """Decide all that can be decided now, and do it; called after every change."""
         if self._why_closed is not None:
             return
         now = self._now()
@@ -443,7 +446,7 @@ class LeaseBroker:
         self._on_change()
 
     def _fetch_arguments(self, assignment: Assignment) -> bool:
-        """What leases wait for is to be brought here; True if one has nothing to wait for."""
+        """Have missing arguments pulled; return True if the arguments of some lease are all here already."""
         gone = self.arguments.manager.take_missing()
         for lease_id in gone:
             self.local.on_arguments_gone(lease_id)
@@ -526,25 +529,25 @@ class LeaseBroker:
         owner = next(entry.owner for entry in self.entries.values() if entry.owner.worker_id == owner_id)
         self._peers.to(owner).send(RevokeLeases(self._node_id), on_answer)
 
-    # --- Account -------------------------------------------------------------------------------------------------------
+    # --- Reports, and the end ------------------------------------------------------------------------------------------
 
     def free_cpus(self) -> int:
-        """For so many more workers there may be work."""
+        """Return the number of whole free CPUs, that is, of further workers that may get work."""
         return 0 if self.leaving else max(0, self.local.available.get(CPU, 0)) // UNIT
 
     def available(self) -> ResourceSet:
-        """For reports: CPUs that unblocked workers took back do not make it negative."""
+        """Return the free resources for reports. Amounts below zero (CPUs that unblocked workers took back) become zero."""
         return {name: max(0, amount) for name, amount in self.local.available.items()}
 
     def pending(self) -> list[tuple[ResourceSet, int]]:
-        """What waits here, also for nodes that do not exist; at most so many different needs."""
+        """Return the needs of waiting requests with their counts, also of infeasible ones; at most MAX_PENDING_SHAPES."""
         counts: Counter[tuple[tuple[str, int], ...]] = Counter()
         for request in [*self.local.queued(), *self.cluster.infeasible()]:
             counts[request.shape.resources] += 1
         return [(dict(resources), count) for resources, count in counts.most_common(MAX_PENDING_SHAPES)]
 
     async def close(self, reason: str) -> None:
-        """Kill all workers; nothing is answered any more, but why they died: the node ends for this ``reason``."""
+        """Kill all workers, because the node ends for this ``reason``; after that only ``GetLeaseFailure`` is answered."""
         self._why_closed = reason
         self.arguments.close()
         for timer in (self._timer, self._reap_timer):

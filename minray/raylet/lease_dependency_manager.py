@@ -1,21 +1,24 @@
-"""Which leases may run, by the large arguments of their tasks, and which arguments are brought here next.
+"""Admission of leases by the large arguments of their tasks: which lease may run, and whose arguments are pulled next.
 
 Ray: src/ray/raylet/lease_dependency_manager.h, LocalLeaseManager::PinLeaseArgsIfMemoryAvailable
 
-Pure. A lease may run when its arguments are here and there is memory to keep them. What a lease that runs has *pinned* can
-go neither to disk nor elsewhere, and what running tasks make needs memory as well; so their arguments together take a part
-of the store at most (``max_task_args_memory_fraction``), each object counted once, and leases beyond that wait (G86).
+Pure. A lease may run when its arguments are here and there is memory to pin them. *Pinned* arguments can be neither spilled
+nor evicted, and the results of running tasks need memory as well. So the arguments of running leases take at most a part of
+the store (``max_task_args_memory_fraction``), each object counted once; leases beyond that wait (G86).
 
 Rules
-  * One lease may always run, however large its arguments are. So may one more when all that run are blocked in ``get`` or
-    ``wait``, for they may wait for it: children before parents, also while the children's arguments are on their way. Nobody
-    keeps back for children for which there are no resources: who holds them may wait for the one behind.
-  * Nothing is pinned for a lease that has no resources yet. Of leases that wait for each other's CPUs none keeps memory that
-    another one needs. What came early may have gone again when its lease has its turn; then it is fetched once more.
-  * So that leases do not take the memory of each other's arguments again and again, what comes *ahead* of running, together
-    with what is pinned, keeps within the same limit. A lease is ahead until it runs, or until ``on_late`` says that this
-    takes too long: the one behind it may be what it waits for.
-  * What cannot be brought here is excused: the worker asks for it once more and tells its task why there is none.
+  * One lease may always run, however large its arguments are. One more may run when all running leases are blocked in
+    ``get`` or ``wait``, since they may wait for it. Children go before parents, also while the children's arguments are
+    being pulled. A child for which there are no resources holds nothing back: the holder of the resources may wait for the
+    lease behind it.
+  * Nothing is pinned for a lease without resources. So leases that wait for each other's CPUs never hold memory that
+    another one needs. Arguments that came early may have been evicted when their lease has its turn; then they are pulled
+    once more.
+  * Arguments that come *ahead* of running, together with the pinned ones, keep within the same limit. Otherwise leases
+    would evict each other's arguments again and again. A lease is ahead until it runs, or until ``on_late`` says that this
+    takes too long: it may wait for the lease behind it.
+  * An argument that cannot be pulled is excused: the lease is granted without it. The worker asks for it once more, and
+    tells its task why it is missing.
 
 What we do not like about it yet: a lease with large arguments can starve while others with small ones keep coming.
 """
@@ -29,44 +32,44 @@ import msgspec
 
 
 class _Lease(msgspec.Struct, eq=False):
-    """One of them."""
+    """A lease with large arguments."""
 
     needed: dict[bytes, int]
-    """Its arguments, but for those that cannot be brought here, with their sizes."""
+    """Sizes of its arguments by object id, without the excused ones."""
     level: float
-    """See LeaseRequest."""
+    """See ``LeaseRequest.level``."""
     runs: bool = False
-    """It has resources, and its arguments are pinned."""
+    """Whether it has resources, so that its arguments are pinned."""
     is_blocked: bool = False
 
 
 class LeaseDependencyManager:
-    """The arguments of all leases of one node."""
+    """Decides about the large arguments of all leases of one node."""
 
     def __init__(
         self, limit_bytes: float, is_here: Callable[[bytes], bool], has_resources: Callable[[bytes], bool]
     ) -> None:
         self._limit_bytes = limit_bytes
         self._is_here = is_here
-        """Whether an object can be read on this node at once."""
+        """Tells whether an object can be read on this node at once."""
         self._has_resources = has_resources
-        """Whether a lease that waits here, for its arguments too, could be given resources at once."""
+        """Tells whether there are resources for a lease that waits here, for its arguments or for its turn."""
         self._leases: dict[bytes, _Lease] = {}
-        """Those with large arguments, from request to end."""
+        """Leases with large arguments, from request to end."""
         self._waiting: dict[bytes, None] = {}
-        """Leases whose arguments are to be fetched when there is memory for them, oldest first."""
+        """Leases whose arguments are pulled as soon as there is memory for them, oldest first."""
         self._ahead: dict[bytes, None] = {}
-        """Leases whose arguments are being fetched, or have come, and that do not run yet."""
+        """Leases whose arguments are being pulled, or have come, and that do not run yet."""
         self._has_changed = False
-        """More may be fetched than when it was last asked."""
+        """Whether ``begin`` may find more than at its last call."""
         self._users: Counter[bytes] = Counter()
-        """How many running leases take an object; no zeros."""
+        """Number of running leases that take an object; no zeros."""
         self._pinned: dict[bytes, int] = {}
-        """The same objects, and as how large each is counted: leases may name different sizes, the first one's holds."""
+        """Counted size of each pinned object. Leases may name different sizes; that of the first lease counts."""
         self.pinned_bytes = 0
-        """What these objects take together."""
+        """Total size of the pinned objects."""
         self._active_count = 0
-        """Leases that run and are not blocked."""
+        """Number of leases that run and are not blocked."""
         self._missing: dict[bytes, None] = {}
         """Leases that could have run, had their arguments been here."""
 
@@ -74,23 +77,23 @@ class LeaseDependencyManager:
         return len(self._leases)
 
     def add(self, lease_id: bytes, sizes: Mapping[bytes, int], level: float) -> None:
-        """A lease was asked for; these are its arguments."""
+        """Note a lease request and the sizes of its arguments."""
         self._leases[lease_id] = _Lease(dict(sizes), level)
 
     def needed(self, lease_id: bytes) -> list[bytes]:
         lease = self._leases.get(lease_id)
         return list(lease.needed) if lease is not None else []
 
-    # --- fetching
+    # --- pulling
 
     def want(self, lease_id: bytes) -> None:
-        """It is to run here, and not all of its arguments are here."""
+        """Queue a lease of this node whose arguments must be pulled."""
         self._ahead.pop(lease_id, None)
         self._waiting[lease_id] = None
         self._has_changed = True
 
     def begin(self) -> list[bytes]:
-        """Leases whose arguments shall be fetched now."""
+        """Return the leases whose arguments must be pulled now, deepest first."""
         begun: list[bytes] = []
         if not self._has_changed:
             return begun
@@ -108,32 +111,32 @@ class LeaseDependencyManager:
         return begun
 
     def _is_next(self, lease_id: bytes) -> bool:
-        """Whether none is ahead that is as deep, or none of these has resources, and this one has."""
+        """Tell whether a lease is next: none as deep is ahead, or no such lease has resources and this one has."""
         level = self._leases[lease_id].level
         deeper = [other_id for other_id in self._ahead if self._leases[other_id].level >= level]
         return not deeper or (self._has_resources(lease_id) and not any(map(self._has_resources, deeper)))
 
     def on_late(self, lease_id: bytes) -> None:
-        """It has been ahead for long: others need not keep back for it any more."""
+        """Stop holding others back for a lease that has been ahead for too long."""
         if lease_id in self._ahead:
             del self._ahead[lease_id]
             self._has_changed = True
 
     def excuse(self, lease_id: bytes, object_id: bytes) -> None:
-        """It will not come."""
+        """Excuse an argument that will not come: the lease is granted without it."""
         self._leases[lease_id].needed.pop(object_id, None)
 
     # --- running
 
     def may_run(self, lease_id: bytes) -> bool:
-        """Asked when there are resources for it. If arguments are missing, ``take_missing`` names the lease."""
+        """Tell whether a lease for which there are resources may run; if not all arguments are here, note it as missing."""
         if not all(map(self._is_here, self._leases[lease_id].needed)):
             self._missing[lease_id] = None
             return False
         return self.has_memory(lease_id)
 
     def has_memory(self, lease_id: bytes) -> bool:
-        """Whether its arguments may be pinned now, wherever they are."""
+        """Tell whether the limit lets a lease's arguments be pinned now, here or not."""
         lease = self._leases[lease_id]
         more_bytes = self._more_bytes(lease)
         if not more_bytes or self.pinned_bytes + more_bytes <= self._limit_bytes:
@@ -141,12 +144,12 @@ class LeaseDependencyManager:
         return self.is_stuck() and not self._is_behind(lease)
 
     def _is_behind(self, lease: _Lease) -> bool:
-        """Whether a deeper one could run if its arguments were here."""
+        """Tell whether a deeper lease could run if its arguments were here."""
         deeper = (lease_id for lease_id, other in self._leases.items() if not other.runs and other.level > lease.level)
         return any(map(self._has_resources, deeper))
 
     def is_stuck(self) -> bool:
-        """No lease runs that would give memory back, unless others run."""
+        """Tell whether all running leases are blocked, so that none gives memory back by itself."""
         return not self._active_count
 
     def _more_bytes(self, lease: _Lease) -> int:
@@ -157,7 +160,7 @@ class LeaseDependencyManager:
         return [lease_id for lease_id in missing if lease_id in self._leases]
 
     def on_allocated(self, lease_id: bytes) -> None:
-        """It was given resources: from now on its arguments are pinned."""
+        """Count the arguments of a lease that got resources as pinned."""
         lease = self._leases[lease_id]
         self.pinned_bytes += self._more_bytes(lease)
         self._users.update(lease.needed.keys())
@@ -175,7 +178,7 @@ class LeaseDependencyManager:
             self._has_changed = True
 
     def end(self, lease_id: bytes) -> None:
-        """The lease is over, whatever state it was in."""
+        """Remove a lease in any state, and count its arguments as pinned no more."""
         self.set_blocked(lease_id, False)
         lease = self._leases.pop(lease_id, None)
         self._waiting.pop(lease_id, None)

@@ -1,17 +1,17 @@
-"""When the processes of this node are to collect garbage: what a reference cycle keeps may be what somebody waits for.
+"""Garbage collection for waiting leases: the raylet tells when its node's processes should collect.
 
 Ray: src/ray/raylet/node_manager.cc (TriggerGlobalGC, DoLocalGC)
 
-Handles of actors and references that nobody can reach any more live on if they keep each other, in a process that rests and
-so never collects by itself; their actors keep their resources meanwhile. Who waits for long collects in his own process. For
-all others there is this: when leases wait somewhere, and nothing has changed on any node for a while, every raylet has its
-own workers and drivers collect. It knows of all nodes from their reports, which come now and then without a change, too;
-so nobody has to tell it when.
+Unreachable actor handles and references stay alive if they are in reference cycles of an idle process, which never collects
+by itself. Their actors keep their resources meanwhile, and leases may wait for these. A process that waits for long collects
+its own garbage. For all others, each raylet watches the cluster. When leases wait on some node, and nothing has changed on
+any node for a while, it has its own workers and drivers collect. It knows all nodes from their resource reports, which also
+come now and then without a change. So no message has to start the collection.
 
 Rules
-  * As long as nothing changes it is done again, each time after twice as long: it costs every process a moment, and may not
-    help.
-  * It is no promise: who is not reached is asked the next time.
+  * As long as nothing changes, the collection is repeated, each time after twice as long: it costs every process a moment,
+    and may not help.
+  * It is best effort: a process that is not reached is asked the next time.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from minray.protocol.gcs import NodeResources
 
 
 class LocalGc:
-    """What one raylet knows of it."""
+    """Decides when the processes of one node should collect garbage."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._pause_s = patience_s
-        """From ``_still_since`` to the next collection."""
+        """Seconds from ``_still_since`` to the next collection."""
         self._still_since = 0.0
-        """Nothing has changed since then."""
+        """Time of the last change on any node."""
         self._reports: dict[bytes, NodeResources] = {}
-        """The latest of each living node."""
+        """Latest report of each living node."""
         self.drivers: dict[bytes, Address] = {}
-        """Those of this node, by their jobs, which go on."""
+        """Drivers of this node's running jobs, by job id."""
 
     def on_report(self, node_id: bytes, report: NodeResources | None, now: float) -> bool:
-        """What a node has free and what waits there; None: it is dead. True: it is time to collect."""
+        """Take in a node's report (None: the node is dead), and return True if it is time to collect."""
         known = self._reports.pop(node_id, None)
         if report is not None:
             self._reports[node_id] = report

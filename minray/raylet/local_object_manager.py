@@ -1,19 +1,20 @@
-"""What goes to disk when memory runs short, in which files, and which files nobody needs any more.
+"""Spilling decisions: which objects go to disk when memory runs short, in which files, and when a file is removed.
 
 Ray: src/ray/raylet/local_object_manager.h
 
-Pure: ``assign`` is asked after every change and says what is to be written; ``IoWorkers`` writes. Spilling begins when
-primary copies that are nowhere else take 80 % of the arena (G85), and whenever somebody waits for memory that is not being
-made free already. What nobody reads goes, the least recently used first (G80).
+Pure: ``assign`` is called after every change and returns the batches to write; ``IoWorkers`` writes them. Spilling begins
+when primary copies that are only in the arena take 80 % of it (G85), and whenever requests wait for more memory than is
+being freed already. Copies that no process reads are spilled, the least recently used first (G80).
 
 Rules
-  * Small objects are fused: a batch is one file of at least ``min_spilling_size``. A smaller one is written only when no
+  * Small objects are fused: a batch is one file of at least ``min_spilling_size``. A smaller batch is written only when no
     other is being written, so that there is nothing to wait for.
-  * A spilled copy keeps its memory until that is needed, and its place on disk until it is forgotten: reading it again
-    does not mean writing it again.
-  * A file is removed when the last object in it was (G81). What is freed while it is written has no place in it (G82).
-  * If a batch fails in the middle, what was written before is spilled, and the rest is in memory as it was (G83).
-  * Directories take turns; one that has failed is left alone for a while, or until a file of it goes.
+  * A spilled copy keeps its memory until that is needed, and its place on disk until it is forgotten. So a restored copy is
+    never written again.
+  * A file is removed with its last object (G81). An object that is freed while it is being written gets no place in the
+    file (G82).
+  * If a batch fails in the middle, the objects written before are spilled, and the rest stays in memory (G83).
+  * Directories take turns. A directory that has failed is not used for a while, or until one of its files is removed.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from minray.common.config import SystemConfig
 from minray.object_store.object_table import Entry, ObjectTable, Spilled, SpillFile
 
 PAUSE_S = 10.0
-"""Longer than anybody waits for memory, so that a broken disk makes nobody wait for it again and again."""
+"""Seconds that a failed directory is not used. It exceeds ``oom_grace_period_s``, so no request waits for it repeatedly."""
 
 
 class Batch(NamedTuple):
-    """What is written into one file."""
+    """Objects that are written into one spill file."""
 
     file: SpillFile
     entries: list[Entry]
 
 
 class LocalObjectManager:
-    """The spilling of one node."""
+    """Decides about the spilling of one node."""
 
     def __init__(self, table: ObjectTable, directories: int, config: SystemConfig) -> None:
         self._table = table
@@ -44,20 +45,20 @@ class LocalObjectManager:
         self._config = config
         self._threshold_bytes = config.object_spilling_threshold * table.allocator.capacity
         self._files: dict[SpillFile, int] = {}
-        """How many objects of each file somebody may still need."""
+        """Number of objects in each file that are still needed."""
         self._file_count = 0
         self._pauses: dict[int, float] = {}
-        """Directories that have failed, and until when nothing is written there."""
+        """Time until which nothing is written to a failed directory."""
         self.writing = 0
-        """Batches that are being written."""
+        """Number of batches that are being written."""
         self._writing_bytes = 0
 
     def can_write(self, now: float) -> bool:
-        """Whether what is spillable is written when memory runs short."""
+        """Tell whether spillable copies will be written when memory runs short."""
         return self._config.automatic_object_spilling_enabled and self._next_directory(now) is not None
 
     def assign(self, wanted_bytes: int, now: float) -> list[Batch]:
-        """What is to be written, if so many bytes are waited for; ``on_written`` must follow for each."""
+        """Return the batches to write while requests wait for ``wanted_bytes``; ``on_written`` must follow for each."""
         batches: list[Batch] = []
         if not self._config.automatic_object_spilling_enabled:
             return batches
@@ -79,7 +80,7 @@ class LocalObjectManager:
         return staying > self._threshold_bytes or wanted_bytes > self._writing_bytes
 
     def _choose(self) -> list[Entry]:
-        """The next batch; none if there is nothing, or too little to begin another."""
+        """Choose the next batch; it is empty if there is nothing to spill, or too little for one more file."""
         entries: list[Entry] = []
         enough, most = self._config.min_spilling_size, self._config.max_fused_object_count
         if self.writing and self._table.spillable_bytes < enough and self._table.spillable_count() < most:
@@ -93,7 +94,7 @@ class LocalObjectManager:
         return entries
 
     def _next_directory(self, now: float) -> int | None:
-        """They take turns; None if all have failed."""
+        """Return the directory whose turn it is; None if all have failed."""
         for turn in range(self._directories):
             directory = (self._file_count + turn) % self._directories
             if self._pauses.get(directory, now) <= now:
@@ -101,7 +102,7 @@ class LocalObjectManager:
         return None
 
     def on_written(self, batch: Batch, checksums: Sequence[list[int]], has_failed: bool, now: float) -> bool:
-        """The first entries are on disk, as many as there are checksums; False if nobody needs their file."""
+        """End a batch of which the first ``len(checksums)`` entries are on disk; return False if the file is not needed."""
         self.writing -= 1
         self._writing_bytes -= _size(batch.entries)
         if has_failed:
@@ -119,7 +120,7 @@ class LocalObjectManager:
         return needed > 0
 
     def release(self, file: SpillFile) -> bool:
-        """An object of it is not needed any more; True if that was the last one, and the file shall go."""
+        """Note that a file holds one needed object less; return True if it was the last: the file must be removed."""
         self._files[file] -= 1
         if self._files[file]:
             return False

@@ -1,14 +1,14 @@
-"""What workers print: kept in files, and passed on in order to the driver whose work it is.
+"""The output of workers: it is kept in files, and forwarded in order to the driver of their job.
 
 Ray: python/ray/_private/log_monitor.py
 
 Each worker has two files, ``worker-<id>-<pid>.out`` and ``.err``. Lines that a worker writes once it is bound to a job go
-to the job's driver as ``PrintLines``: collected per turn of the loop, in the order in which they came, with few batches on
-their way at once. A driver that reads slowly makes lines wait here, up to a limit; what is beyond is counted, and the
-driver is told how much it has missed. When the driver is gone nothing is forwarded.
+to the job's driver as ``PrintLines``. They are collected per turn of the loop and sent in their order, with few batches
+under way at a time. If a driver reads slowly, lines wait here, up to a limit. Lines beyond it are counted, and the driver is
+told how many it has missed. When the driver is gone, nothing is forwarded.
 
 A worker names the task that prints: a line of ASCII 30 (record separator) and a name marks the lines that follow it in
-the same stream, and is itself neither kept nor forwarded.
+the same stream. This line is neither kept nor forwarded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from minray.rpc.connection import Peers
 logger = logging.getLogger(__name__)
 
 MAX_LINES_PER_BATCH = 500
+"""Most lines in one ``PrintLines``."""
 MAX_CHARACTERS_PER_BATCH = 1 << 20
+"""Most characters in one ``PrintLines`` that has more than one line."""
 MAX_UNACKNOWLEDGED_BATCHES = 16
+"""Most ``PrintLines`` to one driver that are under way at a time."""
 MAX_WAITING_LINES = 20_000
-"""Per job; what comes beyond is not forwarded (it is in the files)."""
+"""Most lines that wait for one job's driver; lines beyond are not forwarded (they are in the files)."""
 
 
 class LogSink(Protocol):
-    """An open log file; may raise OSError, for a full disk must not end a raylet."""
+    """An open log file. Its methods may raise OSError, which the caller handles: a full disk must not end a raylet."""
 
     def write(self, text: str, /) -> int: ...
 
@@ -44,7 +47,7 @@ class LogSink(Protocol):
 
 
 OpenLog = Callable[[str], LogSink]
-"""Opens the log file of a name for appending; may raise OSError."""
+"""Function that opens a log file by its name for appending; it may raise OSError."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,44 +58,44 @@ class _Stream:
     is_stderr: bool
     task_name: str = ""
     sink: LogSink | None = None
-    """None until the first line is kept."""
+    """Open file; None until the first line is kept."""
     early: list[str] = field(default_factory=list)
     """Lines that came before the worker's pid, and with it the file's name, was known."""
 
 
 @dataclass(slots=True, eq=False)
 class _Source:
-    """One worker."""
+    """The two streams of one worker."""
 
     stdout: _Stream
     stderr: _Stream
     pid: int = 0
     job_id: bytes = b""
-    """Empty until its first lease."""
+    """Job of the worker; empty until its first lease."""
 
 
 @dataclass(slots=True, eq=False)
 class _Outbox:
-    """What waits for one job's driver."""
+    """Lines that wait for one job's driver."""
 
     driver: Address | None = None
-    """None until the gcs has told about the job."""
+    """Address of the driver; None until the gcs has told about the job."""
     lines: deque[tuple[int, _Stream, str, str]] = field(default_factory=deque)
-    """Pid, stream, task name, text."""
+    """Waiting lines: pid, stream, task name, text."""
     unacknowledged: int = 0
     dropped: int = 0
-    """Lines not forwarded since the driver was last told so."""
+    """Number of lines dropped since the driver was last told about dropped lines."""
     dropped_of: tuple[int, _Stream] | None = None
-    """Pid and stream of the last one."""
+    """Pid and stream of the last dropped line."""
     gone: bool = False
-    """The driver is dead, or the job over: nothing is forwarded any more."""
+    """Whether the driver is dead or the job over, so that nothing is forwarded any more."""
     is_scheduled: bool = False
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
-    """Resolved when nothing waits and nothing is on its way."""
+    """Futures that are resolved when no line waits and no batch is under way."""
 
 
 class LogMonitor:
-    """All output of the workers of one node."""
+    """Keeps and forwards all output of the workers of one node."""
 
     def __init__(self, peers: Peers, node_id: bytes, node_ip: str, log_dir: str, open_log: OpenLog | None) -> None:
         self._peers = peers
@@ -103,9 +106,9 @@ class LogMonitor:
         self._sources: dict[bytes, _Source] = {}
         self._outboxes: dict[bytes, _Outbox] = {}
         self._batch_count = 0
-        """Numbers them for all streams together, since a pid is used again."""
+        """Number of batches of all streams together; a pid may be used again, so it could not identify a batch."""
         self._unkept = 0
-        """Lines that could not be written to a file; the first one is complained about."""
+        """Number of lines that could not be written to a file; the first one is logged."""
 
     # --- Workers -------------------------------------------------------------------------------------------------------
 
@@ -128,7 +131,7 @@ class LogMonitor:
                 self._keep(source, stream, line)
 
     def on_bound(self, worker_id: bytes, job_id: bytes) -> None:
-        """From now on its output belongs to this job."""
+        """Note the job to which a worker's output belongs from now on."""
         self._source(worker_id).job_id = job_id
 
     def on_exit(self, worker_id: bytes) -> None:
@@ -139,7 +142,7 @@ class LogMonitor:
                     stream.sink.close()
 
     def task_name(self, worker_id: bytes) -> str:
-        """The task that the worker named last; empty if it has named none."""
+        """Return the task that the worker named last; empty if it has named none."""
         source = self._sources.get(worker_id)
         return source.stdout.task_name if source is not None else ""
 
@@ -177,12 +180,12 @@ class LogMonitor:
             self._drop(outbox)
 
     def forget_job(self, job_id: bytes) -> None:
-        """It was over long ago."""
+        """Drop the state of a job that was over long ago."""
         self._outboxes.pop(job_id, None)
 
     async def flush(self, job_id: bytes) -> None:
         """Return when all that the job's workers are known to have written has reached its driver, or cannot."""
-        await asyncio.sleep(0)  # what has arrived at this process is read in this turn of the loop
+        await asyncio.sleep(0)  # Output that has arrived at this process is read in this turn of the loop.
         outbox = self._outboxes.get(job_id)
         if outbox is not None and (outbox.lines or outbox.unacknowledged):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -221,14 +224,14 @@ class LogMonitor:
                     waiter.set_result(None)
 
     def _note_dropped(self, outbox: _Outbox) -> None:
-        """There is room for lines again: the first one says how many there was none for."""
+        """Queue a line that says how many lines were dropped, because there is room for lines again."""
         if outbox.dropped and outbox.dropped_of is not None:
             note = f"[{outbox.dropped} lines were not forwarded; they are in {self._log_dir}]"
             outbox.lines.append((*outbox.dropped_of, "", note))
             outbox.dropped, outbox.dropped_of = 0, None
 
     def _next_batch(self, outbox: _Outbox) -> PrintLines:
-        """The longest run of lines of one stream from the front of the queue, within limits."""
+        """Take the longest run of lines of one stream from the front of the queue, within limits."""
         pid, stream, _, _ = outbox.lines[0]
         lines: list[tuple[str, str]] = []
         characters = 0
@@ -243,7 +246,7 @@ class LogMonitor:
         return PrintLines(self._node_id, self._node_ip, pid, stream.is_stderr, lines, self._batch_count)
 
     def _drop(self, outbox: _Outbox) -> None:
-        """The driver does not listen any more."""
+        """Drop all lines of a job whose driver is gone."""
         if outbox.lines:
             logger.info("%d lines were not forwarded: their driver is gone", len(outbox.lines))
         outbox.gone = True

@@ -1,15 +1,15 @@
-"""When a node runs out of memory: which worker has to go, before the kernel takes one without asking.
+"""The memory monitor: when a node runs short of memory, it kills a worker before the kernel kills any process.
 
 Ray: src/ray/common/memory_monitor.h, src/ray/raylet/worker_killing_policy.h
 
-The choice is pure and is printed with every kill:
+The choice is pure and is logged with every kill:
 
   1. idle workers, the largest first: nothing is lost with them;
-  2. workers whose task or actor may begin anew, before those that may not;
-  3. among these the newest lease: it has done the least, and those that came before it may finish (G89).
+  2. workers whose task can be retried, or whose actor can be restarted, before those that cannot;
+  3. among these the newest lease: it has done the least, and older leases may finish (G89).
 
-One at a time: as long as a victim is dying its memory counts as free soon, and nobody else is killed. The owner of a task
-that was killed makes it again without using up a retry, later each time (G20).
+One worker is killed at a time: while a victim is dying, its memory counts as free soon. The owner retries the killed task
+without using up a retry, after a pause that grows each time (G20).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Candidate:
     worker_id: bytes
     pid: int
     lease_id: bytes
-    """Empty: it is idle."""
+    """Lease of the worker; empty: it is idle."""
     retriable: bool
     leased_at: float
     memory_bytes: int
-    """What would be free without it."""
+    """Memory that the worker's death would free."""
 
 
 def choose_victim(candidates: Sequence[Candidate]) -> Candidate | None:
-    """By the rules above; None if there is nobody."""
+    """Choose the worker to kill by the rules above; return None if there are no candidates."""
     idle = [one for one in candidates if not one.lease_id]
     if idle:
         return max(idle, key=lambda one: (one.memory_bytes, one.worker_id))
@@ -50,11 +50,11 @@ def choose_victim(candidates: Sequence[Candidate]) -> Candidate | None:
 
 
 def describe_choice(victim: Candidate, candidates: Sequence[Candidate]) -> str:
-    """For the log and for whoever waits for the task: who was taken, and before whom."""
+    """Explain the choice, for the log and for the error of the task: the victim, and the largest workers that are spared."""
     if not victim.lease_id:
         why = "it was idle"
     else:
-        why = "its work can be done again" if victim.retriable else "nobody was left whose work can be done again"
+        why = "its task or actor can be rerun" if victim.retriable else "no worker was left whose task or actor can be rerun"
     others = sorted((one for one in candidates if one is not victim), key=lambda one: -one.memory_bytes)[:3]
     listing = ", ".join(f"pid={one.pid} {one.memory_bytes / GIB:.2f} GiB" for one in others)
     beside = f"; the largest others: {listing}" if others else ""
@@ -63,7 +63,7 @@ def describe_choice(victim: Candidate, candidates: Sequence[Candidate]) -> str:
 
 
 class MemoryMonitor:
-    """Looks at the host's memory from time to time."""
+    """Checks the host's memory periodically, and kills a worker if too much is in use."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class MemoryMonitor:
             await asyncio.sleep(self._period_s)
             try:
                 used, total = self._host.memory_usage()
-            except OSError as error:  # no file can be opened just now
-                logger.warning("how much memory is in use is not known: %s", error)
+            except OSError as error:  # For example, no file can be opened just now.
+                logger.warning("the memory in use could not be read: %s", error)
                 continue
             if used > total * self._threshold:
                 self._relieve(used, total)

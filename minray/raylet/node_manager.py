@@ -1,9 +1,9 @@
-"""What a raylet answers: one handler per message, each a few lines around the lease broker.
+"""The raylet's service: one handler per message, each a few lines around the lease broker.
 
 Ray: src/ray/raylet/node_manager.h (class NodeManager)
 
-A handler checks nothing that the broker knows better; it names what is asked and shapes the answer. The few that wait are
-``async``: for the death of a lease's worker, and for output to reach its driver.
+A handler leaves all checks to the broker; it passes the request on and builds the reply. Only two handlers wait, and are
+``async``: one for the death of a lease's worker, one for output to reach its driver.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from minray.raylet.placement_groups import PlacementGroups
 from minray.rpc.service import Call
 
 FLUSH_TIMEOUT_S = 2.0
-"""A driver that is too busy to print does not hold up its own shutdown for longer."""
+"""Longest seconds that a driver's shutdown waits for its workers' output, if the driver is too busy to print."""
 
 
 class NodeManager:
-    """The service of a raylet."""
+    """Serves the messages of ``protocol/raylet.py``."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class NodeManager:
         leave: Callable[[NodeDrain], bool],
         on_shutdown: Callable[[str], None],
     ) -> None:
-        """``leave``: take nothing new, and leave as soon as that is possible; False: there is work."""
+        """``leave`` begins to drain this node; it returns False if the node should leave as idle but has work."""
         self._platform = platform
         self._config = config
         self._address = address
-        """Where this raylet is reached; known once it listens."""
+        """Returns the address of this raylet, which is known once it listens."""
         self._broker = broker
         self._log_monitor = log_monitor
         self._groups = groups
@@ -112,7 +112,7 @@ class NodeManager:
     def handle_RegisterWorker(self, request: RegisterWorker, call: Call) -> RegisterWorkerReply:
         accepted = self._broker.on_registered(request.address, request.pid)
         return RegisterWorkerReply(
-            self._config.node_name, self._address(), "" if accepted else "this node does not wait for this worker"
+            self._config.node_name, self._address(), "" if accepted else "this node does not expect this worker"
         )
 
     def handle_NotifyWorkerBlocked(self, request: NotifyWorkerBlocked, call: Call) -> Done:

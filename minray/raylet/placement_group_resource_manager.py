@@ -1,16 +1,17 @@
-"""The bundles that this node holds: put aside, open for work, or about to be given back.
+"""The bundles that a node holds: reserved, open for leases, or about to be returned.
 
 Ray: src/ray/raylet/placement_group_resource_manager.h
 
-    PREPARED        the resources belong to the bundle, and nobody may use them yet
+    PREPARED        the resources are reserved for the bundle, and no lease may use them yet
     COMMITTED       they are offered under the bundle's names
-    ENDING          its group was removed; they are free again when the last work in it is over (G99)
+    ENDING          its group was removed; they are free again when the last lease in it is over (G99)
 
 Rules
-  * All bundles of a request are put aside, or none.
-  * An attempt that was returned is over: whatever of it, or of an older one, comes late finds nothing and leaves nothing.
-    So is each attempt of a gcs that another one has followed, and everything about a removed group (G112).
-  * The names of a group go when its last lease on this node has ended, because leases say what they hold by these names.
+  * All bundles of a request are reserved, or none.
+  * An attempt that was returned is over: late messages of it, or of an older attempt, find nothing and leave nothing.
+    Attempts of a former gcs are over, too, and all attempts of a removed group (G112).
+  * The reserved names of a group are removed when its last lease on this node has ended, because leases name the
+    resources that they hold by them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TRANSITIONS = {
 }
 INDEX_BYTES = 4
 FOR_GOOD = 1 << 63
-"""The attempt after which a group has no other."""
+"""Attempt number larger than any other: a group whose attempts up to it are over is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +47,36 @@ class Reservation:
     group_id: bytes
     index: int
     attempt: int
-    """Of the gcs, that has brought it here."""
+    """Attempt of the gcs that has reserved the bundle here."""
     resources: Mapping[str, int]
     gpus: Gpus
 
 
 class PlacementGroupResourceManager:
-    """All bundles of one node."""
+    """Holds all bundles of one node."""
 
     def __init__(self, resources: LocalResourceManager, record: Record | None) -> None:
         self._resources = resources
         self.states = StateMachine("bundle", TRANSITIONS, record, _show)
-        """By group id and index."""
+        """States of the bundles, by group id and index."""
         self._groups: dict[bytes, dict[int, Reservation]] = {}
-        """By group and index; no empty groups."""
+        """Bundles by group and index; no empty groups."""
         self._ending: dict[bytes, None] = {}
         """Groups with bundles in state ENDING."""
         self._over: OrderedDict[bytes, int] = OrderedDict()
-        """Group to the last of its attempts that is over."""
+        """Last attempt of each group that is over."""
         self._generation = 0
-        """Of the newest gcs that has said who it is; attempts of older ones are over."""
+        """Generation of the newest gcs that has sent ReleaseUnusedBundles; attempts of older ones are over."""
 
-    # --- What the gcs asks
+    # --- Requests of the gcs
 
     def prepare(self, group_id: bytes, attempt: int, bundles: Mapping[int, Mapping[str, int]]) -> str:
-        """Put bundles aside, all or none; returns why not."""
+        """Reserve bundles, all or none; return the reason if that is refused, else an empty text."""
         if attempt >> GENERATION_SHIFT < self._generation or attempt <= self._over.get(group_id, -1):
             return "this attempt is over"
         held = [bundle for bundle in self._of(group_id) if bundle.index in bundles]
         if any(bundle.attempt == attempt for bundle in held):
-            return ""  # A repetition: all were put aside together.
+            return ""  # A repetition: all were reserved together.
         for bundle in held:
             if self._state(bundle) != PREPARED:
                 return f"bundle {bundle.index} is here already"
@@ -94,7 +95,7 @@ class PlacementGroupResourceManager:
         return ""
 
     def commit(self, group_id: bytes, bundles: Iterable[tuple[int, int]]) -> list[int]:
-        """Let work into bundles (index and attempt); returns the indices of those that are not here."""
+        """Open bundles (index and attempt) for leases; return the indices of those that are not here."""
         missing = []
         for index, attempt in bundles:
             bundle = self._groups.get(group_id, {}).get(index)
@@ -106,14 +107,14 @@ class PlacementGroupResourceManager:
         return missing
 
     def give_back(self, group_id: bytes, attempt: int) -> None:
-        """An attempt has failed: what it has put aside is free; what others have committed stays."""
+        """Release the bundles that a failed attempt, or an earlier one, has reserved; committed ones stay."""
         remember(self._over, group_id, max(attempt, self._over.pop(group_id, -1)))
         for bundle in self._of(group_id):
             if bundle.attempt <= attempt and self._state(bundle) == PREPARED:
                 self._release(bundle)
 
     def remove(self, group_id: bytes) -> None:
-        """The group is no more; ``settle`` gives its resources back when nobody uses them."""
+        """End a removed group; ``settle`` frees its resources when no lease uses them."""
         self.give_back(group_id, FOR_GOOD)
         for bundle in self._of(group_id):
             if self._state(bundle) == COMMITTED:
@@ -121,7 +122,9 @@ class PlacementGroupResourceManager:
                 self._ending[group_id] = None
 
     def release_unused(self, generation: int, in_use: Iterable[tuple[bytes, int, int]]) -> list[bytes]:
-        """Another gcs was started, and knows of these bundles here; returns groups that were removed without our knowing."""
+        """Release the prepared bundles that a newly started gcs does not know (``in_use``: those that it knows).
+
+        Return the groups of unknown committed bundles: they were removed, or the bundles were moved."""
         if generation <= self._generation:
             return []
         self._generation = generation
@@ -136,10 +139,10 @@ class PlacementGroupResourceManager:
                     removed[bundle.group_id] = None
         return list(removed)
 
-    # --- What follows
+    # --- Releasing
 
     def settle(self, is_in_use: Callable[[bytes], bool]) -> bool:
-        """Give back the bundles of removed groups in which nothing works any more; returns whether there were any."""
+        """Release the bundles of removed groups without leases; return whether there were any."""
         vacant = [group_id for group_id in self._ending if not is_in_use(group_id)]
         for group_id in vacant:
             del self._ending[group_id]

@@ -1,13 +1,15 @@
-"""A raylet's part in placement groups: it holds bundles for them, and ends the work of those that were removed.
+"""The raylet's service for placement groups: it holds their bundles, and ends the leases of removed groups.
 
 Ray: src/ray/raylet/node_manager.cc (HandlePrepareBundleResources, HandleCommitBundleResources, HandleCancelResourceReserve,
 HandleReleaseUnusedBundles)
 
-What is held is the resource manager's business, and who works in it the lease broker's; this joins the two with the gcs.
-A lease in a group is asked for before its bundles are anywhere, and waits here as one that no node can hold. So from the
-first such request on the node follows the news of all groups: one that was removed ends its requests, wherever they wait.
-A group that the news have not named is asked about; if the gcs does not know it, then it was removed long ago. A node that
-is to leave follows the news of the groups that it has bundles of: the gcs places these anew, and has nothing more to say.
+``PlacementGroupResourceManager`` holds the bundles, and the lease broker knows the leases in them. This class connects both
+with the gcs. A lease in a group may be requested before any node holds its bundles, and waits here as infeasible. So from
+the first such request on, the node follows the gcs's channel of groups. When a group is removed, its requests end wherever
+they wait. If the channel has not named a group, the gcs is asked; if the gcs does not know it, it was removed long ago.
+
+A draining node follows the channel for the groups that it has bundles of: the gcs places these anew, and does not tell this
+node when they are removed.
 """
 
 from __future__ import annotations
@@ -36,20 +38,20 @@ from minray.rpc.pubsub import Subscription
 from minray.rpc.service import Call
 
 REMOVED = "REMOVED"
-"""The state of a group in which nothing runs any more."""
+"""State of a removed group, in which nothing may run any more."""
 
 
 class PlacementGroups:
-    """The bundles of one node, and what it knows of all groups."""
+    """Serves the messages about bundles, and follows the states of all groups."""
 
     def __init__(self, platform: Platform, gcs: Peer, broker: LeaseBroker) -> None:
         self._gcs = gcs
         self._broker = broker
         self.bundles = PlacementGroupResourceManager(broker.local.resources, platform.record)
         self._known: dict[bytes, None] = {}
-        """Groups that the news have named and that are not removed."""
+        """Groups that the channel has named and that are not removed."""
         self._asked: dict[bytes, None] = {}
-        """Groups that the gcs was asked about, and has not answered yet."""
+        """Groups about which the gcs was asked and has not answered yet."""
         self._subscription: Subscription | None = None
 
     def close(self) -> None:
@@ -82,14 +84,14 @@ class PlacementGroups:
 
     def handle_ReleaseUnusedBundles(self, request: ReleaseUnusedBundles, call: Call) -> Done:
         removed = self.bundles.release_unused(request.generation, request.in_use)
-        if not self._broker.leaving:  # There they were moved; of those that were removed it hears by the news.
+        if not self._broker.leaving:  # On a draining node they were moved; the channel tells it which were removed.
             for group_id in removed:
                 self._remove(group_id)
         self._broker.advance()
         return DONE
 
     def on_leave(self) -> None:
-        """This node is to leave: what becomes of the groups in its bundles?"""
+        """Follow the groups of this node's bundles, because the node is drained."""
         for bundle in self.bundles.all():
             self.on_request(bundle.group_id)
 
@@ -99,14 +101,14 @@ class PlacementGroups:
         self._broker.advance()
 
     def settle(self) -> None:
-        """Leases may have ended: give back what they were the last to use."""
+        """Release the bundles of removed groups whose last leases may have ended."""
         if self.bundles.settle(self._broker.works_in_group):
             self._broker.advance()
 
     # --- Groups
 
     def on_request(self, group_id: bytes) -> None:
-        """Somebody wants a lease in this group."""
+        """Follow the group of a lease request, and ask the gcs about it if it is unknown."""
         if self._subscription is None:
             self._subscription = Subscription(self._gcs, PLACEMENT_GROUPS, self._on_group)
             self._subscription.start()

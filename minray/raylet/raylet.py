@@ -1,11 +1,11 @@
-"""One node of a cluster: puts the rooms of a raylet together, joins the gcs, and ends.
+"""The raylet process: it connects the parts of one node, registers with the gcs, and ends the node.
 
 Ray: src/ray/raylet/raylet.h, main.cc
 
-A raylet listens, starts its first workers, registers, and then follows four channels of the gcs: nodes and what they have
-free (for spilling), deaths of processes and ends of jobs (for taking leases back); if need be a fifth one, of placement
-groups. It ends when it is asked to, when it was told to leave and may (``departure``), when the gcs refuses it (it was
-declared dead: S3), or after a minute without the gcs (G111). Its workers end with it.
+A raylet listens, starts its first workers, registers, and then follows four channels of the gcs. It needs nodes and their
+free resources for spillback, and deaths of processes and ends of jobs for reclaiming leases. If need be, it follows a fifth
+channel, of placement groups. It ends when it is asked to, when it was drained and may leave (``departure``), when the gcs
+refuses it (it was declared dead: S3), or after a minute without the gcs (G111). Its workers end with it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from minray.rpc.pubsub import NOTHING, Subscription, next_poll
 from minray.rpc.service import Dispatcher
 
 FAREWELL_TIMEOUT_S = 1.0
-"""How long an ending raylet tries to tell the gcs and its drivers so."""
+"""Seconds that an ending raylet tries to tell the gcs and its drivers that it ends."""
 
 
 class Raylet:
-    """The raylet process."""
+    """Runs one node."""
 
     address: Address
-    """Where this raylet is reached; set when ``start`` has begun to listen."""
+    """Address of this raylet; set when ``start`` has begun to listen."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Raylet:
         open_log: OpenLog | None = None,
         remove_socket: Callable[[str], None] | None = None,
     ) -> None:
-        """``open_log`` opens the log files of workers; None keeps no output.
+        """``open_log`` opens the log files of workers; None: their output is not kept.
 
-        ``remove_socket`` removes what a process of this node that was killed has left at its endpoint.
+        ``remove_socket`` removes the socket that a killed process of this node has left at its endpoint.
         """
         system = config.system_config
         endpoint = f"{config.socket_dir}/raylet"
@@ -81,7 +81,7 @@ class Raylet:
             config.gcs_endpoint, reconnect_timeout_s=system.gcs_rpc_server_reconnect_timeout_s, may_restart=True
         )
         self._raylets: dict[bytes, Address] = {config.node_id: Address(config.node_id, config.node_id, endpoint)}
-        """Where the raylets of all nodes are reached, dead ones too: somebody may have been sent there just before."""
+        """Addresses of all raylets, dead ones too: a request may be spilled to a node that has just died."""
         self._log_monitor = LogMonitor(self._peers, config.node_id, config.node_ip, f"{config.session_dir}/logs", open_log)
         self._broker = LeaseBroker(
             platform,
@@ -135,7 +135,7 @@ class Raylet:
         self._closing: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
         self.reason = ""
-        """Why it ended, or is ending; empty as long as it goes on."""
+        """Reason why the raylet ended, or is ending; empty as long as it goes on."""
 
     def _make_store(self) -> ObjectStore:
         return ObjectStore(
@@ -181,10 +181,10 @@ class Raylet:
             kill=self._broker.kill_for_memory,
         )
 
-    # --- Beginning and end ---------------------------------------------------------------------------------------------
+    # --- Start and end -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Return when the node has joined, or ends because it may not.
+        """Start the node; return when it has joined the cluster, or ends because it may not join.
 
         Raises PlatformError if it cannot listen, or there is no memory for its objects.
         """
@@ -222,7 +222,7 @@ class Raylet:
             await self.store.start_fallback(endpoint, config.fallback_directory, system.local_fs_capacity_threshold)
 
     async def _register(self, node: NodeInfo) -> str:
-        """Returns why the node may not join, or nothing; also when the raylet has ended meanwhile."""
+        """Register the node; return the reason if it may not join. Return an empty text if it joined, or ended meanwhile."""
         loop = asyncio.get_running_loop()
         registering = loop.create_task(self._gcs.call(RegisterNode(node)), name="register_node")
         closed = loop.create_task(self._closed.wait(), name="wait_closed")
@@ -251,7 +251,7 @@ class Raylet:
         self._raylets[config.node_id] = self.address
 
     async def wait_closed(self) -> str:
-        """Return when it has ended: why."""
+        """Wait until the raylet has ended, and return the reason."""
         await self._closed.wait()
         return self.reason
 
@@ -301,7 +301,7 @@ class Raylet:
                 await self._gcs.call(UnregisterNode(self._config.node_id, self.reason, drain))
 
     async def _tell_drivers(self) -> None:
-        """What their calls will have failed of."""
+        """Tell this node's drivers why the raylet ends, so that their errors can name the reason."""
         loop = asyncio.get_running_loop()
         calls = [self._peers.to(address).call(RayletEnds(self.reason)) for address in self._local_gc.drivers.values()]
         with suppress(TimeoutError):
@@ -309,7 +309,7 @@ class Raylet:
                 telling = [loop.create_task(call, name="tell_driver") for call in calls]
                 await asyncio.gather(*telling, return_exceptions=True)
 
-    # --- To the gcs ----------------------------------------------------------------------------------------------------
+    # --- Messages to the gcs -------------------------------------------------------------------------------------------
 
     def _on_change(self) -> None:
         self.groups.settle()
@@ -326,7 +326,7 @@ class Raylet:
         self._patient.send_to_gcs(ReportWorkerDeath(death), ignore)
 
     def _confirm_nodes(self, node_ids: list[bytes]) -> None:
-        """Somebody wants a node that we have not heard of: perhaps it has just joined."""
+        """Ask the gcs for all its nodes, because a request names an unknown node that may have just joined."""
         if self._confirming:
             return
         self._confirming = True
@@ -344,7 +344,7 @@ class Raylet:
 
         self._gcs.send(next_poll(NODES, NOTHING), on_answer)
 
-    # --- From the gcs --------------------------------------------------------------------------------------------------
+    # --- News from the gcs ---------------------------------------------------------------------------------------------
 
     def _on_node(self, key: bytes, value: bytes | None) -> None:
         if value is None:
@@ -407,4 +407,4 @@ class Raylet:
 
 
 RAYLET_SERVICES = (NodeManager, PlacementGroups, ObjectStore, ObjectManager)
-"""The classes of those that answer requests in this process."""
+"""Classes whose handlers answer requests in this process."""

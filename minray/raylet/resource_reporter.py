@@ -1,11 +1,11 @@
-"""Telling the gcs what this node has free, and noticing when the gcs cannot be told.
+"""Resource reports: the raylet tells the gcs what its node has free, and notices when the gcs cannot be reached.
 
 Ray: src/ray/ray_syncer/ray_syncer.h, src/ray/raylet/node_manager.cc (RecordMetrics, gcs reconnection)
 
-The first report goes at once; then one on each change, at most one per period; and one now and then without a change,
-because a report is also the node's proof of life and the way it learns that it was declared dead. When no report has been
-answered for a minute the node ends (G111): it cannot tell a partition from a gcs that is being restarted, but by then
-whoever can has declared it dead.
+The first report is sent at once, then one on each change, at most one per period. Without a change one is sent now and then:
+a report is also the node's sign of life, and its reply tells a node that it was declared dead. When no report has been
+answered for a minute, the node ends (G111). It cannot tell a partition from a restart of the gcs, but in a partition the
+gcs has declared it dead by then.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from minray.rpc.connection import Peer, PeerUnreachable
 logger = logging.getLogger(__name__)
 
 FAILURE_PAUSE_S = 1.0
+"""Seconds before the next report after one that the gcs answered with a failure."""
 
 
 class ResourceReporter:
-    """One loop: wait for a change, report, pause."""
+    """Runs one loop: wait for a change, report, pause."""
 
     def __init__(
         self,
@@ -38,9 +39,9 @@ class ResourceReporter:
     ) -> None:
         self._gcs = gcs
         self._read = read
-        """Makes the report of a given version."""
+        """Builds the report with a given version."""
         self._on_end = on_end
-        """Told why this node must end: refused by the gcs, or without it for too long."""
+        """Called with the reason why this node must end: the gcs refused it, or was not reached for too long."""
         self._period_s = period_s
         self._heartbeat_s = heartbeat_s
         self._patience_s = patience_s
@@ -51,7 +52,7 @@ class ResourceReporter:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="report_resources")
 
     def changed(self) -> None:
-        """Something may have changed."""
+        """Report soon, because the node's resources may have changed."""
         self._changed.set()
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ class ResourceReporter:
             await self._wait(answered_at + self._heartbeat_s)
 
     async def _wait(self, deadline: float) -> None:
-        """Until something changes, at the latest until then."""
+        """Wait until resources change, at the latest until ``deadline``."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._changed.wait()

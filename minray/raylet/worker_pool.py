@@ -1,19 +1,19 @@
-"""The worker processes of a node: which exist, which lease each serves, when to start one and when to let one go.
+"""The worker pool: which worker processes of a node exist, which lease each serves, and when one is started or ended.
 
 Ray: src/ray/raylet/worker_pool.h
 
-A pure machine: events in, effects out; ``assign`` is called after every change. ``worker_processes`` does the starting,
-asking and killing.
+Pure: events in, effects out; ``assign`` is called after every change. ``worker_processes`` starts, asks and kills.
 
 Rules
-  * A worker is unspecialised until its first lease, which binds it to a job and a runtime environment for good; no other
-    pair ever sees it. Among fitting idle workers the newest idle is taken: it is warm, and the others can be reaped.
+  * A worker is unspecialised until its first lease. That binds it for good to a job and a runtime environment; it never
+    serves another such pair. Among the suitable idle workers, the one that became idle last is taken: it is warm, and the
+    others can be reaped.
   * At most one worker per CPU (at least two) is starting at once. A failed start (no process, no registration, death
-    before it) slows down the next one; after a few in a row, leases that no living worker can serve fail with the reason.
-  * A leased worker that dies before it has begun any task takes nobody's retries, so the pool sees to it that this does not
-    go on for ever: the same rule for its pair, as a setup hook or a path may be what kills them.
-  * Reaping is a request: a worker that owns objects refuses and goes to the young end of the list (G64). Workers of a
-    finished job have no choice.
+    before it) delays the next one. After five in a row, leases that no living worker can serve fail with the reason.
+  * A leased worker that dies before it has begun any task uses up no retries, so the pool must limit this. The same rule
+    as for failed starts holds per pair, since a setup hook or a path may be what kills the workers.
+  * Reaping is a request: a worker that owns objects refuses, and then counts as newly idle (G64). Workers of a finished
+    job cannot refuse.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from minray.common.tombstones import remember
 from minray.protocol.base import Address
 
 STARTING, IDLE, LEASED, EXITING, DYING, DEAD = "STARTING", "IDLE", "LEASED", "EXITING", "DYING", "DEAD"
-"""EXITING: it was asked to end and may refuse. DYING: it is being killed. DEAD: its end was seen."""
+"""States of a worker. EXITING: it was asked to end and may refuse. DYING: it is being killed. DEAD: its end was seen."""
 
 WORKER_STATES: Mapping[str, tuple[str, ...]] = {
     NEW: (STARTING,),
@@ -41,13 +41,16 @@ WORKER_STATES: Mapping[str, tuple[str, ...]] = {
 }
 
 MAX_FAILED_IN_A_ROW = 5
+"""Number of failures in a row after which waiting leases fail, too."""
 BACKOFF_FIRST_S = 0.1
+"""Seconds before the next attempt after a first failure; the pause doubles with each further one."""
 BACKOFF_MAX_S = 5.0
+"""Longest pause, in seconds, after a failure."""
 ASK_AGAIN_S = 1.0
-"""How long a worker that may not be used again, but refuses to go, is left alone."""
+"""Seconds before a retired worker that refused to end is asked again."""
 
 Binding = tuple[bytes, RuntimeEnv]
-"""A job and a runtime environment."""
+"""The job and the runtime environment to which a worker is bound."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,29 +60,29 @@ class Worker:
     worker_id: bytes
     started_at: float
     pid: int = 0
-    """0 until it has registered."""
+    """Process id; 0 until the worker has registered."""
     address: Address | None = None
-    """None until it has registered."""
+    """Address of the worker; None until it has registered."""
     binding: Binding | None = None
-    """None: unspecialised. Never changes once it is set."""
+    """Job and runtime environment; None: unspecialised. It never changes once it is set."""
     lease_id: bytes = b""
-    """The lease that it serves, or served when it was doomed."""
+    """Lease that the worker serves, or served when it was doomed."""
     leased_at: float = 0.0
-    """When its lease began."""
+    """Time at which its lease began."""
     idle_since: float = 0.0
     block_sequence: int = 0
-    """Of the last NotifyWorkerBlocked that counted."""
+    """Sequence number of the last NotifyWorkerBlocked that was not outdated."""
     retired: bool = False
-    """It has used up its calls: it ends when it agrees to, and is never leased again."""
+    """Whether the worker has used up ``max_calls``: it ends when it agrees to, and is never leased again."""
     doom: str = ""
-    """Why it is being killed."""
+    """Reason why the worker is being killed."""
     memory_usage: tuple[int, int] = (0, 0)
-    """Of the node, used and in all, when this worker was killed for it; else zeros."""
+    """Bytes of the node's memory, used and total, if the worker was killed because memory ran short; else zeros."""
 
 
 @dataclass(slots=True)
 class Failures:
-    """Attempts of one kind that have failed in a row, and when to try again."""
+    """Counts failed attempts of one kind in a row, and says when to try again."""
 
     in_a_row: int = 0
     in_all: int = 0
@@ -90,7 +93,7 @@ class Failures:
     def add(self, begun_at: float, reason: str, now: float) -> None:
         self.reason = reason
         if begun_at <= self._failed_at:
-            return  # it began beside one that has failed: the same trouble, not one more
+            return  # It began before the last failure was seen, so it has the same cause and does not count again.
         self.in_a_row += 1
         self.in_all += 1
         self._failed_at = now
@@ -101,29 +104,29 @@ class Failures:
         return self.in_a_row >= MAX_FAILED_IN_A_ROW
 
     def end(self) -> None:
-        """One has succeeded."""
+        """Reset the row, because an attempt has succeeded."""
         self.in_a_row, self.again_at = 0, 0.0
 
 
 @dataclass(slots=True)
 class Actions:
-    """What is to be done after a change."""
+    """The work to do after a change of the pool."""
 
     matches: list[tuple[bytes, Worker]] = field(default_factory=list)
-    """Lease id and the worker that now serves it."""
+    """Lease ids, each with the worker that now serves it."""
     starts: list[Worker] = field(default_factory=list)
     kills: list[Worker] = field(default_factory=list)
     failures: list[tuple[bytes, str]] = field(default_factory=list)
-    """Lease ids that get no worker, and why."""
+    """Lease ids that get no worker, each with the reason."""
     wake_at: float | None = None
-    """Call ``assign`` again at this time, even if nothing changes."""
+    """Time at which ``assign`` must be called again even if nothing changes."""
 
     def wake_no_later_than(self, when: float) -> None:
         self.wake_at = when if self.wake_at is None else min(self.wake_at, when)
 
 
 class WorkerPool:
-    """All workers of a node, and the leases that wait for one."""
+    """Holds all workers of a node, and matches them with the leases that wait for one."""
 
     def __init__(
         self,
@@ -135,7 +138,7 @@ class WorkerPool:
         new_id: Callable[[], bytes],
     ) -> None:
         self.workers: dict[bytes, Worker] = {}
-        """Those not yet forgotten; DEAD ones are forgotten at once."""
+        """Workers by worker id; DEAD ones are dropped at once."""
         self._states = states
         self._max_starting = max(2, cpus)
         self._register_timeout_s = register_timeout_s
@@ -143,23 +146,23 @@ class WorkerPool:
         self._waiting: dict[bytes, Binding] = {}
         """Leases without a worker, oldest first."""
         self._failures_before: dict[bytes, int] = {}
-        """How many starts had failed when a lease began to wait."""
+        """Number of failed starts at the time when a lease began to wait, by lease id."""
         self._idle: dict[bytes, Worker] = {}
-        """Oldest idle first."""
+        """Idle workers, the longest idle first."""
         self._starting: dict[bytes, Worker] = {}
-        """Oldest first."""
+        """Starting workers, oldest first."""
         self._prestart = prestart
-        """How many more workers to start although nobody waits for them yet."""
+        """Number of workers to start although no lease waits for them yet."""
         self._starts = Failures()
-        """No worker is started before the time to try again."""
+        """Failed starts; no worker is started before ``again_at``."""
         self._first_tasks: dict[Binding, Failures] = {}
-        """Of pairs whose last worker died before it began a task."""
+        """Deaths before a first task, by binding; only of bindings whose last worker died so."""
         self._finished_jobs: OrderedDict[bytes, None] = OrderedDict()
 
     # --- Leases --------------------------------------------------------------------------------------------------------
 
     def request(self, lease_id: bytes, binding: Binding) -> None:
-        """A lease needs a worker."""
+        """Note that a lease needs a worker."""
         self._waiting[lease_id] = binding
         self._failures_before[lease_id] = self._starts.in_all
 
@@ -168,40 +171,40 @@ class WorkerPool:
         self._failures_before.pop(lease_id, None)
 
     def expect(self, count: int, binding: Binding) -> None:
-        """Beside those that wait, so many more leases are likely soon: have workers ready for them."""
+        """Have workers ready for ``count`` further leases that are likely soon, beside those that wait."""
         ready = sum(1 for worker in self._idle.values() if worker.binding in (None, binding))
         self._prestart = max(self._prestart, count + len(self._waiting) - ready - len(self._starting))
 
     def stop_expecting(self) -> None:
-        """No worker is started but for a lease that waits."""
+        """Start no more workers ahead of need."""
         self._prestart = 0
 
     def release(self, worker: Worker, now: float) -> None:
-        """Its lease is over, and it can serve another."""
+        """Make a worker idle whose lease is over, so that it can serve another."""
         if worker.binding is not None:
             self._first_tasks.pop(worker.binding, None)
         self._make_idle(worker, now)
 
     def retire(self, worker: Worker, now: float) -> None:
-        """Its lease is over, and it may not serve another: the caller asks it to end, and ``reap`` asks again."""
+        """Retire a worker that must not serve another lease: the caller asks it to end, and ``reap`` asks again."""
         worker.lease_id, worker.idle_since, worker.retired = b"", now, True
         self._states.set(worker.worker_id, EXITING)
 
     def doom(self, worker: Worker, reason: str) -> None:
-        """It must be killed, whatever it does. The caller kills it; harmless when that was already done."""
+        """Set a worker to DYING; the caller kills it. Nothing happens if it is DYING already."""
         if self._states.get(worker.worker_id) != DYING:
             self._states.set(worker.worker_id, DYING)
             worker.doom = reason
             self._idle.pop(worker.worker_id, None)
             self._starting.pop(worker.worker_id, None)
 
-    # --- What becomes of workers ---------------------------------------------------------------------------------------
+    # --- Events of workers ---------------------------------------------------------------------------------------------
 
     def state(self, worker_id: bytes) -> str:
         return self._states.get(worker_id)
 
     def on_registered(self, address: Address, pid: int, now: float) -> bool:
-        """False: nobody waits for this worker, and it should go. A repetition changes nothing."""
+        """Enter a worker that has registered; return False if it is unknown here and must end. A repetition is harmless."""
         state = self._states.get(address.worker_id)
         if state == STARTING:
             worker = self._starting.pop(address.worker_id)
@@ -211,9 +214,9 @@ class WorkerPool:
         return state in (STARTING, IDLE, LEASED, EXITING)
 
     def on_exit(self, worker_id: bytes, cause: str, is_excused: bool, now: float) -> Worker:
-        """It is dead, or could not be started; returns what it was. It is forgotten here.
+        """Remove a worker that is dead, or could not be started, and return it.
 
-        ``is_excused``: it had begun a task, or somebody has killed it.
+        ``is_excused``: it had begun a task, or was killed.
         """
         worker = self.workers.pop(worker_id)
         state = self._states.get(worker_id)
@@ -231,18 +234,18 @@ class WorkerPool:
         return worker
 
     def on_exit_refused(self, worker: Worker, now: float) -> None:
-        """It was asked to end and stays; one that is retired is asked again by ``reap``."""
+        """Make a worker idle again that refused to end; a retired one stays EXITING, and ``reap`` asks it again."""
         if self._states.get(worker.worker_id) == EXITING and not worker.retired:
             self._make_idle(worker, now)
 
     def on_job_finished(self, job_id: bytes) -> None:
-        """The next ``reap`` ends its workers; new leases of it do not come any more."""
+        """Note that a job has finished: the next ``reap`` ends its workers, and it gets no new leases."""
         remember(self._finished_jobs, job_id, None)
         for binding in [binding for binding in self._first_tasks if binding[0] == job_id]:
             del self._first_tasks[binding]
 
     def is_over(self, job_id: bytes) -> bool:
-        """Whether a job has finished."""
+        """Tell whether a job has finished."""
         return job_id in self._finished_jobs
 
     def _make_idle(self, worker: Worker, now: float) -> None:
@@ -253,7 +256,7 @@ class WorkerPool:
     # --- Assignment ----------------------------------------------------------------------------------------------------
 
     def assign(self, now: float) -> Actions:
-        """Match leases with idle workers, start what is missing, give up what takes too long."""
+        """Match leases with idle workers, start missing workers, and give up starts that take too long."""
         actions = Actions()
         held_back = set()
         for lease_id, binding in list(self._waiting.items()):
@@ -273,7 +276,7 @@ class WorkerPool:
         return actions
 
     def _is_held_back(self, binding: Binding, now: float, actions: Actions) -> bool:
-        """Its last worker has died before it began a task: no other one for a while."""
+        """Tell whether a binding gets no worker for a while, because its last one died before it began a task."""
         failures = self._first_tasks.get(binding)
         if failures is None or now >= failures.again_at:
             return False
@@ -281,7 +284,7 @@ class WorkerPool:
         return True
 
     def _newest_idle(self, binding: Binding) -> Worker | None:
-        """A worker of this binding, else an unspecialised one."""
+        """Return the newest idle worker of this binding, else the newest unspecialised one."""
         unspecialised = None
         for worker in reversed(self._idle.values()):
             if worker.binding == binding:
@@ -331,18 +334,18 @@ class WorkerPool:
             actions.starts.append(worker)
             actions.wake_no_later_than(now + self._register_timeout_s)
 
-    # --- Letting go ----------------------------------------------------------------------------------------------------
+    # --- Reaping -------------------------------------------------------------------------------------------------------
 
     def has_to_reap(self, free_cpus: int) -> bool:
-        """Whether ``reap`` may find something, now or when workers have been idle for longer."""
+        """Tell whether ``reap`` may find workers, now or when they have been idle for longer."""
         return len(self._idle) > free_cpus or any(
             worker.retired or self._is_orphan(worker) for worker in self.workers.values()
         )
 
     def reap(self, now: float, free_cpus: int, idle_threshold_s: float) -> list[tuple[Worker, bool]]:
-        """Workers to ask whether they would end, and whether they must (their job has finished).
+        """Return the workers to ask to end, each with whether it must end (its job has finished).
 
-        A worker may go when more are idle than could run something, the oldest idle first.
+        Workers are asked, the longest idle first, when more are idle than there are free CPUs.
         """
         orphans = [worker for worker in self._idle.values() if self._is_orphan(worker)]
         excess = len(self._idle) - len(orphans) - free_cpus
@@ -370,7 +373,7 @@ class WorkerPool:
         return worker.binding is not None and self.is_over(worker.binding[0])
 
     def describe_wait(self, lease_id: bytes, node: str) -> str:
-        """For people: what a lease without a worker waits for."""
+        """Explain for users what a lease without a worker waits for."""
         deaths = self._first_tasks.get(self._waiting[lease_id])
         if deaths is not None:
             return f"waits for a worker on node {node}: {_describe_deaths(deaths)}"
@@ -380,7 +383,7 @@ class WorkerPool:
 
 
 def _times(failures: Failures) -> str:
-    """How often, and why."""
+    """Say how often in a row attempts have failed, and why."""
     in_a_row = f", {failures.in_a_row} times in a row" if failures.in_a_row > 1 else ""
     return f"{in_a_row}: {failures.reason}"
 

@@ -1,9 +1,9 @@
-"""Starting, asking and killing worker processes: what the worker pool decides, done.
+"""Worker processes: this class starts them, asks them to end and kills them, as the worker pool decides.
 
 Ray: src/ray/raylet/worker_pool.cc (StartWorkerProcess, TryKillingIdleWorkers), src/ray/util/process.h
 
-One task per worker follows it from its start to its death, which is seen by ``Process.wait`` alone: what a worker says of
-itself, or a broken channel, is not a proof. By then all that it has printed was given to the log monitor.
+One coroutine per worker follows it from its start to its death. Only ``Process.wait`` proves a death; a worker's own message
+or a broken channel does not. By then all of the worker's output was given to the log monitor.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from minray.rpc.connection import Peers
 logger = logging.getLogger(__name__)
 
 EXIT_TIMEOUT_S = 5.0
-"""A worker that has agreed to end, or does not answer when asked, is killed after this time."""
+"""Seconds after which a worker that agreed to end, or does not answer the request, is killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a worker process ended."""
+    """Describes how a worker process ended."""
 
     pid: int
-    """0 if none was ever started."""
+    """Process id; 0 if no process was ever started."""
     status: ExitStatus | None
-    """None: it could not be started."""
+    """Exit status; None: the process could not be started."""
     marks: bytes
-    """The first 16 bytes of its marks: sequence number of the last started task, and the tag of that task's lease."""
+    """First 16 bytes of the worker's marks: sequence number of the last started task, and the tag of that task's lease."""
     stderr_tail: list[str]
     cause: str
-    """For people: ``exit code 3``, ``signal SIGKILL``, or why it could not be started."""
+    """Cause for users: ``exit code 3``, ``signal SIGKILL``, or why the process could not be started."""
 
     def certificate(
         self,
@@ -53,7 +53,9 @@ class Death:
         node_ended: str | None,
         preempted: bool,
     ) -> LeaseFailure:
-        """For the lease that it served; ``doom`` is why this raylet killed it, if it did, perhaps for the node's memory."""
+        """Build the death certificate for the lease that the worker served.
+
+        ``doom``: why this raylet killed the worker, if it did. ``memory_usage``: zeros unless memory was the reason."""
         tag = int.from_bytes(self.marks[8:16], "little")
         started = int.from_bytes(self.marks[:8], "little") if tag == lease_tag(lease_id) else 0
         status = self.status or ExitStatus(None, None)
@@ -74,11 +76,11 @@ class Death:
         )
 
     def is_excused(self) -> bool:
-        """Whether it had begun a task, or was killed by somebody: it has not died of what comes before its first task."""
+        """Tell whether the worker had begun a task, or was killed; else it died of the preparation of its first task."""
         return any(self.marks) or self._was_killed
 
     def doom_that_counts(self, doom: str) -> str:
-        """Why it was killed; nothing if it had ended otherwise before that."""
+        """Return why the worker was killed; empty if it had ended in another way before that."""
         return doom if self._was_killed else ""
 
     @property
@@ -96,7 +98,7 @@ def describe_status(status: ExitStatus) -> str:
 
 
 class WorkerProcesses:
-    """The processes behind the worker pool's workers."""
+    """Runs the processes of the worker pool's workers."""
 
     def __init__(
         self,
@@ -110,15 +112,15 @@ class WorkerProcesses:
         self._platform = platform
         self._config = config
         self._endpoint = endpoint
-        """Where the workers find this raylet."""
+        """Endpoint at which the workers reach this raylet."""
         self._peers = peers
         self._log_monitor = log_monitor
         self._on_exit = on_exit
-        """Told of every end, once."""
+        """Called once for every worker's end."""
         self._lives: dict[bytes, asyncio.Task[None]] = {}
         self._processes: dict[bytes, Process] = {}
         self._doomed: dict[bytes, None] = {}
-        """To be killed as soon as there is a process."""
+        """Workers to be killed as soon as they have a process."""
         self._asking: dict[bytes, asyncio.Task[None]] = {}
 
     def start(self, worker_id: bytes) -> None:
@@ -133,12 +135,12 @@ class WorkerProcesses:
             self._doomed[worker_id] = None
 
     def ask_to_exit(self, worker_id: bytes, address: Address, force: bool, on_refused: Callable[[], None]) -> None:
-        """The worker ends, or ``on_refused`` is called."""
+        """Ask a worker to end; call ``on_refused`` if it refuses, and kill it if it does not answer or does not end."""
         asking = self._ask(worker_id, address, force, on_refused)
         self._asking[worker_id] = asyncio.get_running_loop().create_task(asking, name=f"ask_to_exit({short(worker_id)})")
 
     async def close(self) -> None:
-        """Kill all; return when they are dead, or that cannot be seen in reasonable time."""
+        """Kill all workers; return when they are dead, at the latest after EXIT_TIMEOUT_S."""
         for asking in self._asking.values():
             asking.cancel()
         for worker_id in list(self._lives):
@@ -161,7 +163,7 @@ class WorkerProcesses:
         self._on_exit(worker_id, death)
 
     async def _die(self, worker_id: bytes) -> Death:
-        """The whole life of a process; returns how it ended."""
+        """Run a worker process from start to end, and return how it ended."""
         name = f"worker/{short(worker_id)}"
         words = LastWords()
 

@@ -2,6 +2,6 @@
 
 Ray: src/ray/rpc/, src/ray/pubsub/
 
-``service`` is the receiving side, ``connection`` the asking side, ``pubsub`` both sides of a polled channel. They turn
-records into bytes and back; how the bytes travel is the platform's business.
+``service`` is the receiving side, ``connection`` the asking side, and ``pubsub`` has both sides of a polled channel. They
+turn records into bytes and back; the platform moves the bytes.
 """

@@ -1,10 +1,10 @@
-"""News for one receiver, told in groups: one message at a time, and in the next one whatever has come meanwhile.
+"""Batching of notifications: one message per receiver is under way, and the next one carries all that came meanwhile.
 
 Ray: the batching of free and location updates in src/ray/raylet/local_object_manager.h and ownership_object_directory.h
 
-The first item leaves at once, so that nobody waits for company; under load many share a message; and since there is never
-more than one on its way, the receiver hears everything in the order in which it was said, whatever is repeated. Items for
-a receiver that is dead are forgotten.
+The first item leaves at once, so no item waits for others; under load many items share a message. Because at most one
+message is under way, the receiver gets all items in the order in which they were added, even if messages are repeated. Items
+for a dead receiver are dropped.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from minray.protocol.base import Address, Done, Request
 from minray.rpc.connection import OnAnswer
 
 MOST_ITEMS = 10_000
-"""So many at most travel in one message: about a megabyte of tickets."""
+"""Most items in one message: ten thousand tickets (of lent references) are about a megabyte."""
 
 T = TypeVar("T")
 
 
 def by_receiver(items: Iterable[tuple[T, Address]]) -> list[tuple[Address, list[T]]]:
-    """What each process is to be told, in the order of the items."""
+    """Group (item, receiver) pairs by receiver, and keep the order of the items."""
     groups: dict[bytes, tuple[Address, list[T]]] = {}
     for item, to in items:
         groups.setdefault(to.worker_id, (to, []))[1].append(item)
@@ -31,28 +31,28 @@ def by_receiver(items: Iterable[tuple[T, Address]]) -> list[tuple[Address, list[
 
 
 def portions(items: Sequence[T], most: int = MOST_ITEMS) -> Iterator[Sequence[T]]:
-    """The items in lists that one message can carry."""
+    """Split items into lists that one message can carry."""
     return (items[start : start + most] for start in range(0, len(items), most))
 
 
 Send = Callable[[Request[Done], OnAnswer[Done]], None]
-"""Sends one request; does not give up while the receiver may live."""
+"""Function that sends one request and does not give up while the receiver may be alive."""
 
 
 class Batch(Generic[T]):
-    """What one receiver is told."""
+    """Queues items for one receiver and sends them, one message at a time."""
 
     def __init__(
         self, send: Send, make: Callable[[list[T]], Request[Done]], on_idle: Callable[[], None] | None = None
     ) -> None:
         self._send = send
         self._make = make
-        """A message of some items."""
+        """Builds the message that carries some items."""
         self._on_idle = on_idle
-        """Told when everything was said."""
+        """Called when every item was delivered, or was dropped because the receiver is dead."""
         self._waiting: list[T] = []
         self._is_open = False
-        """A message has not been answered yet."""
+        """Whether a message is under way, not yet answered."""
 
     def add(self, items: Iterable[T]) -> None:
         self._waiting.extend(items)
@@ -75,7 +75,7 @@ class Batch(Generic[T]):
 
 
 class Batches(Generic[T]):
-    """The same for many receivers, by incarnation."""
+    """Keeps one ``Batch`` per receiver, by incarnation."""
 
     def __init__(
         self, send: Callable[[Address, Request[Done], OnAnswer[Done]], None], make: Callable[[list[T]], Request[Done]]
@@ -83,7 +83,7 @@ class Batches(Generic[T]):
         self._send = send
         self._make = make
         self._batches: dict[bytes, Batch[T]] = {}
-        """Only of receivers that have something to hear."""
+        """Batches by worker id, only of receivers with undelivered items."""
 
     def add(self, to: Address, items: Iterable[T]) -> None:
         items = list(items)

@@ -1,17 +1,19 @@
-"""The asking side: peers, and calls to them that survive a broken channel.
+"""The calling side of rpc: peers, and calls to them that survive a broken channel.
 
 Ray: src/ray/rpc/retryable_grpc_client.h, core_worker_client_pool.h
 
-A ``Peer`` is one incarnation of one process. Its channel is opened when it is first needed and again when it breaks; the
-calls that were open are sent again, in their order, which is why every request must be idempotent (G112). A peer at whose
-endpoint nobody listens any more (or somebody else does) is dead: all its calls fail with ``PeerUnreachable``, at once
-and for ever, since an incarnation never comes back; one that does not know our token is as good as dead. One that merely
-does not answer is tried for ``rpc_reconnect_timeout_s`` first. The gcs is the exception: with durable tables it is started
-again, so "refused" only means "not yet" there.
+A ``Peer`` is one incarnation of one process. Its channel is opened when it is first needed and again when it breaks. The
+unanswered calls are then sent again, in their order; therefore every request must be idempotent (G112).
 
-``send`` is the primitive (a callback per call, no task, no future); ``call`` is the same for coroutines. A call that has
-given memory for its reply (``into``) may be sent again with the same: a channel that has broken writes nothing any more,
-so whatever is there when the answer comes is of that answer.
+  * A peer is dead if no process, or another one, listens at its endpoint. All calls to it then fail with
+    ``PeerUnreachable``, at once and for ever, since an incarnation never comes back.
+  * A peer that does not know our token counts as dead, too.
+  * A peer that merely does not answer is retried for ``rpc_reconnect_timeout_s`` before its calls fail.
+  * The gcs is the exception: with durable tables it is started again, so a refused connection only means "not yet" there.
+
+``send`` is the primitive: a callback per call, no task, no future. ``call`` wraps it for coroutines. A call that has
+given memory for its reply (``into``) may be sent again with the same memory. A broken channel writes nothing any more, so
+the bytes that are there when the answer comes belong to that answer.
 """
 
 from __future__ import annotations
@@ -43,29 +45,32 @@ R = TypeVar("R", bound=Record)
 OnAnswer = Callable[[R | None, PlatformError | None, Sequence[Buffer]], None]
 
 RECONNECT_FIRST_DELAY_S = 0.01
+"""Seconds before the first new attempt to connect; the pause doubles each time."""
 RECONNECT_MAX_DELAY_S = 1.0
+"""Longest pause, in seconds, between two attempts to connect."""
 IDLE_END_S = 1.0
+"""Seconds after a channel's end without a new one, after which the peer is dropped as probably gone."""
 
 
 class PeerUnreachable(PlatformError):
-    """The peer is dead, or has not answered for so long that it counts as dead."""
+    """Error of a call to a peer that is dead, or that has not answered for ``rpc_reconnect_timeout_s``."""
 
     is_certain = False
-    """True: nobody, or somebody else, listens where it was. False: it merely does not answer."""
+    """Whether the peer is surely dead: no process, or another one, listens at its endpoint. False: it does not answer."""
 
 
 @cache
 def _method_of(request_class: type[Request[Any]]) -> tuple[str, Callable[[bytes], Any]]:
-    """A request's name on the wire, and how its reply is decoded."""
+    """Return a request class's name on the wire and the function that decodes its reply."""
     return request_class.__name__, decoder(reply_class(request_class)).decode
 
 
 class _Call(msgspec.Struct, eq=False, gc=False):
-    """One request on its way; it is its own ``on_reply``."""
+    """One request under way. Calling it delivers the reply: it serves as the channel's ``on_reply``."""
 
     peer: Peer
     number: int
-    """Its place in the order in which they were asked."""
+    """Position of the call in the order in which this peer's calls were made."""
     method: str
     payload: bytes
     buffers: Sequence[Buffer]
@@ -89,20 +94,20 @@ class _Call(msgspec.Struct, eq=False, gc=False):
 
 
 def ignore(_reply: Any, _error: PlatformError | None, _buffers: Sequence[Buffer]) -> None:
-    """For messages whose effect is all that matters; a peer that is dead needs them no more."""
+    """Do nothing with an answer: for messages whose reply does not matter and that a dead peer does not need."""
 
 
 _number_of = operator.itemgetter(1)
 
 
 async def answer_of(send: Callable[[OnAnswer[R]], None]) -> tuple[R, Sequence[Buffer]]:
-    """Send, and await what is answered: the reply and its buffers, or the error, raised."""
+    """Send a request and await its answer: return the reply and its buffers, or raise the error."""
     future: asyncio.Future[tuple[R, Sequence[Buffer]]] = asyncio.get_running_loop().create_future()
     send(partial(_settle, future))
     try:
         return await future
     finally:
-        del future  # else it keeps its error, which keeps this frame, and so those of all who wait
+        del future  # Otherwise future -> error -> traceback -> this frame -> future keeps the frames of all waiting callers.
 
 
 def _settle(
@@ -121,7 +126,7 @@ def _settle(
 
 
 class Peer:
-    """One process that this one talks to."""
+    """Another process that this process sends requests to."""
 
     def __init__(
         self,
@@ -135,25 +140,27 @@ class Peer:
         self._platform = platform
         self._endpoint = endpoint
         self.target = target
-        """The incarnation meant; empty: whoever is there (only for finding the gcs and the local raylet)."""
+        """Incarnation that must answer; empty: any process there (only for finding the gcs and the local raylet)."""
         self._reconnect_timeout_s = reconnect_timeout_s
         self.may_restart = may_restart
-        """Whether a refused connection only means "not yet"."""
+        """Whether the peer may be started again, so that a refused connection only means "not yet"."""
         self._on_end = on_end
-        """Told when this object is of no more use; a later call to the same address may begin anew."""
+        """Called when this object is of no more use; a later call to the same address makes a new Peer."""
         self._channel: Channel | None = None
         self._call_count = 0
         self._waiting: list[tuple[Any, ...]] = []
-        """The fields of calls without a channel. Those of a channel that has broken come after newer ones, and are sent
-        before them. The collector does not see calls themselves: they would keep this peer, and it them."""
+        """Fields of the calls that wait for a channel.
+
+        The calls of a broken channel are appended after newer ones, but are sent first (by number). Calls are stored as
+        tuples, because the garbage collector does not track ``_Call``: peer and calls would keep each other alive."""
         self._connecting: asyncio.Task[None] | None = None
         self.death: PeerUnreachable | None = None
-        """Set once, when the peer is given up."""
+        """Error with which every call fails; set once, when the peer is given up."""
         self._is_closed = False
-        """By us: what is still asked is never answered, and not kept."""
+        """Whether this process has closed the peer: later calls are dropped and never answered."""
         self.on_death: Callable[[PeerUnreachable], None] | None = None
         self.on_break: Callable[[], None] | None = None
-        """Called when the open channel has ended, for those who watch a peer that they hardly ever ask."""
+        """Called when the open channel ends, for callers that watch a peer but rarely send to it."""
 
     @property
     def endpoint(self) -> str:
@@ -166,7 +173,7 @@ class Peer:
         buffers: Sequence[Buffer] = (),
         into: Sequence[memoryview] = (),
     ) -> None:
-        """Ask; ``on_answer(reply, error, buffers)`` is called once, later. ``into``: see ``Channel.call``.
+        """Send a request; ``on_answer(reply, error, buffers)`` is called once, later. ``into``: see ``Channel.call``.
 
         Errors: PeerUnreachable, RemoteFailure, RecordTooLarge.
         """
@@ -180,7 +187,7 @@ class Peer:
             self.send_again(call)
 
     async def call(self, request: Request[R]) -> R:
-        """Ask and await the reply; raises the errors of ``send``. For a limit use ``asyncio.timeout``."""
+        """Send a request and await the reply; raise the errors of ``send``. For a time limit use ``asyncio.timeout``."""
         reply, _ = await self.call_with_buffers(request)
         return reply
 
@@ -205,18 +212,18 @@ class Peer:
 
     @staticmethod
     def _fail(call: _Call, death: PeerUnreachable) -> None:
-        """With an error of its own: one that is raised keeps the frames that it passes, and the peer keeps its death."""
+        """Fail a call with a copy of the error: a raised error keeps the frames it passes, and the peer keeps ``death``."""
         error = PeerUnreachable(*death.args)
         error.is_certain = death.is_certain
         asyncio.get_running_loop().call_soon(call.on_answer, None, error, ())
 
     def keep_open(self) -> None:
-        """Notice this peer's death even when nothing is asked: a channel that ends is opened again, or it is dead."""
+        """Notice this peer's death even without calls: reopen the channel when it ends; if that fails, the peer is dead."""
         self.on_break = self.open
         self.open()
 
     def open(self) -> None:
-        """Begin to open a channel, unless there is one, or shall be none."""
+        """Begin to open a channel, unless there is one already, or the peer is dead or closed."""
         if self._connecting is None and self._channel is None and self.death is None and not self._is_closed:
             name = f"connect({self._endpoint.rpartition('/')[2]})"
             self._connecting = asyncio.get_running_loop().create_task(self._connect(), name=name)
@@ -227,12 +234,12 @@ class Peer:
         delay_s = RECONNECT_FIRST_DELAY_S
         try:
             while True:
-                began = loop.time()  # what ends late, because this process has stood still, says nothing of the peer
+                began = loop.time()  # An attempt that ends late because this process was suspended proves nothing.
                 try:
                     channel = await self._platform.network.connect(
                         self._endpoint, self.target, self._platform.identity, self._on_close
                     )
-                    if channel.closed:  # before we were told that it was open
+                    if channel.closed:  # It broke before ``connect`` returned.
                         raise ConnectFailed(f"{self._endpoint}: the channel broke at once")
                     break
                 except ConnectFailed as error:
@@ -260,12 +267,12 @@ class Peer:
         asyncio.get_running_loop().call_later(IDLE_END_S, self._maybe_end)
 
     def _maybe_end(self) -> None:
-        """Its channel ended a while ago and nobody has asked anything since: most likely it is gone."""
+        """Drop this peer if its channel ended a while ago and no call has come since: most likely the process is gone."""
         if self._channel is None and self._connecting is None and self._on_end is not None:
             self._on_end(self)
 
     def give_up(self, reason: str, *, is_certain: bool = True) -> None:
-        """The peer is known to be dead: fail what waits, and whatever will be asked."""
+        """Declare the peer dead: fail the waiting calls and all later ones."""
         if self.death is not None:
             return
         self.death = PeerUnreachable(f"{self._endpoint} (incarnation {self.target.hex()[:8] or 'any'}): {reason}")
@@ -284,7 +291,7 @@ class Peer:
             self.on_death(self.death)
 
     def close(self) -> None:
-        """We are ending: close without failing anything."""
+        """Close the channel without failing any call, because this process is ending."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -293,7 +300,7 @@ class Peer:
 
 
 class Peers:
-    """All peers of one process, by incarnation."""
+    """Holds all peers of one process, by incarnation."""
 
     def __init__(self, platform: Platform, node_id: bytes, reconnect_timeout_s: float) -> None:
         self._platform = platform
@@ -302,7 +309,7 @@ class Peers:
         self._peers: dict[bytes, Peer] = {}
 
     def to(self, address: Address) -> Peer:
-        """The peer at an address; the same object for the same incarnation."""
+        """Return the peer at an address: one object per incarnation."""
         peer = self._peers.get(address.worker_id)
         if peer is None:
             endpoint = address.endpoint_from(self._node_id)
@@ -315,7 +322,7 @@ class Peers:
             del self._peers[peer.target]
 
     def at(self, endpoint: str, *, reconnect_timeout_s: float, may_restart: bool) -> Peer:
-        """Whoever listens at an endpoint: the gcs, or the local raylet before its name is known."""
+        """Return the peer for any process at an endpoint: the gcs, or the local raylet before its id is known."""
         peer = self._peers.get(endpoint.encode())
         if peer is None:
             peer = Peer(self._platform, endpoint, b"", reconnect_timeout_s, may_restart)
@@ -323,7 +330,7 @@ class Peers:
         return peer
 
     def on_death_of(self, worker_id: bytes, reason: str) -> None:
-        """Someone reliable says that this incarnation is dead."""
+        """Give a peer up, because a reliable source says that this incarnation is dead."""
         peer = self._peers.get(worker_id)
         if peer is not None:
             peer.give_up(reason)

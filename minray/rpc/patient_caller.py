@@ -1,11 +1,12 @@
-"""Requests that must reach a process unless it is dead: asked again for as long as that is not certain.
+"""Requests that must reach a process unless it is dead: they are retried until its death is certain.
 
 Ray: the retries of src/ray/rpc/retryable_grpc_client.h, which end with a callback when the server is unavailable too long
 
 A peer that does not answer for a few seconds (a partition, a machine that swaps) is given up by ``rpc.connection``, since
-most callers have better things to do than to wait. A ticket or a lease that is given back is another matter: if nobody
-tells the other side, it is taken for ever. Whether the other side is dead is for the gcs to say, and until it does we ask
-on; a peer that refuses us, or whose place somebody else has taken, is dead without asking (``PeerUnreachable.is_certain``).
+most callers cannot wait longer. Giving back a borrower's ticket or a lease is different: if the message is lost, the
+other side keeps the thing for ever. The gcs decides whether the other side is dead; until it does, the request is repeated.
+A peer that refuses the connection, or whose endpoint another process has taken, is dead without a question to the gcs
+(``PeerUnreachable.is_certain``).
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from minray.rpc.connection import OnAnswer, Peer, Peers, PeerUnreachable, answer
 logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
+"""Seconds before a request is repeated whose receiver may still be alive."""
 
 R = TypeVar("R", bound=Record)
 
 
 class PatientCaller:
-    """All such requests of one process."""
+    """Sends requests of one process that must arrive, and retries them until the receiver answers or is dead."""
 
     def __init__(self, peers: Peers, gcs: Peer) -> None:
         self._peers = peers
@@ -36,7 +38,7 @@ class PatientCaller:
         self._is_closed = False
 
     def send(self, to: Address, request: Request[R], on_answer: OnAnswer[R], buffers: Sequence[Buffer] = ()) -> None:
-        """As ``Peer.send``, but if the error is PeerUnreachable, then the peer is dead (or the gcs is gone too)."""
+        """Send like ``Peer.send``, but answer PeerUnreachable only if the peer is dead (or the gcs is gone too)."""
 
         def on_reply(reply: R | None, error: PlatformError | None, answered: Sequence[Buffer]) -> None:
             if isinstance(error, PeerUnreachable) and not error.is_certain:
@@ -70,7 +72,7 @@ class PatientCaller:
             self.send(to, request, on_answer, buffers)
 
     def send_to_gcs(self, request: Request[R], on_answer: OnAnswer[R]) -> None:
-        """What the gcs must hear as long as there is one: asked again when it fails to answer."""
+        """Send a request that the gcs must receive, and repeat it while the gcs answers with a failure."""
 
         def on_reply(reply: R | None, error: PlatformError | None, answered: Sequence[Buffer]) -> None:
             if self._is_closed:
@@ -85,7 +87,7 @@ class PatientCaller:
             self._gcs.send(request, on_reply)
 
     async def call(self, to: Address, request: Request[R]) -> R:
-        """The same for coroutines."""
+        """Send a request, await its reply, and raise the errors of ``send``."""
 
         def send(on_answer: OnAnswer[R]) -> None:
             self.send(to, request, on_answer)
@@ -94,5 +96,5 @@ class PatientCaller:
         return reply
 
     def close(self) -> None:
-        """We are ending: nothing is asked again."""
+        """Stop all retries, because this process is ending."""
         self._is_closed = True

@@ -3,15 +3,15 @@
 Ray: src/ray/pubsub/publisher.h, subscriber.h
 
 The publisher keeps, per channel, the current value of every key and the version at which it last changed. A subscriber
-says which version it has and receives what changed since, or everything when it has the version of another incarnation
-of the publisher or one too old to tell what was removed meanwhile. A lost reply, a reset or a restart of the gcs thus
-needs no handling of its own: the next poll repairs it.
+sends the version that it has and receives what changed since. It receives a full snapshot when its version is that of
+another incarnation of the publisher, or is too old to say what was removed meanwhile. A lost reply, a reset or a restart of
+the gcs thus needs no handling of its own: the next poll repairs it.
 
-A table may be larger than a record can be. A reply therefore holds the oldest of the changes, as many as fit, and the
-version of the last of them, from which the next poll goes on.
+A table may be larger than a record can be. A reply therefore holds the oldest changes, as many as fit, and the version of
+the last of them, from which the next poll goes on.
 
-A channel on which there is nothing, and of which nobody waits for news, is forgotten. All channels count with one counter,
-so that one which begins anew is ahead of whatever anybody knows of it.
+A channel without values and without waiting polls is forgotten. All channels share one version counter, so that a channel
+that begins anew is ahead of every version that a subscriber knows of it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from minray.rpc.connection import Peer, PeerUnreachable
 logger = logging.getLogger(__name__)
 
 MAX_REMOVALS = 10_000
-"""How many removed keys a channel remembers before it answers old subscribers with a full snapshot."""
+"""Number of removed keys that a channel remembers; a subscriber that missed older ones gets a full snapshot."""
 MAX_REPLY_BYTES = 8 * 1024 * 1024
-"""More entries than fit into this are told in several replies; each has at least one, however large that is."""
+"""Most bytes of entries in one reply; more are sent in several replies. Each has at least one entry, of any size."""
 POLL_TIMEOUT_S = 30.0
+"""Longest seconds that the publisher holds a poll without news."""
 
 
 class _Topic:
-    """One channel of the publisher."""
+    """Holds one channel of the publisher: values, versions and waiting polls."""
 
     def __init__(self, version: int) -> None:
         self.version = version
         self.values: dict[bytes, bytes] = {}
         self.changed_at: dict[bytes, int] = {}
-        """Key to version, in the order of the changes; removed keys too."""
+        """Version of each key's last change, in the order of the changes; removed keys are included."""
         self.complete_since = version
-        """Subscribers with an older version than this cannot be told what was removed."""
+        """Oldest version since which all removals are remembered; a subscriber with an older one needs a snapshot."""
         self.waiters: list[asyncio.Future[None]] = []
 
     def publish(self, version: int, key: bytes, value: bytes | None) -> None:
@@ -68,7 +69,9 @@ class _Topic:
                 return
 
     def changes_since(self, version: int, begun: int) -> tuple[list[tuple[bytes, bytes | None]], int]:
-        """As many as fit into a reply, and how far they reach; a snapshot is not told what was removed before it began."""
+        """Return the changes that fit into one reply, and the version that they reach.
+
+        Of keys that were removed before the subscriber's snapshot began (``begun``) it says nothing."""
         newer: list[tuple[bytes, int]] = []
         for key, changed in reversed(self.changed_at.items()):
             if changed <= version:
@@ -88,18 +91,18 @@ class _Topic:
 
 
 class Publisher:
-    """All channels of the gcs."""
+    """Holds all channels of the gcs and answers their polls."""
 
     def __init__(self, epoch: bytes) -> None:
         self._epoch = epoch
         self._topics: dict[str, _Topic] = {}
         self._version = 0
-        """Of the last change."""
+        """Version of the last change on any channel."""
         self._forgotten = 0
-        """The newest version of any channel that was forgotten."""
+        """Newest version among the channels that were forgotten."""
 
     def publish(self, channel: str, key: bytes, value: bytes | None) -> None:
-        """Set (or with None remove) a key; wakes those who poll."""
+        """Set a key (or remove it if ``value`` is None), and wake the waiting polls."""
         self._version += 1
         topic = self._topic(channel)
         topic.publish(self._version, key, value)
@@ -114,7 +117,7 @@ class Publisher:
             self._forgotten = max(self._forgotten, topic.version)
 
     async def poll(self, request: Poll) -> PollReply:
-        """Answer one poll: at once if there is news, else when there is, at the latest after the asked time."""
+        """Answer one poll as soon as there is news, at the latest after ``timeout_s``."""
         topic = self._topic(request.channel)
         if request.epoch == self._epoch and request.version >= topic.version:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -133,16 +136,16 @@ class Publisher:
 
 
 NOTHING = PollReply(b"", 0, False, [])
-"""What a new subscriber has been told."""
+"""Reply before the first poll: a new subscriber knows nothing."""
 
 
 def next_poll(channel: str, reply: PollReply, timeout_s: float = 0.0) -> Poll:
-    """What to ask after this reply."""
+    """Build the poll that continues after this reply."""
     return Poll(channel, reply.epoch, reply.version, timeout_s, reply.begun)
 
 
 async def read_table(peer: Peer, channel: str) -> list[bytes]:
-    """The values that a channel has now. Raises PlatformError."""
+    """Read all values that a channel has now. Raises PlatformError."""
     values: dict[bytes, bytes | None] = {}
     reply = NOTHING
     while reply is NOTHING or not reply.is_complete():
@@ -154,28 +157,28 @@ async def read_table(peer: Peer, channel: str) -> list[bytes]:
 
 
 class Subscription:
-    """One channel as a subscriber sees it; ``on_change(key, value)`` is told of every difference, once."""
+    """Follows one channel and calls ``on_change(key, value)`` once for every difference."""
 
     def __init__(
         self, peer: Peer, channel: str, on_change: Callable[[bytes, bytes | None], None], period_s: float = 0.0
     ) -> None:
-        """``period_s``: what changes within so long of the last news comes together, and of a key only the latest."""
+        """``period_s``: pause between polls; changes within it arrive together, and of each key only the latest value."""
         self._peer = peer
         self._channel = channel
         self._on_change = on_change
         self._period_s = period_s
         self._values: dict[bytes, bytes] = {}
         self._unnamed: dict[bytes, None] = {}
-        """Keys that the snapshot which is being read has not named so far."""
+        """Known keys that the snapshot being read has not named so far; those left at its end were removed."""
         self._task: asyncio.Task[None] | None = None
         self.synchronised = asyncio.Event()
-        """Set when the first snapshot has arrived whole."""
+        """Set when the first snapshot has arrived completely."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"follow({self._channel})")
 
     def close(self) -> None:
-        task, self._task = self._task, None  # a cancelled task keeps its frames, where the collector does not see them
+        task, self._task = self._task, None  # A cancelled task keeps its frames, and the garbage collector cannot see them.
         if task is not None:
             task.cancel()
 
@@ -214,5 +217,5 @@ class Subscription:
                 self._values[key] = value
             try:
                 self._on_change(key, value)
-            except Exception:  # a bug of ours, after which other news must still come
-                logger.exception("news of %s were not taken in", self._channel)
+            except Exception:  # A bug of minray; later changes must still be delivered.
+                logger.exception("a change on channel %s could not be handled", self._channel)

@@ -3,9 +3,11 @@
 Ray: src/ray/rpc/grpc_server.h, server_call.h
 
 A handler takes ``(request, call)``. A plain ``def`` returns the reply and so answers at once, or returns None and answers
-later through ``call.reply``; an ``async def`` may wait, and runs as a task named after the message and the id that it is
-about. What goes wrong: a record that does not decode, or an unknown method, is the peer's mistake and is refused in
-words; an exception in a handler is our bug, is logged with its traceback, and the caller hears ``internal``.
+later through ``call.reply``. An ``async def`` may wait, and runs as a task named after the message and the id that it is
+about.
+
+Failures have two causes. A record that does not decode, or an unknown method, is the peer's mistake and is refused with a
+reason. An exception in a handler is a bug of minray: it is logged with its traceback, and the caller gets ``internal``.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 class Call(msgspec.Struct, eq=False):
-    """One request being served: who asks, what came beside it, and the way to answer."""
+    """One request being served: the calling process, the request's buffers, and the way to answer."""
 
     _incoming: Incoming
 
     @property
     def peer(self) -> bytes:
-        """The asking incarnation."""
+        """Incarnation of the caller."""
         return self._incoming.peer
 
     @property
@@ -41,7 +43,7 @@ class Call(msgspec.Struct, eq=False):
         return self._incoming.buffers
 
     def reply(self, record: Record, buffers: Sequence[Buffer] = ()) -> None:
-        """A reply that cannot be written or carried is our bug too, and the caller must hear of it."""
+        """Send the reply. If it cannot be encoded or is too large, that is a bug of minray, and the caller gets an error."""
         try:
             payload = encode(record)
         except Exception as error:
@@ -57,24 +59,24 @@ class Call(msgspec.Struct, eq=False):
         self._incoming.fail(RemoteFailure(kind, message))
 
     def refuse(self, error: Exception) -> None:
-        """The handler has failed."""
+        """Answer with ``internal`` and log the exception, because the handler has failed."""
         method = self._incoming.method
         logger.error("handling %s failed", method, exc_info=error)
         self.fail("internal", f"{method}: {type(error).__name__}: {error}")
 
 
 _Handler = tuple[Callable[[bytes], Any], Callable[[Any, Call], Any], bool]
-"""How a message is decoded, who handles it, and whether that is a coroutine."""
+"""Decoder of a message, its handler, and whether the handler is a coroutine function."""
 
 
 class Dispatcher:
-    """Calls the handler of each incoming message; give it to ``network.listen``."""
+    """Calls the handler of each incoming message; ``network.listen`` takes it as its callback."""
 
     def __init__(self, *services: Any) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._services = [(service, _understood_by(cast(Hashable, type(service)))) for service in services]
         self._handlers: dict[str, _Handler] = {}
-        """By name of the message; only of what has come so far, since most processes hear few kinds of messages."""
+        """Handlers by message name, filled as messages arrive, since most processes receive few kinds of messages."""
 
     def __call__(self, incoming: Incoming) -> None:
         entry = self._handlers.get(incoming.method) or self._find(incoming.method)
@@ -125,14 +127,15 @@ class Dispatcher:
                 call.reply(reply)
 
     def close(self) -> None:
-        """Stop what is being handled."""
+        """Cancel all handlers that are still running."""
         for task in list(self._tasks):
             task.cancel()
 
 
 def prepare(*service_classes: type[Any], records: Sequence[type[Record]] = ()) -> None:
-    """In a process that forks those who need it, look up what Dispatchers of such services and their callers must know, and
-    how ``records`` are read, which travel inside of messages."""
+    """Fill the caches of request classes and decoders in the zygote, so that its forked children inherit them.
+
+    They cover the messages of these services, their replies, and ``records``, which travel inside messages."""
     for record in records:
         decoder(record)
     for service_class in service_classes:
@@ -143,7 +146,7 @@ def prepare(*service_classes: type[Any], records: Sequence[type[Record]] = ()) -
 
 @cache
 def _understood_by(service_class: Any) -> dict[str, type[Request[Any]]]:
-    """The request classes of a service's handlers, by name; looked up once, because resolving annotations is slow."""
+    """Return the request classes of a service's handlers, by name. It is cached, because resolving annotations is slow."""
     classes: dict[str, type[Request[Any]]] = {}
     for name, function in inspect.getmembers(service_class, inspect.isfunction):
         if name.startswith("handle_"):
@@ -154,6 +157,6 @@ def _understood_by(service_class: Any) -> dict[str, type[Request[Any]]]:
 
 
 def _subject(request: Record) -> str:
-    """The id that a request is about, for its task's name: its first field, if that is an id."""
+    """Return the id that a request is about, for its task's name: the first field, if that is an id or a text."""
     first = getattr(request, request.__struct_fields__[0]) if request.__struct_fields__ else None
     return short(first) if isinstance(first, bytes) else str(first) if isinstance(first, str) else ""

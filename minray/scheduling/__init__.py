@@ -1,1 +1,1 @@
-"""The pure arithmetic of "where": which node and which moment a lease request gets. No IO, no clock."""
+"""Pure scheduling decisions: which node serves a lease request, and when. No IO, no clock."""

@@ -1,18 +1,18 @@
-"""Which node gets which bundle of a placement group: the four strategies, as functions without state.
+"""Placement of a group's bundles on nodes: the four strategies, as functions without state.
 
 Ray: src/ray/raylet/scheduling/policy/bundle_scheduling_policy.h
 
-    STRICT_PACK     all on one node: the one that is left with least
+    STRICT_PACK     all on one node: the fitting node that is left with least
     STRICT_SPREAD   each on a node of its own, or not at all
-    PACK            as few nodes as possible: again and again the node that takes most of what is left
-    SPREAD          each on a node of its own if there are enough, else on the node with fewest of them
+    PACK            as few nodes as possible: repeatedly the node that takes most of the remaining bundles
+    SPREAD          each on a node of its own if there are enough nodes, else on the node with fewest bundles of the group
 
-All bundles are placed, or none. For STRICT_PACK, STRICT_SPREAD, and the first try of SPREAD the answer is exact: if there is
-a way it is found. What PACK does is packing bins, which nobody does exactly; large bundles come first, and when taking most
-at a time fails, each bundle is put where it fits most tightly.
+All bundles are placed, or none. STRICT_PACK, STRICT_SPREAD, and the first try of SPREAD are exact: if a placement exists, it
+is found. PACK is bin packing, for which no fast exact method is known, so it is a heuristic: large bundles come first. When
+filling one node after the other fails, each bundle goes to the node where it fits most tightly.
 
-Some bundles of a group may have a place already, when others have lost theirs with a node: STRICT_SPREAD and SPREAD stay
-away from those nodes, PACK and STRICT_PACK go there first. Ties are broken by node id.
+When a node dies, some bundles of a group lose their places and others keep them. Then STRICT_SPREAD and SPREAD avoid the
+nodes of the bundles that stay, and PACK and STRICT_PACK prefer them. Ties are broken by node id.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from minray.common.bundles import PACK, SPREAD, STRICT_PACK, STRICT_SPREAD
 from minray.common.resources import CPU, GPU, ResourceSet, add, describe, fits, subtract
 
 Bundles = Mapping[int, Mapping[str, int]]
-"""What is to be placed, by index."""
+"""Resources of the bundles to place, by index."""
 Nodes = Mapping[bytes, Mapping[str, int]]
-"""What the nodes have free."""
+"""Free resources of the nodes, by node id."""
 Places = dict[int, bytes]
 
 
 def place(strategy: str, bundles: Bundles, nodes: Nodes, beside: Sequence[bytes] = ()) -> Places | None:
-    """A node for each bundle; None if there is no room for all. ``beside``: where other bundles of the group are."""
+    """Choose a node for each bundle; return None if not all fit. ``beside``: the nodes of the group's other bundles."""
     order = sorted(bundles, key=lambda index: (_size(bundles[index]), -index), reverse=True)
     if strategy == STRICT_PACK:
         return _on_one_node(bundles, nodes, beside)
@@ -44,12 +44,12 @@ def place(strategy: str, bundles: Bundles, nodes: Nodes, beside: Sequence[bytes]
 
 
 def _size(bundle: Mapping[str, int]) -> tuple[int, int, int]:
-    """What is harder to place is larger: GPUs, then how much there is of other things."""
+    """Return a sort key for the difficulty of placing a bundle: its GPUs, then its CPUs, then the sum of all amounts."""
     return bundle.get(GPU, 0), bundle.get(CPU, 0), sum(bundle.values())
 
 
 def _left(free: Mapping[str, int], demand: Mapping[str, int]) -> int:
-    """How much a node would have left of what is wanted: the less, the tighter the fit."""
+    """Return how much a node would have left of the demanded resources: the less, the tighter the fit."""
     return sum(free.get(name, 0) - amount for name, amount in demand.items())
 
 
@@ -65,7 +65,7 @@ def _on_one_node(bundles: Bundles, nodes: Nodes, beside: Sequence[bytes]) -> Pla
 
 
 def _on_different_nodes(bundles: Bundles, nodes: Nodes) -> Places | None:
-    """A matching of bundles and nodes: a bundle without a node may send another one away, if that finds a new one."""
+    """Match bundles with nodes (augmenting paths): a bundle may displace another one if that one finds a new node."""
     holder: dict[bytes, int] = {}
     candidates = {
         index: sorted((key for key in nodes if fits(bundle, nodes[key])), key=lambda key: (_left(nodes[key], bundle), key))
@@ -102,7 +102,7 @@ def _on_few_nodes(order: Sequence[int], bundles: Bundles, nodes: Nodes, beside: 
 
 
 def _fill(order: Sequence[int], bundles: Bundles, free: Mapping[str, int]) -> list[int]:
-    """The bundles that a node can take, the first ones first."""
+    """Return the bundles that a node can take, tried in this order."""
     room = dict(free)
     taken = []
     for index in order:
@@ -139,7 +139,7 @@ def _evenly(order: Sequence[int], bundles: Bundles, nodes: Nodes, beside: Sequen
 
 
 def explain(strategy: str, bundles: Bundles, nodes: Nodes, beside: Sequence[bytes] = ()) -> str:
-    """Why there is no place, for people; the nodes' free resources, or all that they have."""
+    """Explain why there is no placement; ``nodes`` holds either free or total resources."""
     alone = [index for index, bundle in bundles.items() if not any(fits(bundle, free) for free in nodes.values())]
     if alone:
         bundle = bundles[alone[0]]

@@ -1,16 +1,17 @@
-"""Which node serves a lease request: this one, another one, or none yet.
+"""The choice of the node that serves a lease request: this one, another one, or none yet.
 
 Ray: src/ray/raylet/scheduling/cluster_lease_manager.h
 
-Every request goes through ``submit`` and the next ``assign``. It is served here if this is the best node, else spilled
-back: its owner is told whom to ask, and asks there with ``grant_or_reject``. Such a request makes no second hop: it is
-granted, if need be after waiting here, or rejected because somebody else has room, and begins anew at its owner's node.
+Every request goes through ``submit`` and the next ``assign``. It is served here if this is the best node. Otherwise it is
+spilled back: its owner learns which raylet to ask, and asks there with ``grant_or_reject``. The second node does not spill
+it back again. It grants the request, perhaps after a wait, or rejects it because another node has room; a rejected request
+begins anew at its owner's node.
 
-  * A request that no node can ever hold waits until one joins that can (G100).
-  * Affinity to a node that is alive and can hold it is waited for there; if it is dead or never can, a hard request fails
-    and a soft one goes anywhere (G102). A node that the gcs has not named to us is asked about before it counts as dead.
+  * A request that no node can ever hold waits until a node joins that can (G100).
+  * A request with affinity waits at its node if that node is alive and can hold it. If the node is dead or never can, a hard
+    request fails and a soft one goes anywhere (G102). The gcs is asked about an unknown node before that counts as dead.
   * A request that waits here is offered to another node as soon as that node reports room.
-  * A node that is to leave is as good as dead to requests; those that wait there are sent on, or rejected.
+  * A draining node counts as dead for new requests; those that wait there are spilled back, or rejected.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from minray.scheduling.local_lease_manager import LocalLeaseManager
 
 
 class ClusterLeaseManager:
-    """All lease requests of this node that have no lease yet, and the way to one."""
+    """Places the lease requests of this node that have no lease yet: here, on another node, or in a waiting list."""
 
     def __init__(self, nodes: ClusterResourceScheduler, local: LocalLeaseManager, states: StateMachine) -> None:
         self._nodes = nodes
         self._local = local
         self._states = states
         self._arrived: dict[bytes, LeaseRequest] = {}
-        """Submitted since the last ``assign``."""
+        """Requests submitted since the last ``assign``."""
         self._complete: dict[bytes, LeaseRequest] = {}
-        """Their arguments have come to this node since the last ``assign``."""
+        """Requests whose arguments have come to this node since the last ``assign``."""
         self._infeasible: dict[bytes, LeaseRequest] = {}
-        """No node can ever hold them."""
+        """Requests that no node can ever hold."""
         self._unknown: dict[bytes, LeaseRequest] = {}
-        """They want a node that we have not heard of; ``on_nodes_confirmed`` decides."""
+        """Requests with affinity to a node that the gcs has not named; ``on_nodes_confirmed`` decides about them."""
         self._confirmed: dict[bytes, None] = {}
-        """Nodes that were asked about; those that are unknown all the same do not exist."""
+        """Nodes that the gcs was asked about; one that is still unknown does not exist."""
 
     # --- Events --------------------------------------------------------------------------------------------------------
 
@@ -63,24 +64,24 @@ class ClusterLeaseManager:
             requests.pop(lease_id, None)
 
     def on_arguments_here(self, lease_id: bytes) -> None:
-        """What a request that is to run here has waited for is here."""
+        """Queue a request of this node whose arguments have arrived."""
         request = self._local.on_arguments_here(lease_id)
         if request is not None:
             self._complete[lease_id] = request
 
     def drain(self) -> None:
-        """This node takes nothing new: what waits here needs another one."""
+        """Stop taking new requests, and submit those that wait here again so that they go to other nodes."""
         self._nodes.local.draining = True
         for request in self._local.waiting():
             self._local.end(request.lease_id)
             self.submit(request)
 
     def unknown_nodes(self) -> list[bytes]:
-        """Nodes that somebody wants and nobody has named: ask the gcs, then call ``on_nodes_confirmed``."""
+        """Return nodes that requests want and the gcs has not named: ask it, then call ``on_nodes_confirmed``."""
         return list(dict.fromkeys(request.shape.strategy.node_id for request in self._unknown.values()))
 
     def on_nodes_confirmed(self, node_ids: list[bytes]) -> None:
-        """The gcs has named all its nodes since these were missed."""
+        """Decide the requests for unknown nodes anew, because the gcs has since named all its nodes."""
         self._confirmed.update(dict.fromkeys(node_ids))
         self._arrived.update(self._unknown)
         self._unknown.clear()
@@ -88,7 +89,7 @@ class ClusterLeaseManager:
     # --- Assignment ----------------------------------------------------------------------------------------------------
 
     def assign(self, now: float) -> Assignment:
-        """Everything that can be decided now; call it after every change."""
+        """Decide all requests that can be decided now. The raylet calls this after every change."""
         assignment = Assignment()
         self._nodes.expire_promises(now)
         arrived, self._arrived = self._arrived, {}
@@ -109,7 +110,7 @@ class ClusterLeaseManager:
         return assignment
 
     def _place(self, request: LeaseRequest, now: float) -> Placement | None:
-        """Queue it here or keep it (None), or say who else has it."""
+        """Queue a request here or keep it (None), or return the placement that ends it here."""
         demand, strategy, labels = request.resources, request.shape.strategy, request.shape.labels
         if strategy.kind == STRATEGY_AFFINITY:
             view = self._nodes.get(strategy.node_id)
@@ -139,7 +140,7 @@ class ClusterLeaseManager:
         return Placement(request, SPILLBACK, view.node_id)
 
     def _grant_or_reject(self, request: LeaseRequest, now: float) -> Placement | None:
-        """The second node asked: here if there is room now or nowhere else, otherwise back to where it came from."""
+        """Decide a spilled-back request: take it if this node has room now, or no other node has; else reject it."""
         local, demand, labels = self._nodes.local, request.resources, request.shape.labels
         if local.could_hold(demand, labels):
             others = [] if fits(demand, local.available) else self._nodes.others_with_room(demand, labels)
@@ -149,7 +150,7 @@ class ClusterLeaseManager:
         return Placement(request, REJECT)
 
     def _offer_queued(self, arrived: dict[bytes, LeaseRequest], now: float, assignment: Assignment) -> None:
-        """Offer what waits here to other nodes: to those with news everything, to all of them what has just come."""
+        """Offer waiting requests to other nodes: all requests to nodes with news, new requests to every node."""
         improved, self._nodes.improved = list(self._nodes.improved), {}
         full: set[tuple[tuple[tuple[str, int], ...], LabelSelector]] = set()
         for request in self._local.queued() if improved else arrived.values():
@@ -176,17 +177,17 @@ class ClusterLeaseManager:
         strategy = request.shape.strategy
         return strategy.kind == STRATEGY_AFFINITY and strategy.node_id == self._nodes.local.node_id
 
-    # --- People want to know -------------------------------------------------------------------------------------------
+    # --- Explanations --------------------------------------------------------------------------------------------------
 
     def infeasible(self) -> list[LeaseRequest]:
         return list(self._infeasible.values())
 
     def waiting(self) -> list[LeaseRequest]:
-        """All requests in state WAITING."""
+        """Return all requests in state WAITING."""
         return [*self._arrived.values(), *self._infeasible.values(), *self._unknown.values()]
 
     def why_infeasible(self, request: LeaseRequest) -> str:
-        """A sentence for people: which need no node can meet (G100)."""
+        """Explain for users which need no node can meet (G100)."""
         demand, terms = request.resources, request.shape.labels.hard
         where = f" on a node with labels {describe_terms(terms)}" if terms else ""
         nodes = [view for view in self._nodes.alive() if matches(terms, view.labels)]
@@ -196,7 +197,7 @@ class ClusterLeaseManager:
 
 
 def _why_not(node_id: bytes, view: NodeView | None, demand: ResourceSet, labels: LabelSelector) -> str:
-    """Why hard affinity to a node cannot be (G102)."""
+    """Explain why hard affinity to a node cannot be met (G102)."""
     if view is None:
         return f"node affinity: there is no node {node_id.hex()}"
     if not view.alive:

@@ -1,10 +1,10 @@
-"""What every node has and has free, as far as this node knows, and the choice among them.
+"""This node's view of every node's total and free resources, and the choice among the nodes.
 
 Ray: src/ray/raylet/scheduling/cluster_resource_scheduler.h, cluster_resource_manager.h
 
-The view of the other nodes is always a little old. Where a request was just spilled to, its resources count as taken
-("promised") until that node reports again or a moment has passed; otherwise a burst of requests would all be sent to one
-free CPU. The node itself is not in doubt: its view is the local lease manager's own account, live.
+The view of the other nodes is always a little old. When a request was just spilled to a node, its resources count as taken
+there ("promised") until that node reports again or ``PROMISE_S`` has passed. Otherwise a burst of requests would all be sent
+to one free CPU. The view of this node itself is exact: it is the local lease manager's own account.
 
 A node is known once the gcs has named it; reports of a node that is not known yet are kept until it is. Death is final.
 """
@@ -22,42 +22,42 @@ from minray.scheduling import policy
 
 ANY_NODE = LabelSelector()
 PROMISE_S = 0.2
-"""Two reporting periods: by then the node has told what it really has free."""
+"""Seconds that promised resources count as taken: two reporting periods, so that the node's own report has arrived."""
 
 
 @dataclass(slots=True)
 class NodeView:
-    """One node, seen from here."""
+    """One node as this raylet sees it."""
 
     node_id: bytes
     name: str = ""
     known: bool = False
-    """The gcs has named it."""
+    """Whether the gcs has named the node."""
     alive: bool = False
     death_cause: str = ""
     draining: bool = False
-    """It is to leave, and takes nothing new."""
+    """Whether the node is being drained: it takes nothing new."""
     labels: Mapping[str, str] = field(default_factory=dict)
     total: ResourceSet = field(default_factory=dict)
     available: ResourceSet = field(default_factory=dict)
-    """What it reported last, less what was promised since."""
+    """Free resources of the last report, less those promised since."""
     reported: ResourceSet | None = None
-    """What it reported last; None before the first report, when all of it counts as free."""
+    """Free resources of the last report; None before the first, when all of the node counts as free."""
     version: int = -1
-    """Of the last report; an older one is ignored."""
+    """Version of the last report; an older one is ignored."""
     promised_until: float | None = None
-    """When promises made since the last report are forgotten."""
+    """Time at which promises made since the last report are dropped."""
 
     def __str__(self) -> str:
         return self.name or short(self.node_id)
 
     def could_hold(self, demand: Mapping[str, int], labels: LabelSelector) -> bool:
-        """Whether it could if it were empty."""
+        """Tell whether the node could hold a demand if it were empty."""
         return not self.draining and fits(demand, self.total) and matches(labels.hard, self.labels)
 
 
 class ClusterResourceScheduler:
-    """All nodes, and which of them should get a request."""
+    """Holds the views of all nodes and chooses the node that should get a request."""
 
     def __init__(
         self,
@@ -68,19 +68,19 @@ class ClusterResourceScheduler:
         random: Callable[[], float],
     ) -> None:
         self.local = local
-        """This node; its ``available`` is the local lease manager's own dict."""
+        """View of this node; its ``available`` is the local lease manager's own dict."""
         self._views: dict[bytes, NodeView] = {local.node_id: local}
         self._spread_threshold = spread_threshold
         self._top_k_fraction = top_k_fraction
         self._random = random
         self._last_spread = b""
-        """The node that the last SPREAD request went to."""
+        """Node that the last SPREAD request went to."""
         self.improved: dict[bytes, None] = {}
         """Other nodes that may have more room than when the queued requests were last offered to them."""
         self.joined = False
-        """Whether a node has come or died, or has more than before, since the requests without one were last looked at."""
+        """Whether a node's state, labels or total has changed since the requests without a node were last tried."""
 
-    # --- News ----------------------------------------------------------------------------------------------------------
+    # --- Events --------------------------------------------------------------------------------------------------------
 
     def on_node(
         self,
@@ -132,7 +132,7 @@ class ClusterResourceScheduler:
     # --- Questions -----------------------------------------------------------------------------------------------------
 
     def get(self, node_id: bytes) -> NodeView | None:
-        """None: the gcs has not named such a node to us."""
+        """Return the view of a node; None if the gcs has not named it to this raylet."""
         view = self._views.get(node_id)
         return view if view is not None and view.known else None
 
@@ -140,13 +140,13 @@ class ClusterResourceScheduler:
         return [view for view in self._views.values() if view.alive]
 
     def feasible(self, demand: Mapping[str, int], labels: LabelSelector = ANY_NODE) -> list[NodeView]:
-        """The nodes that could hold it if they were empty."""
+        """Return the nodes that could hold a demand if they were empty."""
         return [view for view in self.alive() if view.could_hold(demand, labels)]
 
     def others_with_room(
         self, demand: Mapping[str, int], labels: LabelSelector = ANY_NODE, among: Sequence[bytes] | None = None
     ) -> list[NodeView]:
-        """Other nodes that can hold it now; ``among`` narrows the search."""
+        """Return the other nodes that can hold a demand now; ``among`` narrows the search."""
         views = self._views.values() if among is None else [self._views[key] for key in among if key in self._views]
         others = [
             view
@@ -160,7 +160,7 @@ class ClusterResourceScheduler:
     def best_node(
         self, demand: Mapping[str, int], *, spread: bool, labels: LabelSelector = ANY_NODE
     ) -> NodeView | None:
-        """Where a request should go: to a node with room, else to one where it can wait; None if there is none."""
+        """Choose a node for a request: one with room, else one where it can wait; None if no node can ever hold it."""
         feasible = self.feasible(demand, labels)
         if not feasible:
             return None
@@ -176,13 +176,13 @@ class ClusterResourceScheduler:
         return self.best_of(with_room or feasible)
 
     def best_of(self, views: Sequence[NodeView]) -> NodeView:
-        """The hybrid policy's choice."""
+        """Return the node that the hybrid policy chooses."""
         nodes = [(view.node_id, policy.utilisation(view.total, view.available)) for view in views]
         candidates = int(self._top_k_fraction * len(self.alive()))
         return self._views[policy.hybrid(nodes, self.local.node_id, self._spread_threshold, candidates, self._random)]
 
     def promise(self, view: NodeView, demand: Mapping[str, int], now: float) -> None:
-        """A request is on its way there: until the node reports, count its resources as taken."""
+        """Count a request's resources as taken on the node it was sent to, until that node reports."""
         assert view is not self.local
         subtract(view.available, demand)
         view.promised_until = now + PROMISE_S

@@ -1,17 +1,22 @@
-"""A lease request, what may become of it, and the records in which the scheduling machines say so.
+"""The lease request, its states, and the records that the scheduling classes return.
 
 Ray: src/ray/raylet/scheduling/internal.h (internal::Work), src/ray/common/lease/lease.h
 
 Rules
-  * A request is named by the lease id that its owner made fresh; there is at most one life per id.
-  * The states of a life are one table, shared by the two machines that move it: ``ClusterLeaseManager`` (which node?)
+  * A request is named by a fresh lease id that its owner made; an id never begins a second lease.
+  * The states of a lease are one table, shared by the two classes that change them: ``ClusterLeaseManager`` (which node?)
     and ``LocalLeaseManager`` (when?).
-  * Machines return what is to be done as an ``Assignment``; the raylet does it.
+  * Both return the work to do as an ``Assignment``; the raylet does it.
 
-The states: WAITING (no node chosen, usually because none can ever hold it), FETCHING (here, for the large arguments of its
-task), QUEUED (here, for resources), ALLOCATED (has resources, waits for a worker), GRANTED (has a worker, maybe a blocked
-one), ENDING (its worker is being killed; resources stay taken until it is dead, so that no killed task runs beside its
-successor).
+The states
+
+  * WAITING: no node is chosen, usually because none can ever hold it.
+  * FETCHING: it waits on this node for the large arguments of its task.
+  * QUEUED: it waits on this node for resources.
+  * ALLOCATED: it has resources and waits for a worker.
+  * GRANTED: it has a worker, which may be blocked.
+  * ENDING: its worker is being killed. The resources stay taken until it is dead, so that no killed task runs beside its
+    successor.
 """
 
 from __future__ import annotations
@@ -43,32 +48,34 @@ LEASE_STATES: Mapping[str, tuple[str, ...]] = {
 }
 
 SPILLBACK, REJECT, UNSCHEDULABLE = "SPILLBACK", "REJECT", "UNSCHEDULABLE"
-"""The ways in which a request ends without a lease here."""
+"""Ways in which a request ends on this node without a lease."""
 
 
 @dataclass(slots=True, eq=False)
 class LeaseRequest:
-    """What an owner asked for; unchanged for the whole life of the lease."""
+    """An owner's request; it stays unchanged for the whole life of the lease."""
 
     lease_id: bytes
     owner_id: bytes
-    """The incarnation that asked: leases are shared out fairly between owners."""
+    """Incarnation that asked; leases are shared fairly between owners."""
     shape: LeaseShape
     depth: int
-    """How deeply nested the submitting task is."""
+    """Nesting depth of the submitting task."""
     backlog: int = 0
-    """How many more tasks of this shape wait at the owner."""
+    """Number of further tasks of this shape that wait at the owner."""
     grant_or_reject: bool = False
-    """It was spilled here by another node: one hop only."""
+    """Whether another node has spilled the request here; it is not spilled back again."""
     for_actor: bool = False
-    """It will last as long as an actor lives; there may be many of one shape, and none is ever idle."""
+    """Whether the lease is for an actor: it lasts as long as the actor lives, is never idle, and has no worker cap."""
     dependency_ids: tuple[bytes, ...] = ()
-    """The large arguments of its task, which must be where it runs."""
+    """Ids of the task's large arguments, which must be on the node where it runs."""
     resources: ResourceSet = field(init=False)
     """``shape.resources`` as a set."""
     level: float = field(init=False)
-    """Leases wait for those of higher levels only: its depth, and for a generator that may be held up half a level less, for
-    its reader may need tasks of the same depth before it reads on."""
+    """Priority while workers are blocked: the depth, or half less for a generator that back-pressure may hold up.
+
+    A lease waits only for leases of higher levels. The generator counts less, since its reader may need tasks of the same
+    depth before it reads on."""
 
     def __post_init__(self) -> None:
         self.resources = dict(self.shape.resources)
@@ -77,31 +84,31 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A request that is not served by this node."""
+    """Says how a request ends that this node does not serve."""
 
     request: LeaseRequest
     kind: str
     """SPILLBACK, REJECT or UNSCHEDULABLE."""
     node_id: bytes = b""
-    """SPILLBACK: who has room."""
+    """SPILLBACK: the node to ask instead."""
     reason: str = ""
-    """UNSCHEDULABLE: why, for people."""
+    """UNSCHEDULABLE: the reason, for users."""
 
 
 @dataclass(slots=True)
 class Assignment:
-    """What is to be done after a change."""
+    """The work that the raylet has to do after a change."""
 
     allocated: list[LeaseRequest] = field(default_factory=list)
-    """These hold their resources now and need a worker."""
+    """Requests that hold their resources now and need a worker."""
     fetching: list[LeaseRequest] = field(default_factory=list)
-    """These are to run here, and wait for their arguments."""
+    """Requests that are to run here and wait for their arguments."""
     placed: list[Placement] = field(default_factory=list)
-    """These are over here and need an answer."""
+    """Requests that end on this node and need an answer."""
     infeasible: list[LeaseRequest] = field(default_factory=list)
-    """No node can ever hold these: they wait for one that can, and somebody should be told."""
+    """Requests that no node can ever hold: they wait for one that can, and the user should be warned."""
     wake_at: float | None = None
-    """Call ``assign`` again at this time, even if nothing changes."""
+    """Time at which ``assign`` must be called again even if nothing changes."""
 
     def wake_no_later_than(self, when: float) -> None:
         self.wake_at = when if self.wake_at is None else min(self.wake_at, when)

@@ -1,21 +1,21 @@
-"""Who gets this node's resources next: the queue of lease requests, and the leases that hold some.
+"""The order in which this node's resources are given out: the queue of lease requests, and the leases that hold some.
 
 Ray: src/ray/raylet/scheduling/local_lease_manager.h
 
 Rules
-  * ``assign`` is called after every change and gives out what can be given; nothing else allocates.
+  * ``assign`` is called after every change and gives out all that can be given; nothing else allocates.
   * A request that cannot run now never holds up one with other needs.
-  * Among those that can run: children before new parents while a leased worker is blocked (nested gets of any depth then
-    need few workers), then the owner that holds less, then who came first.
+  * Among the requests that can run, children go before new parents while a leased worker is blocked (nested gets of any
+    depth then need few workers). Next comes the owner that holds fewer leases, then the order of arrival.
   * A blocked worker lends its CPUs, and nothing else (G101). It takes them back at once, so ``available`` may be negative
     by exactly what unblocked workers took back.
   * Leases of actors are never idle and have no cap: their resources alone limit them.
-  * Worker cap: beyond one lease per CPU and shape (possible only because blocked workers lend) each further one waits,
-    1 s doubling to 10 s; but not a request deeper than all that are blocked: it may be what they wait for. Generators with
-    back-pressure are a shape of their own, and half a step less deep (``LeaseRequest.level``): while one is held up, its
-    reader may wait for tasks like it, but not for more such generators.
-  * A request with large arguments has no turn before they are here (FETCHING), and while there is no memory for them
-    (``Arguments``, G86); it holds no resources meanwhile, for somebody may need those to make what it waits for.
+  * Worker cap: one lease per CPU and shape is given at once. More are possible only because blocked workers lend; each
+    further one waits, 1 s doubling to 10 s. A request deeper than all blocked ones does not wait: they may wait for it.
+  * Generators with back-pressure are a shape of their own, and half a step less deep (``LeaseRequest.level``). While one is
+    held up, its reader may wait for tasks with the same needs, but not for more such generators.
+  * A request with large arguments has no turn before they are here (FETCHING), nor while there is no memory for them
+    (``Arguments``, G86). It holds no resources meanwhile, since the task that makes its arguments may need them.
 
 What we do not like about it yet: a large request can starve while small ones keep coming, as in Ray.
 """
@@ -38,33 +38,33 @@ _Key = TypeVar("_Key")
 
 ZERO_CPU_LEASES_MIN = 64
 ZERO_CPU_LEASES_PER_CPU = 4
-"""Tasks that need no CPU are not limited by it; past the larger of these they are slowed down like any others."""
+"""Worker cap of tasks that need no CPU: 64 leases, or 4 per CPU if that is more. CPUs alone would not limit them."""
 REVOKE_PERIOD_S = 0.1
-"""How often an owner is asked to give back idle leases while somebody waits."""
+"""Seconds between two requests to an owner to give back idle leases while other requests wait."""
 
 
 class Arguments(Protocol):
-    """Who knows of the large arguments of leases."""
+    """Port to the class that knows the large arguments of leases."""
 
     def may_run(self, lease_id: bytes) -> bool:
-        """Whether they are here, and there is memory to keep them."""
+        """Tell whether a lease's arguments are here and there is memory to pin them."""
 
     def on_allocated(self, lease_id: bytes) -> None:
-        """The lease has got resources: they are kept."""
+        """Pin a lease's arguments, because the lease has got its resources."""
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A request that was given resources."""
+    """A request that holds resources."""
 
     request: LeaseRequest
     gpus: Gpus = NO_GPUS
     blocked: bool = False
-    """Its worker waits in ``get`` or ``wait``, and its CPUs are lent out."""
+    """Whether its worker waits in ``get`` or ``wait``, so that its CPUs are lent out."""
 
 
 class LocalLeaseManager:
-    """The leases of one node, waiting and given."""
+    """Queues the lease requests of one node, and holds the leases that were given."""
 
     def __init__(
         self,
@@ -75,35 +75,35 @@ class LocalLeaseManager:
         max_backoff_s: float,
         arguments: Arguments | None = None,
     ) -> None:
-        """Without ``arguments`` there are no leases with large ones."""
+        """``arguments``: None if no lease ever has large arguments."""
         self.resources = LocalResourceManager(total)
         self.total, self.available = self.resources.total, self.resources.available
         self.leases: dict[bytes, Lease] = {}
-        """Those that hold resources: ALLOCATED, GRANTED, ENDING."""
+        """Leases that hold resources: ALLOCATED, GRANTED, ENDING."""
         self._states = states
         self._arguments = arguments
         self._fetching: dict[bytes, LeaseRequest] = {}
         """Requests that wait here for their arguments."""
         self._to_fetch: list[LeaseRequest] = []
-        """Those of them that nobody has been told of yet."""
+        """Requests of ``_fetching`` that the raylet has not been told of yet."""
         self._initial_backoff_s = initial_backoff_s
         self._max_backoff_s = max_backoff_s
         self._queues: dict[LeaseShape, dict[bytes, LeaseRequest]] = {}
-        """Requests that wait here, by shape, in the order in which they came; no empty queues."""
+        """QUEUED requests by shape, in the order of arrival; no empty queues."""
         self._queued: dict[bytes, tuple[int, LeaseRequest]] = {}
-        """The same requests by lease id, with their places in the order of arrival."""
+        """QUEUED requests by lease id, each with its number in the order of arrival."""
         self._arrivals = 0
         self._queued_by: Counter[tuple[bytes, LeaseShape, tuple[bytes, ...]]] = Counter()
-        """How many queued requests an owner has that the same worker could serve; no zeros."""
+        """Number of queued requests of an owner that one worker could serve (see ``_use``); no zeros."""
         self._held_by_owner: Counter[bytes] = Counter()
-        """How many of ``leases`` an owner has; no zeros."""
+        """Number of ``leases`` of each owner; no zeros."""
         self._held_by_shape: Counter[LeaseShape] = Counter()
         self._blocked_levels: Counter[float] = Counter()
-        """Those of the blocked leases; no zeros."""
+        """Number of blocked leases of each level; no zeros."""
         self._over_cap_at: dict[LeaseShape, float] = {}
-        """When a shape that has reached its cap may have one lease more."""
+        """Time at which a shape that has reached its cap may have one lease more."""
         self._revoked_at: dict[bytes, float] = {}
-        """When an owner was last asked for idle leases in this episode of waiting."""
+        """Time at which each owner was last asked for idle leases; cleared when the queue is empty."""
 
     # --- The queue -----------------------------------------------------------------------------------------------------
 
@@ -117,14 +117,14 @@ class LocalLeaseManager:
             self._line_up(request)
 
     def on_arguments_here(self, lease_id: bytes) -> LeaseRequest | None:
-        """All that a request has waited for is here; None if it does not wait any more."""
+        """Queue a request whose arguments have all arrived, and return it; None if it does not wait any more."""
         request = self._fetching.pop(lease_id, None)
         if request is not None:
             self._line_up(request)
         return request
 
     def on_arguments_gone(self, lease_id: bytes) -> None:
-        """What was here when a request lined up has made room for others: it waits for that again."""
+        """Move a queued request back to FETCHING, because some of its arguments were evicted."""
         _, request = self._queued[lease_id]
         self._states.set(lease_id, FETCHING)
         self._remove(request)
@@ -138,7 +138,7 @@ class LocalLeaseManager:
         self._queued[request.lease_id] = self._arrivals, request
 
     def unqueue(self, lease_id: bytes) -> None:
-        """Cancelled, or served elsewhere."""
+        """Remove a queued request that was cancelled or is served by another node."""
         self._states.set(lease_id, NEW)
         self._remove(self._queued[lease_id][1])
 
@@ -146,25 +146,25 @@ class LocalLeaseManager:
         return [request for _, request in self._queued.values()]
 
     def waiting(self) -> list[LeaseRequest]:
-        """All that have no resources yet, those too whose arguments are not here."""
+        """Return all requests without resources, including those whose arguments are not here yet."""
         return [*self._fetching.values(), *self.queued()]
 
     def is_queued(self, lease_id: bytes) -> bool:
         return lease_id in self._queued
 
     def is_contended(self, request: LeaseRequest) -> bool:
-        """Whether a request waits here that the worker of this one could not serve as well."""
+        """Tell whether a request waits here that this request's worker could not serve."""
         return len(self._queued_by) > (_use(request) in self._queued_by)
 
     def has_room(self, lease_id: bytes) -> bool:
-        """Whether there are resources for a request that waits here, be it for its arguments or for its turn."""
+        """Tell whether there are free resources for a request that waits here for its arguments or for its turn."""
         _, request = self._queued.get(lease_id, (0, self._fetching.get(lease_id)))
         return request is not None and self.resources.has_room(request.resources)
 
-    # --- Giving --------------------------------------------------------------------------------------------------------
+    # --- Assignment ----------------------------------------------------------------------------------------------------
 
     def assign(self, now: float, assignment: Assignment) -> None:
-        """Allocate whatever can be allocated now; adds to ``assignment``."""
+        """Allocate all that can be allocated now, and add it to ``assignment``."""
         assignment.fetching += self._to_fetch
         self._to_fetch = []
         while self._queues:
@@ -180,7 +180,7 @@ class LocalLeaseManager:
         return level, self._held_by_owner[request.owner_id], self._queued[request.lease_id][0]
 
     def _best_of(self, shape: LeaseShape, now: float, assignment: Assignment) -> LeaseRequest | None:
-        """The request of a shape that should run first; None if none can run now."""
+        """Return the request of a shape that should run first; None if none can run now."""
         queue = self._queues[shape]
         if not self.resources.has_room(next(iter(queue.values())).resources):
             return None
@@ -204,7 +204,7 @@ class LocalLeaseManager:
         return not request.dependency_ids or self._arguments is None or self._arguments.may_run(request.lease_id)
 
     def cap(self, shape: LeaseShape) -> int:
-        """How many leases of a shape are given without hesitation."""
+        """Return the number of leases of a shape that are given without a pause."""
         name, need = next(((name, amount) for name, amount in shape.resources if is_cpu(name)), (CPU, 0))
         cpus = self.total.get(name, 0)
         if need == 0:
@@ -246,11 +246,11 @@ class LocalLeaseManager:
         self._states.set(lease_id, GRANTED)
 
     def on_worker_doomed(self, lease_id: bytes) -> None:
-        """Its worker is being killed; the resources are free when it is dead."""
+        """Set a lease to ENDING, because its worker is being killed. Its resources stay taken until the worker is dead."""
         self._states.set(lease_id, ENDING)
 
     def set_blocked(self, lease_id: bytes, blocked: bool) -> None:
-        """Lend or take back the CPUs of a lease; harmless when nothing changes."""
+        """Lend or take back the CPUs of a lease; do nothing if it already is in that state."""
         lease = self.leases[lease_id]
         if lease.blocked == blocked:
             return
@@ -264,7 +264,7 @@ class LocalLeaseManager:
             subtract(self.available, cpus)
 
     def end(self, lease_id: bytes) -> None:
-        """The lease is over, whatever state it was in: everything that it held is free."""
+        """End a lease or request in any state, and free all that it held."""
         if lease_id in self._queued:
             self.unqueue(lease_id)
             return
@@ -280,10 +280,10 @@ class LocalLeaseManager:
         if not lease.request.for_actor:
             _decrease(self._held_by_shape, lease.request.shape)
 
-    # --- Others want it, and people want to know -------------------------------------------------------------------------
+    # --- Revocation and explanations -------------------------------------------------------------------------------------
 
     def owners_to_revoke(self, now: float, assignment: Assignment) -> list[bytes]:
-        """Owners that may hold idle leases while others wait; each is named once per period of waiting."""
+        """Return owners that may hold idle leases while others wait, each at most once per REVOKE_PERIOD_S."""
         if not self._queues:
             return []
         owners: dict[bytes, None] = {}
@@ -299,16 +299,16 @@ class LocalLeaseManager:
         return list(owners)
 
     def lacking(self, request: LeaseRequest) -> list[str]:
-        """The resources that a queued request waits for; empty if it waits for its turn or for the worker cap."""
+        """Return the resources that a queued request waits for; empty if it waits for its turn or for the worker cap."""
         names = [name for name, amount in request.resources.items() if self.available.get(name, 0) < amount]
         return names or ([] if self.resources.has_room(request.resources) else [GPU])
 
     def over_cap_at(self, request: LeaseRequest) -> float | None:
-        """When the worker cap lets one more lease of this shape through, if that is what a request waits for."""
+        """Return when the worker cap allows one more lease of this request's shape; None if the cap is not reached."""
         return self._over_cap_at.get(request.shape)
 
     def holders(self, name: str) -> list[Lease]:
-        """The leases that hold some of a resource; blocked ones hold no CPU."""
+        """Return the leases that hold some of a resource; blocked ones hold no CPU."""
         return [
             lease
             for lease in self.leases.values()
@@ -317,7 +317,7 @@ class LocalLeaseManager:
 
 
 def _use(request: LeaseRequest) -> tuple[bytes, LeaseShape, tuple[bytes, ...]]:
-    """Requests for which this is equal could be served by each other's workers."""
+    """Return the key of a request: requests with equal keys can use each other's workers."""
     return request.owner_id, request.shape, request.dependency_ids
 
 

@@ -1,10 +1,10 @@
-"""The account of one node: what it has, what of it is free, and which GPUs are whose.
+"""The resources of one node: its totals, what is free of them, and which lease holds which GPUs.
 
 Ray: src/ray/raylet/scheduling/local_resource_manager.h, src/ray/common/scheduling/resource_instance_set.h
 
-Leases allocate and free, blocked ones lend their CPUs, and bundles of placement groups change what there is: ``reserve``
-takes a bundle's resources away from all others, ``open_bundle`` offers them under the bundle's own names
-(``common.bundles``). Nothing here decides who gets what.
+Leases allocate and free resources, and blocked leases lend their CPUs. Bundles of placement groups change the totals:
+``reserve`` takes a bundle's resources out of general use, and ``open_bundle`` offers them under the bundle's own names
+(``common.bundles``). Nothing here decides which request gets resources.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ class Gpus(NamedTuple):
     """The GPUs of one lease or bundle."""
 
     taken: Mapping[int, int]
-    """Which, and how much of each."""
+    """Amount taken of each GPU, by its index."""
     source: GpuInstances | None
-    """Where they go back to; None if there are none."""
+    """Pool that they go back to; None if there are none."""
 
 
 NO_GPUS = Gpus({}, None)
 
 
 class LocalResourceManager:
-    """What one node has and has free."""
+    """Accounts for the resources of one node: total, free, and reserved by bundles."""
 
     def __init__(self, total: Mapping[str, int]) -> None:
         self.total: ResourceSet = dict(total)
-        """Its own resources, and those of the bundles it holds. Like ``available`` always the same dict: others may look."""
+        """The node's own resources and those of its bundles. Like ``available``, it stays the same dict: others read it."""
         self.available: ResourceSet = dict(total)
-        """Total less what leases hold and bundles reserve, plus what blocked leases lend."""
+        """Total, less the resources that leases hold and bundles reserve, plus those that blocked leases lend."""
         self.reserved: ResourceSet = {}
-        """What bundles have put aside of the node's own resources; never a zero."""
+        """Amounts of the node's own resources that bundles reserve; never zero."""
         whole = dict.fromkeys(range(self.total.get(GPU, 0) // UNIT), UNIT)
         self._gpus: dict[str, list[GpuInstances]] = {GPU: [GpuInstances(whole)]}
-        """The GPUs behind a resource: those of the node, of a bundle, or of each bundle of a group; no empty lists."""
+        """GPU pools by resource name: that of the node, of a bundle, or of each bundle of a group; no empty lists."""
 
     # --- Leases
 
@@ -54,7 +54,7 @@ class LocalResourceManager:
         return bool(gpus.taken)
 
     def allocate(self, demand: Mapping[str, int]) -> Gpus:
-        """Take what ``has_room`` has found."""
+        """Take the resources for which ``has_room`` was true."""
         subtract(self.available, demand)
         return self._allocate_gpus(demand)
 
@@ -72,14 +72,14 @@ class LocalResourceManager:
     # --- Bundles
 
     def reserve(self, bundle: Mapping[str, int]) -> Gpus | None:
-        """Put resources aside for a bundle; None if there is no room."""
+        """Reserve resources for a bundle; return None if there is no room."""
         if not self.has_room(bundle):
             return None
         add(self.reserved, bundle)
         return self.allocate(bundle)
 
     def release(self, bundle: Mapping[str, int], gpus: Gpus) -> None:
-        """The reverse of ``reserve``."""
+        """Undo ``reserve``."""
         for name, amount in bundle.items():
             self.reserved[name] -= amount
             if not self.reserved[name]:
@@ -87,7 +87,7 @@ class LocalResourceManager:
         self.free(bundle, gpus)
 
     def open_bundle(self, group_id: bytes, index: int, bundle: Mapping[str, int], gpus: Gpus) -> None:
-        """Offer what was put aside to those who ask for this bundle."""
+        """Offer a reserved bundle's resources under its own names, so that leases can ask for them."""
         new = offered(group_id, index, bundle)
         add(self.total, new)
         add(self.available, new)
@@ -97,7 +97,7 @@ class LocalResourceManager:
                 self._gpus.setdefault(group_name(GPU, group_id, each), []).append(instances)
 
     def close_bundle(self, group_id: bytes, index: int, bundle: Mapping[str, int], gpus: Gpus) -> None:
-        """The reverse of ``open_bundle``; nobody holds anything of it any more."""
+        """Undo ``open_bundle``; no lease may hold resources of the bundle any more."""
         for name, amount in offered(group_id, index, bundle).items():
             self.total[name] -= amount
             self.available[name] -= amount
@@ -112,7 +112,7 @@ class LocalResourceManager:
 
 
 def _gpu_name(demand: Mapping[str, int]) -> str:
-    """Under which name GPUs are wanted, that of one bundle rather than that of any; empty: none are."""
+    """Return the GPU resource of a demand, that of one bundle rather than that of any bundle; empty if there is none."""
     return max((name for name in demand if is_gpu(name)), key=len, default="")
 
 

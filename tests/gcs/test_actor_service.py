@@ -236,7 +236,7 @@ async def test_a_constructor_that_is_not_understood_is_sent_again(it: Cluster, c
     failed = it.now()
     await it.hears("w", PushTask)
     assert it.now() - failed >= ASK_AGAIN_S
-    assert "PushTask was not answered well" in caplog.text
+    assert "PushTask failed and is sent again" in caplog.text
 
 
 # --- Ends ---

@@ -599,7 +599,7 @@ def test_a_death_is_told_when_it_can_be_stored(caplog: pytest.LogCaptureFixture)
         for name in "ade":
             world.kill(name)
         assert await client.news(NODES, for_s=5) == [] == await client.news(JOBS, for_s=0)
-        assert 3 * 4 < caplog.text.count("what has happened cannot be stored") <= 3 * 6, "once a second for each"
+        assert 3 * 4 < caplog.text.count("an event could not be stored") <= 3 * 6, "once a second for each"
         world.head.disk_full = False
         await client.until(NODES, "a", lambda node: not node.alive)
         for ended in (job_id, other_id):

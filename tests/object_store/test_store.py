@@ -393,7 +393,7 @@ async def test_g79_memory_on_disk_is_used_if_there_is_some(has_fallback: bool, c
     scene.has_fallback = has_fallback
     await scene.store.start("memory")
     await scene.store.start_fallback("disk", "/tmp/x", 0.9)
-    assert ("no memory on disk for a full store: /tmp/x cannot be written" in caplog.text) == (not has_fallback)
+    assert ("could not be created on disk: /tmp/x cannot be written" in caplog.text) == (not has_fallback)
     scene.put(A, BLOCKS)
     waiting = scene.create(B)
     await pass_time(GRACE_S)

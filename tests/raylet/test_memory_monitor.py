@@ -72,7 +72,7 @@ def test_g89_the_choice_does_not_depend_on_the_order_and_keeps_the_ranks(candida
 def test_the_choice_is_told_with_its_reason_and_the_others() -> None:
     victim, other = worker(1, leased_at=2.0, memory=3 << 30), worker(2, leased_at=1.0, retriable=False, memory=1 << 30)
     told = describe_choice(victim, [victim, other])
-    assert "pid=1001, 3.00 GiB" in told and "can be done again" in told and "pid=1002 1.00 GiB" in told
+    assert "pid=1001, 3.00 GiB" in told and "its task or actor can be rerun" in told and "pid=1002 1.00 GiB" in told
 
 
 # --- When it looks ------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ async def test_a_worker_that_nobody_waits_for_is_refused(scene: Scene) -> None:
     await scene.give_back(lease_id, kill_worker=True)
     await scene.until(lambda: not worker.is_alive)
     _, other = await scene.lease()
-    assert "does not wait" in await scene.worker(other).register_as(worker)
+    assert "does not expect" in await scene.worker(other).register_as(worker)
 
 
 @scenario(cpus=1)

@@ -90,7 +90,7 @@ def test_g40_a_task_that_pauses_after_it_was_killed_is_cancelled_at_once_and_can
 
 def test_g20_a_task_without_retries_fails_with_what_the_node_had() -> None:
     def body() -> Any:
-        with pytest.raises(minray.exceptions.OutOfMemoryError, match="is killed: nobody was left whose work") as caught:
+        with pytest.raises(minray.exceptions.OutOfMemoryError, match="is killed: no worker was left whose task") as caught:
             minray.get(work.options(max_retries=0).remote(3))
         return caught.value.capacity_bytes
 
