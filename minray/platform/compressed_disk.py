@@ -104,6 +104,6 @@ def _unpack(name: str, packed: memoryview, piece: memoryview) -> int:
     except zlib.error as error:
         raise DiskFailed(f"{name} could not be read: it is damaged: {error}") from error
     if len(data) != piece.nbytes:
-        raise DiskFailed(f"{name} could not be read: it is shorter than it was")
+        raise DiskFailed(f"{name} could not be read: a piece does not have the size that was written")
     piece[:] = data
     return zlib.crc32(data)

@@ -104,7 +104,7 @@ class RealDisk:
                     while rest.nbytes:
                         count = file.readinto(rest)
                         if not count:
-                            raise DiskFailed(f"{failing}: it is shorter than it was")
+                            raise DiskFailed(f"{failing}: it is shorter than when it was written")
                         rest = rest[count:]
                     checksums.append(zlib.crc32(piece))
         except OSError as error:

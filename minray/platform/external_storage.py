@@ -124,7 +124,7 @@ class ExternalDisk:
         except Exception as error:
             raise self._failure(name, "read", error) from error
         if data.nbytes != size:
-            raise DiskFailed(f"{self._failing(name, 'read')}: it is shorter than it was")
+            raise DiskFailed(f"{self._failing(name, 'read')}: it is shorter than when it was written")
         checksums: list[int] = []
         for piece in pieces:
             piece[:], data = data[: piece.nbytes], data[piece.nbytes :]

@@ -29,7 +29,7 @@ MAX_CALLS_IN_FLIGHT = 2000
 MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 64 * 1024
 """The largest gRPC message in bytes: the largest record, and room for its call id, sequence and buffer sizes."""
 MAX_TRANSFER_BYTES = 64 * 1024**3
-"""The largest sum of buffers, in bytes, that one message may announce: more than any object has."""
+"""The largest sum of buffers, in bytes, that one message may announce: a bound on the memory that a peer can demand."""
 
 OPEN, UPLOAD, DOWNLOAD, CLOSE = (f"/minray.Session/{name}" for name in ("Open", "Upload", "Download", "Close"))
 OPERATION = "/minray.Rpc/"

@@ -249,7 +249,7 @@ class MainThreadUserCode(LoopBorder):
             try:
                 self._bell.acquire()
             except (Exception, KeyboardInterrupt):
-                logger.warning("a signal handler raised when its task was over", exc_info=True)
+                logger.warning("a signal handler of user code raised after its task had ended", exc_info=True)
         self._away = False
 
     # --- the relief

@@ -108,7 +108,7 @@ class RealArena:
         except (BlockingIOError, ConnectionAbortedError):
             return  # The client was gone before it was accepted.
         except OSError as error:
-            logger.warning("unix:%s: nobody gets memory for %g s: %s", self._endpoint.path, PAUSE_S, error.strerror)
+            logger.warning("unix:%s: no process gets memory for %g s: %s", self._endpoint.path, PAUSE_S, error.strerror)
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._listener)
             self._pause = loop.call_later(PAUSE_S, self._watch)
@@ -187,7 +187,7 @@ class RealMemory:
                 except TimeoutError:
                     raise MemoryFailed(f"{endpoint}: no memory was handed out within {ATTACH_TIMEOUT_S:g} s") from None
                 except (ConnectionError, FileNotFoundError) as error:
-                    raise MemoryFailed(f"{endpoint}: nobody hands out memory there, its raylet has ended") from error
+                    raise MemoryFailed(f"{endpoint}: no process hands out memory there; its raylet has ended") from error
                 except AuthenticationFailed as error:
                     raise MemoryFailed(f"{endpoint}: {error}") from None
                 except (OSError, OverflowError, ValueError) as error:
@@ -251,7 +251,7 @@ def _receive(endpoint: endpoints.UnixEndpoint) -> tuple[int, int]:
     (descriptor,) = DESCRIPTOR.unpack(control[0][2])
     if len(word) != WORD.size:
         os.close(descriptor)
-        raise MemoryFailed(f"unix:{endpoint.path}: what came with the descriptor is no size")
+        raise MemoryFailed(f"unix:{endpoint.path}: the data sent with the descriptor is no size")
     return descriptor, WORD.unpack(word)[0]
 
 

@@ -61,7 +61,7 @@ WRITE_BYTES = 1024 * 1024
 MAX_FRAME_BYTES = MAX_RECORD_BYTES + 64 * 1024
 """The largest frame in bytes: a record of the largest size, and room for its method and ids."""
 MAX_TRANSFER_BYTES = 64 * 1024**3
-"""The largest sum of buffers, in bytes, that one message may announce: more than any object has."""
+"""The largest sum of buffers, in bytes, that one message may announce: a bound on the memory that a peer can demand."""
 CLOSE_TIMEOUT_S = 2.0
 """Seconds after which a closed channel is cut off, if the peer neither reads nor sends anything during them."""
 

@@ -77,7 +77,7 @@ class ThreadsBeside:
         try:
             threading.Thread(target=self._main, name="minray-call", daemon=True).start()
         except RuntimeError as error:  # The system allows no more threads: the existing ones do the work.
-            logger.warning("%d threads for calls, and no more: %s", self.count, error)
+            logger.warning("no more than %d threads for calls can be started: %s", self.count, error)
             if not self.count:
                 self._sought = False
                 raise

@@ -262,7 +262,7 @@ class LoopBorder:
         try:
             self.on_dropped(names)
         except Exception as error:
-            self._loop.call_exception_handler({"message": "hearing of what was dropped failed", "exception": error})
+            self._loop.call_exception_handler({"message": "on_dropped failed", "exception": error})
 
 
 def _ignore(_names: Sequence[bytes]) -> None:

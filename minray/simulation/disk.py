@@ -75,7 +75,7 @@ class SimDisk:
         if place not in self._node.files:
             raise DiskFailed(f"{place} could not be read: no such file")
         if start + size > len(self._node.files[place]):
-            raise DiskFailed(f"{place} could not be read: it is shorter than it was")
+            raise DiskFailed(f"{place} could not be read: it is shorter than when it was written")
         checksums: list[int] = []
         for piece in pieces:
             piece[:] = self._node.files[place][start : start + len(piece)]

@@ -42,7 +42,7 @@ class SimLock:
     def _wait(self, timeout_s: float | None) -> bool:
         thread = this_thread()
         if thread is None:
-            raise NotSimulated("waiting for a lock on the loop, where nobody would ever release it")
+            raise NotSimulated("waiting for a lock on the loop, where no thread would ever release it")
         parker = SimParker(thread)
         self._waiting.append(parker)
         try:
@@ -95,7 +95,7 @@ def wait_for_notice(condition: Any, timeout_s: float | None) -> bool:
     """Replaces ``threading.Condition.wait``: does what Python does, but with a parker in the condition's list of waiters."""
     thread = this_thread()
     if thread is None:
-        raise NotSimulated("waiting for a condition on the loop, where nobody would ever meet it")
+        raise NotSimulated("waiting for a condition on the loop, where no thread would ever notify it")
     if not condition._is_owned():
         raise RuntimeError("cannot wait on un-acquired lock")
     parker = SimParker(thread)

@@ -114,7 +114,7 @@ class SimMemory:
             _check(endpoint)
             arena = self._arenas.get(endpoint)
             if arena is None or arena.node != self._process.node:
-                raise MemoryFailed(f"{endpoint}: nobody hands out memory there, its raylet has ended")
+                raise MemoryFailed(f"{endpoint}: no process hands out memory there; its raylet has ended")
             self._views[endpoint] = arena.view
         return self._views[endpoint]
 

@@ -72,7 +72,7 @@ class SimListener:
 
     def refuse_knocking(self) -> None:
         for caller, process in self.knocking.items():
-            error = ConnectRefused(f"{self.endpoint}: it went away")
+            error = ConnectRefused(f"{self.endpoint}: its listener was closed")
             process.call_later(REMOTE_LATENCY_S, fail_softly, caller, error)
         self.knocking.clear()
 

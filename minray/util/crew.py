@@ -378,7 +378,7 @@ def _tell(tell: Callable[..., object], *outcome: Any) -> None:
     try:
         tell(*outcome)
     except BaseException:
-        logger.warning("a callback of a future has not returned", exc_info=True)
+        logger.warning("a callback of a future has raised", exc_info=True)
 
 
 def _broken(reason: str) -> BrokenExecutor:

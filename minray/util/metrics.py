@@ -166,7 +166,7 @@ def metrics_text(timeout: float = TIMEOUT_S) -> str:
     A RuntimeWarning names each process that does not answer within ``timeout`` seconds. Raises RuntimeError if this process
     is not connected.
     """
-    return prometheus_text(ask_cluster(lambda reader: reader.metrics(timeout), "what it has measured is missing"))
+    return prometheus_text(ask_cluster(lambda reader: reader.metrics(timeout), "its metrics are missing"))
 
 
 def _is_discarded(metric: Definition) -> bool:

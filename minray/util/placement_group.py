@@ -127,7 +127,7 @@ def _check_bundles(bundles: Any) -> list[dict[str, int]]:
     if not isinstance(bundles, list):
         raise ValueError(f"Placement group bundles must be a list, got {type(bundles).__name__}.")
     if not bundles:
-        raise ValueError("Placement group bundles must not be an empty list: a group of no resources is none.")
+        raise ValueError("Placement group bundles must not be an empty list: a group has at least one bundle.")
     described = []
     for bundle in bundles:
         is_dict = isinstance(bundle, dict) and all(isinstance(name, str) for name in bundle)

@@ -61,7 +61,7 @@ class AsyncResult(Generic[T]):
         raises multiprocessing.TimeoutError."""
         self.wait(timeout)
         if not self.ready():
-            raise multiprocessing.TimeoutError(f"the result is not there within {timeout} s")
+            raise multiprocessing.TimeoutError(f"the result is not ready within {timeout} s")
         try:
             return self._outcome.result()
         finally:
@@ -80,7 +80,7 @@ class AsyncResult(Generic[T]):
     def successful(self) -> bool:
         """Whether no exception was raised. Raises ValueError if the result is not ready yet."""
         if not self.ready():
-            raise ValueError("the result is not there yet, so nobody knows whether it is successful")
+            raise ValueError("the result is not ready yet, so it is not known whether it is successful")
         return self._outcome.exception() is None
 
     def _on_part(self, part: Future[Any]) -> None:
@@ -139,7 +139,7 @@ class IMapIterator(Iterator[T]):
     def _next_chunk(self, timeout: float | None) -> Future[list[T]]:
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_ready() or self._taken == self._total, timeout):
-                raise multiprocessing.TimeoutError(f"the next result is not there within {timeout} s")
+                raise multiprocessing.TimeoutError(f"the next result is not ready within {timeout} s")
             if self._taken == self._total:
                 raise StopIteration
             self._taken += 1

@@ -52,7 +52,7 @@ def plain_id(text: str) -> str:
     try:
         return bytes.fromhex(text).hex()
     except ValueError:
-        raise ValueError(f"{text!r} is no id, for that has hexadecimal digits only") from None
+        raise ValueError(f"{text!r} is no id: an id has hexadecimal digits only") from None
 
 
 async def actors(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
