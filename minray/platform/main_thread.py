@@ -14,8 +14,8 @@ Rules
   * No callback waits for good. The relief goes to sleep after some time without user code, but only if the main thread is
     not away; the main thread wakes it before it goes away. A callback that is posted in between waits two ticks at most.
   * The SIGINT handler raises KeyboardInterrupt, in the main thread, and only if the interrupt still applies there. A stray
-    SIGINT does nothing. The signal is repeated until the handler has run at a good moment: not in a destructor, which would
-    swallow the exception, and not while a reference is being counted.
+    SIGINT does nothing. The signal is repeated until the handler has run at a good moment. A destructor is a bad one, since
+    it would swallow the exception; so is code that counts references.
   * SIGTERM raises SystemExit in the task that runs in the main thread, and then ends the process, after the user's clean-up.
     A second SIGTERM ends the process at once. In forked copies of the process SIGTERM has its default effect.
   * A signal handler of user code may raise at any time. While one is installed, the main thread does not lead: it waits for

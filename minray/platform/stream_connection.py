@@ -399,7 +399,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._maybe_cut_off()
 
     def _write_goodbye(self) -> None:
-        # The peer ends the connection. Until then its data is read and dropped: closing a TCP socket with unread data
+        # The peer ends the connection. Until then its data is read and dropped. Closing a TCP socket with unread data
         # would reset the connection, and lose what is still on its way to the peer.
         self._closing = False
         self._transport.write(_GOODBYE)

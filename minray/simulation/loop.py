@@ -5,7 +5,7 @@
 
 Rules
   * The unit of nondeterminism is process, link and timer. Within a process callbacks run first in, first out, as asyncio
-    documents it: every ``SimProcess`` has its own ready queue, and a turn of the loop is one pass over one queue.
+    documents it. Every ``SimProcess`` has its own ready queue, and a turn of the loop is one pass over one queue.
   * A callback belongs to the process found in its context (``current_process``); tasks inherit it when they are created.
   * A crashed process never runs again. Its tasks are not cancelled, and their ``finally`` blocks do not run. The tasks are
     kept until the world is closed, because a coroutine that is freed would unwind.

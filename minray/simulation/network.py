@@ -5,7 +5,7 @@ order (except those with large buffers), after a time drawn for each, or the cha
 direction is lost.
 
 What can go wrong, beside delays (the keys of ``faults`` name the link, the method, and the number of the message)
-  * A reset strikes when a message is sent: the message is lost, or it arrives and the answer is lost, or one side learns
+  * A reset strikes when a message is sent. The message is lost; or it arrives and the answer is lost; or one side learns
     of the break only half a minute later (half-open). A break is one of the first two, and can be aimed at some requests.
   * A request arrives a second time, at once or much later: its work has been done, and may have been undone since (G112).
   * A cut (a partition) between two nodes, in both directions or one, holds messages back. It heals, or channels break after
